@@ -1,0 +1,32 @@
+# Everything a newcomer needs: each target makes the virtual environment when it is missing.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test slow check bench clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready   ## the main job, end to end: processes, a kill, a proof
+	$(BIN)/fdbqueue demo
+
+test: $(VENV)/.ready   ## the tests, slow ones in their short version
+	$(BIN)/pytest
+
+slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
+	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest
+
+check: $(VENV)/.ready  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.queue
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,73 @@
+"""Our errors: one root, data as attributes, the docstring is the message.
+
+The engines' own errors (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root: a
+transaction body that catches `FdbQueueError` must never swallow the retryable error that its retry loop
+is waiting for.
+"""
+
+from typing import Any
+
+
+class FdbQueueError(Exception):
+    """fdbqueue failed."""
+
+    def __init__(self, message: str | None = None, **data: Any) -> None:
+        for name, value in data.items():
+            setattr(self, name, value)
+        super().__init__(message or (self.__doc__ or "").strip().format(**data))
+
+
+class NotADatabase(FdbQueueError, TypeError):
+    """Expected a database or a transaction (ours or the binding's), got {got}."""
+
+
+class DatabaseClosed(FdbQueueError):
+    """This database has been closed: open another with fdbqueue.open()."""
+
+
+class UnknownUrl(FdbQueueError, ValueError):
+    """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH" or "memory:"."""
+
+
+class ClientLibraryMissing(FdbQueueError, ImportError):
+    """FoundationDB's client library (libfdb_c) is not installed: install the foundationdb-clients package of your cluster's version."""
+
+
+class ClientLibraryTooOld(FdbQueueError, ImportError):
+    """The Python binding is newer than the installed client library (libfdb_c): {reason} Install foundationdb-clients 7.3, or a foundationdb package of the client's version."""
+
+
+class StorageFull(FdbQueueError):
+    """No room on the disk that holds {path}: the transaction was not committed, earlier ones are safe. Free some room and try again."""
+
+
+class StorageFormat(FdbQueueError):
+    """{path} was written by a newer fdbqueue (format {found}, this one reads {known}): upgrade fdbqueue to open it."""
+
+
+class StorageInUse(FdbQueueError):
+    """{path} cannot be opened: {reason}"""
+
+
+class PayloadTooLarge(FdbQueueError):
+    """A payload of {size_bytes} bytes is over the limit of {limit_bytes} bytes: store it elsewhere and queue its name."""
+
+
+class TooMuchForOneTransaction(FdbQueueError):
+    """{count} items of {size_bytes} bytes are too much for one transaction (at most {count_max} items, {size_bytes_max} bytes): split them over several."""
+
+
+class UnknownCodec(FdbQueueError, ValueError):
+    """Unknown codec {codec!r}: use "json", "bytes" or "msgpack"."""
+
+
+class QueueNotFound(FdbQueueError, LookupError):
+    """There is no queue named {name!r}: create it first."""
+
+
+class QueueExists(FdbQueueError):
+    """A queue named {name!r} exists already, as {kind} with {options}."""
+
+
+class QueueKindMismatch(FdbQueueError):
+    """Queue {name!r} is of kind {found}, not {wanted}."""

@@ -1,0 +1,36 @@
+"""Every bound of the project in one place, the unit in each name.
+
+The first block is FoundationDB's own (https://apple.github.io/foundationdb/known-limitations.html);
+both engines enforce it. The second block is ours, and answers to the first.
+"""
+
+KEY_BYTES_MAX = 10_000
+VALUE_BYTES_MAX = 100_000
+TRANSACTION_BYTES_MAX = 10_000_000
+TRANSACTION_SIZE_LIMIT_MIN_BYTES = 32
+TRANSACTION_AGE_MAX_S = 5.0
+WATCHES_MAX = 10_000
+WATCHES_LIMIT_MAX = 1_000_000
+
+RETRY_DELAY_FIRST_S = 0.01
+RETRY_DELAY_MAX_S = 1.0
+RETRY_DELAY_GROWTH = 2.0
+
+# A payload above one piece is split; ten thousand pieces would not fit one transaction anyway.
+PAYLOAD_PIECE_BYTES_MAX = 90_000
+PAYLOAD_BYTES_MAX = 8_000_000
+# FoundationDB's advice: a transaction above 1 MB is a design question.
+BATCH_BYTES_MAX = 1_000_000
+BATCH_ITEMS_MAX = 1_000
+
+RANDOM_SUFFIX_BYTES = 12
+# Two clocks of one fleet may differ by this much without breaking an invariant's liveness half.
+CLOCK_SKEW_S = 5.0
+
+# The staged request set (docs/design.md, section 7).
+SERVE_MAX = 50
+SERVE_BYTES_MAX = 500_000
+REQUEST_DEADLINE_S = 10.0
+REQUEST_RENEW_S = 3.0
+LOOK_EVERY_S = 2.0
+STAGED_HINT_S = 0.5
