@@ -1,0 +1,169 @@
+"""A database of either engine, with what belongs to one connection: the runtime and the services.
+
+`Database` wraps the engine's own database and adds nothing to its transactions: `create_transaction`
+returns the engine's. A *service* is whatever must exist once per database and process (the combiner of a
+queue, receipt slots, a session); it hangs here so that two simulated machines share nothing, and so that
+a forked child starts with none.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
+
+from fdbqueue.embedded.errors import FDBError as EmbeddedError
+from fdbqueue.errors import DatabaseClosed, NotADatabase
+from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.seam import EngineDatabase, Transaction
+
+T = TypeVar("T")
+
+
+class Service(Protocol):
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Service)
+
+
+class Database:
+    """An open database; a context manager that closes it.
+
+    Usable wherever the binding's `Database` is: `db[key]`, `db.get_range(...)`, `@fdb.transactional`.
+    """
+
+    def __init__(
+        self,
+        engine: EngineDatabase,
+        runtime: Runtime | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.runtime: Runtime = runtime or RealRuntime()
+        self._on_close = on_close
+        self._closed = False
+        self._lock = self.runtime.lock()
+        self._services: dict[Hashable, Service] = {}
+        self._process_id = self.runtime.process_id()
+
+    def create_transaction(self) -> Transaction:
+        """A fresh transaction of the engine. Raises DatabaseClosed."""
+        if self._closed:
+            raise DatabaseClosed
+        transaction: Transaction = self.engine.create_transaction()
+        return transaction
+
+    def service(self, key: Hashable, make: Callable[["Database"], S]) -> S:
+        """The one service of this process under `key`, made at first use, closed with the database."""
+        if self._closed:
+            raise DatabaseClosed
+        if self._process_id != self.runtime.process_id():
+            self._start_afresh_after_fork()
+        found = self._services.get(key)
+        if found is None:
+            with self._lock:
+                found = self._services.get(key)
+                if found is None:
+                    found = self._services[key] = make(self)
+        return found  # type: ignore[return-value]  # the key determines the type
+
+    def _start_afresh_after_fork(self) -> None:
+        # The parent's threads, and the locks they may have held, did not come along.
+        self._lock = self.runtime.lock()
+        self._services = {}
+        self._process_id = self.runtime.process_id()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """End the services, then the engine; closing twice is closing once."""
+        if self._closed:
+            return
+        if self._process_id == self.runtime.process_id():
+            for service in list(self._services.values()):
+                service.close()
+        self._closed = True
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> "Database":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # The binding's conveniences (get_range, set, options, ...) are the engine's.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.engine, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.engine[key]  # type: ignore[index]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.engine[key] = value  # type: ignore[index]
+
+    def __delitem__(self, key: Any) -> None:
+        del self.engine[key]  # type: ignore[attr-defined]
+
+
+# A raw `fdb.Database` of the user's gets one companion for as long as it lives.
+_companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDictionary()
+
+
+def is_transaction(target: object) -> bool:
+    """Whether `target` is a transaction (or a snapshot) of either engine."""
+    return hasattr(target, "get_read_version")
+
+
+def is_database(target: object) -> bool:
+    return hasattr(target, "create_transaction")
+
+
+def as_database(target: Any) -> Database:
+    """Our Database for a database of either engine, wrapped or raw. Raises NotADatabase."""
+    if isinstance(target, Database):
+        return target
+    if not is_database(target):
+        raise NotADatabase(got=repr(type(target).__name__))
+    companion = _companions.get(target)
+    if companion is None:
+        companion = _companions.setdefault(target, Database(weakref.proxy(target)))
+    return companion
+
+
+def engine_errors() -> tuple[type[Exception], ...]:
+    """The error classes that a retry loop hands to `on_error`, of every engine in this process."""
+    binding = sys.modules.get("fdb.impl")
+    return (EmbeddedError,) if binding is None else (EmbeddedError, binding.FDBError)
+
+
+def run(
+    target: Any,
+    body: Callable[[Transaction], T],
+    *,
+    retry_limit: int | None = None,
+    timeout_s: float | None = None,
+) -> T:
+    """Run `body` in a transaction of `target` until it commits; in a transaction, just run it.
+
+    The body may run several times, also after a commit that succeeded with an unknown result (1021).
+    Raises the engine's FDBError when it is not retryable, or a limit is reached (1031 for the timeout).
+    """
+    if is_transaction(target):
+        return body(target)
+    transaction = as_database(target).create_transaction()
+    if retry_limit is not None:
+        transaction.options.set_retry_limit(retry_limit)
+    if timeout_s is not None:
+        transaction.options.set_timeout(max(1, round(timeout_s * 1000)))
+    while True:
+        try:
+            result = body(transaction)
+            transaction.commit().wait()
+            return result
+        except engine_errors() as error:
+            transaction.on_error(error).wait()
