@@ -1,0 +1,55 @@
+"""Conflict sets and the question of optimistic concurrency: did those writes touch these reads?"""
+
+from bisect import bisect_left
+
+from fdbqueue.embedded.ranges import KeyRange
+
+
+class KeySet:
+    """Single keys and ranges, as one transaction reads or one commit writes them.
+
+    Keys dominate, so they are a hash set; the sorted view is made when a range first asks for it.
+    """
+
+    __slots__ = ("_sorted", "points", "ranges")
+
+    def __init__(self, points: set[bytes] | None = None, ranges: list[KeyRange] | None = None) -> None:
+        self.points: set[bytes] = set() if points is None else points
+        self.ranges: list[KeyRange] = [] if ranges is None else ranges
+        self._sorted: list[bytes] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.ranges)
+
+    def add_range(self, begin: bytes, end: bytes) -> None:
+        # Batches of one range read follow each other: they grow one range instead of making many.
+        if self.ranges and self.ranges[-1][1] == begin:
+            self.ranges[-1] = (self.ranges[-1][0], end)
+        else:
+            self.ranges.append((begin, end))
+
+    def update(self, other: "KeySet") -> None:
+        self.points |= other.points
+        self.ranges += other.ranges
+        self._sorted = None
+
+    def meets(self, other: "KeySet") -> bool:
+        """Whether any key lies in both."""
+        if not self.points.isdisjoint(other.points):
+            return True
+        if not self.ranges and not other.ranges:
+            return False
+        return (
+            any(other._has_point_in(begin, end) for begin, end in self.ranges)
+            or any(self._has_point_in(begin, end) for begin, end in other.ranges)
+            or any(b < f and e < d for b, d in self.ranges for e, f in other.ranges)
+        )
+
+    def _has_point_in(self, begin: bytes, end: bytes) -> bool:
+        if self._sorted is None or len(self._sorted) != len(self.points):
+            self._sorted = sorted(self.points)
+        at = bisect_left(self._sorted, begin)
+        return at < len(self._sorted) and self._sorted[at] < end
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.points or any(begin <= key < end for begin, end in self.ranges)

@@ -1,0 +1,32 @@
+"""Versionstamps: 8 bytes of commit version, 2 bytes of order in its batch, put where an offset says.
+
+The last four bytes of the key or value that carries one are the offset, little-endian (API version 520).
+"""
+
+from fdbqueue.embedded.errors import FDBError
+
+STAMP_BYTES = 10
+_OFFSET_BYTES = 4
+
+
+def stamp(version: int, order: int) -> bytes:
+    return version.to_bytes(8, "big") + order.to_bytes(2, "big")
+
+
+def split(template: bytes) -> tuple[bytes, int]:
+    """(bytes without the offset, offset). Raises FDBError 2000 when the stamp would not fit."""
+    body, offset = template[:-_OFFSET_BYTES], int.from_bytes(template[-_OFFSET_BYTES:], "little", signed=True)
+    if len(template) < _OFFSET_BYTES or offset < 0 or offset + STAMP_BYTES > len(body):
+        raise FDBError(2000)
+    return body, offset
+
+
+def place(body: bytes, offset: int, stamp_bytes: bytes) -> bytes:
+    return body[:offset] + stamp_bytes + body[offset + STAMP_BYTES :]
+
+
+def possible_keys(body: bytes, offset: int, version_min: int) -> tuple[bytes, bytes]:
+    """The range [begin, end) in which the key can come to lie once its version is known."""
+    first = place(body, offset, stamp(version_min, 0))
+    last = place(body, offset, b"\xff" * STAMP_BYTES)
+    return first, last + b"\x00"
