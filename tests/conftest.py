@@ -1,0 +1,91 @@
+"""Engines, key spaces and lengths: the fixtures that every test shares.
+
+A test that takes `db` runs once per engine: in memory, durable in a directory, and on a FoundationDB
+cluster. The cluster's runs are skipped unless FDB_CLUSTER_FILE names one (with libfdb_c on the library
+path). Nothing here may assume an empty database: a cluster is shared, so a test writes below its `space`.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from tests.support import Keys
+
+T = TypeVar("T")
+
+CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE")
+SLOW = os.environ.get("FDBQUEUE_TEST_SLOW") == "1"
+EMBEDDED_ENGINES = ("memory", "embedded")
+TEST_ROOT = Subspace(("fdbqueue-test",))
+
+no_cluster = pytest.mark.skipif(CLUSTER_FILE is None, reason="FDB_CLUSTER_FILE names no cluster")
+
+
+def pytest_configure() -> None:
+    # The program's own settings must not leak into what a test opens by default.
+    os.environ.pop("FDBQUEUE_URL", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip = pytest.mark.skip(reason="a long test: FDBQUEUE_TEST_SLOW=1 runs it")
+    for item in items:
+        if not SLOW and item.get_closest_marker("slow"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(params=[*EMBEDDED_ENGINES, pytest.param("fdb", marks=no_cluster)])
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine's name: a test that takes `db` runs on each of them."""
+    return request.param
+
+
+def open_engine(engine: str, directory: Path) -> fdbqueue.Database:
+    url = {"memory": "memory:", "embedded": f"embedded:{directory}", "fdb": f"fdb:{CLUSTER_FILE}"}[engine]
+    return fdbqueue.open(url)
+
+
+@pytest.fixture
+def db(engine: str, tmp_path: Path) -> Iterator[fdbqueue.Database]:
+    """An open database of the engine, closed afterwards."""
+    with open_engine(engine, tmp_path / "data") as database:
+        yield database
+
+
+@pytest.fixture
+def engine_db(db: fdbqueue.Database) -> Any:
+    """The engine's own database, below ours."""
+    return db.engine
+
+
+@pytest.fixture
+def fdb_module(engine: str, db: fdbqueue.Database) -> ModuleType:
+    """The module that this engine's program imports as `fdb`: its FDBError, KeySelector, StreamingMode."""
+    return importlib.import_module("fdb" if engine == "fdb" else "fdbqueue.embedded")
+
+
+@pytest.fixture
+def space(db: fdbqueue.Database) -> Iterator[Subspace]:
+    """A fresh subspace, cleared afterwards."""
+    fresh = TEST_ROOT[os.urandom(8)]
+    yield fresh
+    if not db.closed:
+        db.clear_range_startswith(fresh.key())
+
+
+@pytest.fixture
+def k(space: Subspace) -> Keys:
+    """Short keys below `space`: `k("a")`."""
+    return Keys(space.key())
+
+
+@pytest.fixture
+def rounds() -> Callable[[T, T], T]:
+    """`rounds(short, long)`: how much of a repetitive test to run; long with FDBQUEUE_TEST_SLOW=1."""
+    return lambda short, long: long if SLOW else short

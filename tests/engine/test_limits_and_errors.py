@@ -1,0 +1,263 @@
+"""The limits of FoundationDB, and what happens at them."""
+
+import pytest
+
+from tests.support import (
+    INVALID_OPTION_VALUE,
+    INVERTED_RANGE,
+    KEY_OUTSIDE_LEGAL_RANGE,
+    KEY_TOO_LARGE,
+    TRANSACTION_TOO_LARGE,
+    VALUE_TOO_LARGE,
+    begin,
+    commit_code,
+    error_code,
+)
+
+KEY_BYTES_MAX = 10_000
+VALUE_BYTES_MAX = 100_000
+TRANSACTION_BYTES_MAX = 10_000_000
+
+
+def key_of(k, size_bytes, last=b""):
+    return k(b"x" * (size_bytes - len(k.prefix) - len(last)) + last)
+
+
+def test_a_key_of_the_largest_size_is_stored(db, k):
+    """10,000 bytes are a key."""
+    key = key_of(k, KEY_BYTES_MAX)
+    db[key] = b"value"
+    assert db[key] == b"value"
+    assert [row.key for row in db.get_range(k.begin, k.end)] == [key]
+
+
+@pytest.mark.parametrize("write", ["set", "add"])
+def test_a_larger_key_is_refused(db, k, write):
+    """10,001 bytes are not."""
+    tr = db.create_transaction()
+    getattr(tr, write)(key_of(k, KEY_BYTES_MAX + 1), b"\x01")
+    assert commit_code(tr) == KEY_TOO_LARGE
+
+
+def test_clearing_a_larger_key_is_nothing(db, k):
+    """There is no such key, so there is nothing to clear."""
+    k.write(db, "a")
+    tr = db.create_transaction()
+    tr.clear(key_of(k, KEY_BYTES_MAX + 1))
+    tr.clear_range(key_of(k, KEY_BYTES_MAX + 5), key_of(k, KEY_BYTES_MAX + 5, b"y"))
+    assert commit_code(tr) == 0
+    assert k.names(db.get_range(k.begin, k.end)) == "a"
+
+
+@pytest.mark.parametrize("write", ["set", "append_if_fits"])
+def test_a_larger_value_is_refused(db, k, write):
+    """100,001 bytes are no value, 100,000 are."""
+    tr = db.create_transaction()
+    getattr(tr, write)(k("a"), b"v" * VALUE_BYTES_MAX)
+    assert commit_code(tr) == 0
+    tr = db.create_transaction()
+    getattr(tr, write)(k("a"), b"v" * (VALUE_BYTES_MAX + 1))
+    assert commit_code(tr) == VALUE_TOO_LARGE
+
+
+def test_a_bad_write_is_reported_by_the_next_future(db, k):
+    """Writing itself raises nothing: the next read or the commit does, and go on doing so."""
+    tr = db.create_transaction()
+    tr[key_of(k, KEY_BYTES_MAX + 1)] = b"1"
+    assert error_code(lambda: tr[k("a")].wait()) == KEY_TOO_LARGE
+    assert error_code(lambda: tr.get_read_version().wait()) == KEY_TOO_LARGE
+    assert commit_code(tr) == KEY_TOO_LARGE
+
+
+def test_the_first_bad_write_is_the_one_reported(db, k):
+    """Later errors do not hide the first."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"v" * (VALUE_BYTES_MAX + 1)
+    tr[b"\xff\x01"] = b"1"
+    assert commit_code(tr) == VALUE_TOO_LARGE
+
+
+def test_a_bad_write_commits_nothing(db, k):
+    """The good writes beside it are not committed either."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    tr[b"\xff\x01"] = b"1"
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == KEY_OUTSIDE_LEGAL_RANGE
+    assert db.get_range(k.begin, k.end) == []
+
+
+def test_a_reset_forgets_a_bad_write(db, k):
+    """After a reset the transaction is as new."""
+    tr = db.create_transaction()
+    tr[b"\xff\x01"] = b"1"
+    tr.reset()
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == 0
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tr: tr.set(b"\xff", b"1"),
+        lambda tr: tr.set(b"\xff\x01", b"1"),
+        lambda tr: tr.clear(b"\xff\x01"),
+        lambda tr: tr.add(b"\xff\x01", b"\x01"),
+        lambda tr: tr.clear_range(b"a", b"\xff\x01"),
+        lambda tr: tr.get(b"\xff").wait(),
+        lambda tr: tr.get(b"\xff\x01").wait(),
+        lambda tr: tr.snapshot.get(b"\xff\x01").wait(),
+        lambda tr: tr.get_range(b"\xfe", b"\xff\x01").to_list(),
+        lambda tr: tr.add_read_conflict_key(b"\xff"),
+        lambda tr: tr.add_read_conflict_range(b"\xff\x01", b"\xff\x02"),
+        lambda tr: tr.add_write_conflict_key(b"\xff\x01"),
+    ],
+)
+def test_keys_from_ff_on_are_the_systems(db, use):
+    """Reading or writing system keys without permission is refused."""
+    tr = db.create_transaction()
+    assert error_code(lambda: (use(tr), tr.commit().wait())) == KEY_OUTSIDE_LEGAL_RANGE
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tr: tr.get_range(b"\xfe\xff\xff", b"\xff").to_list(),
+        lambda tr: tr.add_read_conflict_range(b"\xfe\xff\xff", b"\xff"),
+        lambda tr: tr.add_write_conflict_range(b"\xfe\xff\xff", b"\xff"),
+        lambda tr: tr.clear_range(b"\xfe\xff\xff\xff", b"\xff"),
+    ],
+)
+def test_ff_is_the_end_of_the_ordinary_keys(db, use):
+    """b"\\xff" itself is a legal end."""
+    tr = db.create_transaction()
+    assert error_code(lambda: (use(tr), tr.commit().wait())) == 0
+
+
+def test_a_selector_beyond_ff_is_refused(db, fdb_module):
+    """A selector's key may be b"\\xff" at most."""
+    selector = fdb_module.KeySelector.last_less_than
+    assert error_code(lambda: db.create_transaction().get_key(selector(b"\xff")).wait()) == 0
+    assert error_code(lambda: db.create_transaction().get_key(selector(b"\xff\x01")).wait()) == KEY_OUTSIDE_LEGAL_RANGE
+
+
+def test_clearing_an_inverted_range_is_refused(db, k):
+    """The end must not be below the begin."""
+    tr = db.create_transaction()
+    tr.clear_range(k("b"), k("a"))
+    assert commit_code(tr) == INVERTED_RANGE
+
+
+def test_clearing_an_empty_range_is_nothing(db, k):
+    """A range without keys is legal."""
+    k.write(db, "a")
+    del db[k("a") : k("a")]
+    assert k.names(db.get_range(k.begin, k.end)) == "a"
+
+
+def test_a_transaction_has_a_size_limit(db, k):
+    """Beyond 10,000,000 bytes the commit is refused, whole."""
+    tr = db.create_transaction()
+    for number in range(TRANSACTION_BYTES_MAX // VALUE_BYTES_MAX):
+        tr[k(b"%03d" % number)] = b"v" * VALUE_BYTES_MAX
+    assert commit_code(tr) == TRANSACTION_TOO_LARGE
+    assert db.get_range(k.begin, k.end) == []
+
+
+def test_a_transaction_just_below_the_limit_commits(db, k):
+    """9.9 MB are fine."""
+    tr = db.create_transaction()
+    for number in range(99):
+        tr[k(b"%03d" % number)] = b"v" * (VALUE_BYTES_MAX - 1_000)
+    assert tr.get_approximate_size().wait() < TRANSACTION_BYTES_MAX
+    assert commit_code(tr) == 0
+    assert len(db.get_range(k.begin, k.end)) == 99
+
+
+def test_read_conflicts_count_for_the_size(db, k):
+    """Conflict ranges are part of what is sent."""
+    tr = begin(db)
+    for number in range(1_000):
+        tr.add_read_conflict_key(k(b"%03d" % number + b"x" * 9_000))
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == TRANSACTION_TOO_LARGE
+
+
+def test_size_limit_lowers_the_limit(db, k):
+    """The option is in bytes."""
+    tr = db.create_transaction()
+    tr.options.set_size_limit(5_000)
+    tr[k("a")] = b"v" * 1_000
+    assert commit_code(tr) == 0
+    tr = db.create_transaction()
+    tr.options.set_size_limit(5_000)
+    tr[k("a")] = b"v" * 5_000
+    assert commit_code(tr) == TRANSACTION_TOO_LARGE
+
+
+@pytest.mark.parametrize("size", [31, 10_000_001])
+def test_size_limit_has_limits(db, k, size):
+    """From 32 bytes to 10,000,000."""
+    tr = db.create_transaction()
+    tr.options.set_size_limit(size)
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == INVALID_OPTION_VALUE
+
+
+def test_the_approximate_size_grows_with_each_operation(db, k):
+    """Mutations and conflict ranges all count, resets start at nothing."""
+    tr = begin(db)
+    sizes = [tr.get_approximate_size().wait()]
+    for step in (
+        lambda: tr.set(k("a"), b"v" * 100),
+        lambda: tr.clear(k("b")),
+        lambda: tr.clear_range(k("c"), k("d")),
+        lambda: tr.add(k("e"), b"\x01"),
+        lambda: tr.add_read_conflict_key(k("f")),
+        lambda: tr.add_write_conflict_key(k("g")),
+        lambda: tr[k("h")].wait(),
+    ):
+        step()
+        sizes.append(tr.get_approximate_size().wait())
+    assert sizes[0] == 0
+    assert sizes == sorted(set(sizes))
+    tr.reset()
+    assert tr.get_approximate_size().wait() == 0
+
+
+def test_the_approximate_size_follows_the_formula(db, k):
+    """A set costs its key and value, 40 bytes, and its write conflict: 32 bytes and its key twice, plus one."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"v" * 100
+    key_bytes = len(k("a"))
+    assert tr.get_approximate_size().wait() == key_bytes + 100 + 40 + 32 + 2 * key_bytes + 1
+
+
+@pytest.mark.parametrize("key", ["text", 7, None, bytearray(b"a")])
+def test_keys_are_bytes(db, key):
+    """Anything else is a TypeError, at once."""
+    tr = db.create_transaction()
+    with pytest.raises(TypeError):
+        tr[key] = b"1"
+    with pytest.raises(TypeError):
+        tr.get(key)
+
+
+@pytest.mark.parametrize("value", ["text", 7, None])
+def test_values_are_bytes(db, k, value):
+    """Anything else is a TypeError, at once."""
+    with pytest.raises(TypeError):
+        db.create_transaction()[k("a")] = value
+
+
+def test_an_error_carries_its_code_and_description(db, fdb_module, k):
+    """FDBError has `code` and `description`; its text has both."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"v" * (VALUE_BYTES_MAX + 1)
+    with pytest.raises(fdb_module.FDBError) as raised:
+        tr.commit().wait()
+    error = raised.value
+    assert error.code == VALUE_TOO_LARGE
+    assert error.description == b"Value length exceeds limit"
+    assert repr(error) == "FDBError(2103)"
+    assert str(VALUE_TOO_LARGE) in str(error)

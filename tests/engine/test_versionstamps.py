@@ -1,0 +1,133 @@
+"""Versionstamps: completed at commit, unique, and in commit order."""
+
+import pytest
+
+from tests.support import INVALID_OPERATION, NO_COMMIT_VERSION, becomes_ready, begin, commit_code, error_code
+
+PLACEHOLDER = b"\xff" * 10
+
+
+def offset(position):
+    """The four bytes behind a key or value that say where the versionstamp goes."""
+    return position.to_bytes(4, "little")
+
+
+def test_a_versionstamped_value_is_completed_at_commit(db, k):
+    """The stamp replaces ten bytes at the offset, the offset itself is not stored."""
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(k("a"), b"<" + PLACEHOLDER + b">" + offset(1))
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert db[k("a")] == b"<" + stamp.value + b">"
+
+
+def test_a_versionstamped_key_is_completed_at_commit(db, k):
+    """The stamp replaces ten bytes of the key at the offset."""
+    tr = db.create_transaction()
+    tr.set_versionstamped_key(k(b"<" + PLACEHOLDER + b">") + offset(len(k("<"))), b"value")
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert [(row.key, row.value) for row in db.get_range(k.begin, k.end)] == [
+        (k(b"<" + stamp.value + b">"), b"value")
+    ]
+
+
+def test_a_versionstamp_is_the_commit_version_and_a_number(db, k):
+    """Ten bytes: the commit version, big endian, then the number within it."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert len(stamp.value) == 10
+    assert int.from_bytes(stamp.value[:8], "big") == tr.get_committed_version()
+
+
+def test_all_stamps_of_a_transaction_are_the_same(db, k):
+    """One transaction, one stamp, however often it is used."""
+    tr = db.create_transaction()
+    for name in "abc":
+        tr.set_versionstamped_value(k(name), PLACEHOLDER + offset(0))
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert {row.value for row in db.get_range(k.begin, k.end)} == {stamp.value}
+
+
+def test_stamps_ascend_in_commit_order(db, k):
+    """A transaction that begins after another's commit has a greater stamp."""
+    stamps = []
+    for _ in range(10):
+        tr = db.create_transaction()
+        tr.set_versionstamped_key(k(PLACEHOLDER) + offset(len(k.prefix)), b"")
+        stamp = tr.get_versionstamp()
+        tr.commit().wait()
+        stamps.append(stamp.value)
+    assert stamps == sorted(set(stamps))
+    assert [row.key for row in db.get_range(k.begin, k.end)] == [k(stamp) for stamp in stamps]
+
+
+def test_concurrent_stamps_are_unique(db, k):
+    """Transactions that commit together share at most the version, never the stamp."""
+    writers = [db.create_transaction() for _ in range(20)]
+    for tr in writers:
+        tr.set_versionstamped_key(k(PLACEHOLDER) + offset(len(k.prefix)), b"")
+    commits = [tr.commit() for tr in writers]
+    for commit in commits:
+        commit.wait()
+    assert len(db.get_range(k.begin, k.end)) == 20
+
+
+def test_the_stamp_is_ready_only_with_the_commit(db, k):
+    """get_versionstamp is asked for before the commit and answered by it."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    stamp = tr.get_versionstamp()
+    assert not stamp.is_ready()
+    tr.commit().wait()
+    assert becomes_ready(stamp)
+
+
+def test_a_read_only_transaction_has_no_stamp(db, k):
+    """Nothing was written, so there is no commit version to be stamped with."""
+    tr = begin(db)
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert error_code(stamp.wait) == NO_COMMIT_VERSION
+
+
+def test_versionstamped_keys_conflict_where_they_land(db, k):
+    """A read of the place where a stamped key lands conflicts with it; a read beside it does not."""
+    for read_end, expected in ((b"\xff", 1020), (b"\x00", 0)):
+        tr = begin(db)
+        tr.get_range(k("s"), k(b"s" + read_end)).to_list()
+        writer = db.create_transaction()
+        writer.set_versionstamped_key(k(b"s" + PLACEHOLDER) + offset(len(k("s"))), b"")
+        writer.commit().wait()
+        tr[k("out")] = b"1"
+        assert commit_code(tr) == expected
+
+
+def test_versionstamped_writes_never_conflict(db, k):
+    """They read nothing."""
+    tr = begin(db)
+    tr.set_versionstamped_value(k("a"), PLACEHOLDER + offset(0))
+    db[k("a")] = b"other"
+    assert commit_code(tr) == 0
+    assert db[k("a")] != b"other"
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\x00\x00\x00", PLACEHOLDER + offset(1), PLACEHOLDER + b"\xff\xff\xff\xff", b"123" + offset(0)]
+)
+def test_a_stamp_must_fit_its_value(db, k, value):
+    """Ten bytes from the offset must be inside the value."""
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(k("a"), value)
+    assert commit_code(tr) == INVALID_OPERATION
+
+
+def test_a_stamp_must_fit_its_key(db, k):
+    """Ten bytes from the offset must be inside the key."""
+    for key in (b"\x00", k(PLACEHOLDER) + offset(len(k.prefix) + 1), k(PLACEHOLDER) + b"\xff\xff\xff\xff"):
+        tr = db.create_transaction()
+        tr.set_versionstamped_key(key, b"value")
+        assert commit_code(tr) == INVALID_OPERATION

@@ -1,0 +1,108 @@
+"""What tests of every engine share: short keys, error codes, what a commit came to, a clock set by hand."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.runtime import RealRuntime
+
+TOO_OLD = 1007
+FUTURE_VERSION = 1009
+NOT_COMMITTED = 1020
+COMMIT_UNKNOWN = 1021
+CANCELLED = 1025
+TIMED_OUT = 1031
+TOO_MANY_WATCHES = 1032
+WATCHES_DISABLED = 1034
+UNREADABLE = 1036
+OPERATION_CANCELLED = 1101
+INVALID_OPERATION = 2000
+KEY_OUTSIDE_LEGAL_RANGE = 2004
+INVERTED_RANGE = 2005
+INVALID_OPTION_VALUE = 2006
+READ_VERSION_ALREADY_SET = 2010
+VERSION_INVALID = 2011
+USED_DURING_COMMIT = 2017
+INVALID_MUTATION_TYPE = 2018
+NO_COMMIT_VERSION = 2021
+TRANSACTION_TOO_LARGE = 2101
+KEY_TOO_LARGE = 2102
+VALUE_TOO_LARGE = 2103
+EXACT_MODE_WITHOUT_LIMITS = 2210
+
+# How long a test waits for what should come at once, before it says that it never came.
+PATIENCE_S = 20.0
+
+
+class Keys:
+    """Short byte keys under one prefix: `k("a")`; a set of them has the prefix's order."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.begin = prefix
+        self.end = prefix + b"\xff"
+
+    def __call__(self, name: str | bytes) -> bytes:
+        return self.prefix + (name.encode() if isinstance(name, str) else name)
+
+    def names(self, rows: Any) -> str:
+        """The rows' keys as one string: `"abc"` for the keys a, b and c."""
+        return "".join(bytes(row.key)[len(self.prefix) :].decode() for row in rows)
+
+    def write(self, db: Any, names: str, value: bytes = b"value") -> None:
+        """Set one key per letter, in one transaction."""
+        tr = db.create_transaction()
+        for name in names:
+            tr[self(name)] = value
+        tr.commit().wait()
+
+
+def error_code(action: Callable[[], Any]) -> int:
+    """The code of the FDBError that `action` ends in, 0 for none."""
+    try:
+        action()
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if not isinstance(code, int):
+            raise
+        return code
+    return 0
+
+
+def commit_code(tr: Any) -> int:
+    """What committing came to: 0, or the error's code."""
+    return error_code(lambda: tr.commit().wait())
+
+
+def begin(db: Any) -> Any:
+    """A transaction that has its read version: what commits from now on is concurrent with it."""
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    return tr
+
+
+def becomes_ready(future: Any, within_s: float = PATIENCE_S) -> bool:
+    """Wait for a future without its result or error."""
+    ready = threading.Event()
+    future.on_ready(lambda _: ready.set())
+    return ready.wait(within_s)
+
+
+class ManualClock(RealRuntime):
+    """A real runtime whose clock moves only by hand, or by sleeping on it."""
+
+    def __init__(self, start: float = 1_000_000.0) -> None:
+        self._now = start
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self._now
+
+    monotonic = now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
