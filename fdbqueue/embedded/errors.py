@@ -33,6 +33,7 @@ DESCRIPTIONS = {
     2006: "Option set with an invalid value",
     2007: "Option not valid in this context",
     2010: "Transaction already has a read version set",
+    2011: "Version not valid",
     2012: "Range limits not valid",
     2015: "Future not ready to be retrieved",
     2017: "Operation issued while a commit was outstanding",

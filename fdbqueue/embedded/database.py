@@ -1,0 +1,199 @@
+"""A database of the embedded engine, with the conveniences of the binding's."""
+
+from typing import Any
+
+from fdbqueue.embedded import store as stores
+from fdbqueue.embedded.decorator import transactional
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.futures import Future, PendingFuture
+from fdbqueue.embedded.options import (
+    DatabaseOptions,
+    DatabaseSettings,
+    StreamingMode,
+    TransactionSettings,
+    apply_database_option,
+    options_for,
+)
+from fdbqueue.embedded.rangeread import KeyValue
+from fdbqueue.embedded.transaction import Transaction, add_mutations
+from fdbqueue.runtime import RealRuntime, Runtime
+
+
+class Database:
+    """One directory. Each call on it is a transaction of its own, retried until it commits."""
+
+    def __init__(self, store: stores.Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._transaction_defaults = TransactionSettings()
+        self._settings = DatabaseSettings()
+        self._watches = 0
+        self._closed = False
+
+    @property
+    def options(self) -> DatabaseOptions:
+        return options_for(self, DatabaseOptions)  # type: ignore[return-value]
+
+    def _set_option(self, name: str, param: Any) -> None:
+        apply_database_option(self._settings, self._transaction_defaults, name, param)
+
+    def create_transaction(self) -> Transaction:
+        return Transaction(self)
+
+    def close(self) -> None:
+        """Let go of the directory; the last database of a private one removes it."""
+        if not self._closed:
+            self._closed = True
+            stores.release(self._store)
+
+    def __enter__(self) -> "Database":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _new_watch(self, key: bytes) -> PendingFuture:
+        """A watch future, counted until it is ready or dropped. Raises FDBError 1032."""
+        if self._watches >= self._settings.watches_max:
+            raise FDBError(1032)
+        self._watches += 1
+        watches, future_id = self._store.watches, 0
+
+        def done() -> None:
+            self._watches -= 1
+            watches.disarm(key, future_id)
+
+        future = PendingFuture(self._runtime, done)
+        future_id = id(future)
+        return future
+
+    # -- one transaction each ---------------------------------------------------------------------------
+
+    def get(self, key: Any) -> bytes | None:
+        return _get(self, key)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+        return _get(self, key)
+
+    def get_key(self, key_selector: Any) -> bytes:
+        return _get_key(self, key_selector)
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.want_all,
+    ) -> list[KeyValue]:
+        return _get_range(self, begin, end, limit, reverse, streaming_mode)
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        return _get_range_startswith(self, prefix, *args, **kwargs)
+
+    def set(self, key: Any, value: Any) -> None:
+        _set(self, key, value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _set(self, key, value)
+
+    def clear(self, key: Any) -> None:
+        _delete(self, key)
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        _delete(self, slice(begin, end))
+
+    def __delitem__(self, key_or_slice: Any) -> None:
+        _delete(self, key_or_slice)
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        _clear_range_startswith(self, prefix)
+
+    def get_and_watch(self, key: Any) -> tuple[Any, Future]:
+        return _get_and_watch(self, key)
+
+    def set_and_watch(self, key: Any, value: Any) -> Future:
+        return _set_and_watch(self, key, value)
+
+    def clear_and_watch(self, key: Any) -> Future:
+        return _clear_and_watch(self, key)
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        _operate(self, opcode, key, param)
+
+
+add_mutations(Database)
+
+
+@transactional
+def _get(tr: Any, key: Any) -> Any:
+    return tr.get(key).value
+
+
+@transactional
+def _get_key(tr: Any, key_selector: Any) -> Any:
+    return tr.get_key(key_selector).value
+
+
+@transactional
+def _get_range(tr: Any, begin: Any, end: Any, limit: int, reverse: bool, mode: int) -> Any:
+    return tr.get_range(begin, end, limit, reverse, mode).to_list()
+
+
+@transactional
+def _get_range_startswith(tr: Any, prefix: Any, *args: Any, **kwargs: Any) -> Any:
+    return tr.get_range_startswith(prefix, *args, **kwargs).to_list()
+
+
+@transactional
+def _set(tr: Any, key: Any, value: Any) -> None:
+    tr.set(key, value)
+
+
+@transactional
+def _delete(tr: Any, key_or_slice: Any) -> None:
+    del tr[key_or_slice]
+
+
+@transactional
+def _clear_range_startswith(tr: Any, prefix: Any) -> None:
+    tr.clear_range_startswith(prefix)
+
+
+@transactional
+def _get_and_watch(tr: Any, key: Any) -> Any:
+    return tr.get(key), tr.watch(key)
+
+
+@transactional
+def _set_and_watch(tr: Any, key: Any, value: Any) -> Any:
+    tr.set(key, value)
+    return tr.watch(key)
+
+
+@transactional
+def _clear_and_watch(tr: Any, key: Any) -> Any:
+    tr.clear(key)
+    return tr.watch(key)
+
+
+@transactional
+def _operate(tr: Any, opcode: int, key: Any, param: Any) -> None:
+    tr._atomic_operation(opcode, key, param)
+
+
+def open_directory(path: str, runtime: Runtime | None = None) -> Database:
+    """The durable database of a directory, made when missing: a commit that returned survives a power cut.
+
+    Raises StorageInUse when the directory cannot be used, StorageFormat when it is of a newer release.
+    """
+    runtime = runtime or RealRuntime()
+    return Database(stores.acquire(path, runtime), runtime)
+
+
+def open_private(runtime: Runtime | None = None) -> Database:
+    """A database in a temporary directory, without fsync, gone when it is closed."""
+    runtime = runtime or RealRuntime()
+    return Database(stores.acquire_private(runtime), runtime)

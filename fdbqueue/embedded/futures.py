@@ -1,0 +1,180 @@
+"""Futures with the binding's surface.
+
+Reads of this engine are answered when they are asked for, so their futures are born ready, and the error
+of a failed one is raised by whoever waits, as in the binding. Watches and versionstamps are `Pending`.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.runtime import RealRuntime, Runtime, wait_any
+
+log = logging.getLogger("fdbqueue.embedded")
+
+Callback = Callable[[Any], None]
+
+
+class Future:
+    """A result that is there, or an error that waiting raises."""
+
+    __slots__ = ("_error", "_result")
+
+    def __init__(self, result: Any = None, error: FDBError | None = None) -> None:
+        self._result = result
+        self._error = error
+
+    def wait(self) -> Any:
+        """Block until ready; the result. Raises FDBError."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def is_ready(self) -> bool:
+        return True
+
+    def block_until_ready(self) -> None:
+        """Wait without looking at the result."""
+
+    def on_ready(self, callback: Callback) -> None:
+        """Call `callback(self)` once ready; its exceptions are logged, as nobody waits for it."""
+        _call_back(callback, self)
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""
+
+    def done(self) -> bool:
+        return self.is_ready()
+
+    def result(self) -> Any:
+        if not self.done():
+            raise RuntimeError("Future result not available")
+        return self.wait()
+
+    def exception(self) -> BaseException | None:
+        try:
+            self.result()
+        except FDBError as error:
+            return error
+        return None
+
+    def cancelled(self) -> bool:
+        return self.done() and getattr(self.exception(), "code", 0) == _CANCELLED
+
+    @staticmethod
+    def wait_for_any(*futures: "Future") -> int:
+        """The index of a future that is ready, after waiting for one."""
+        if not futures:
+            raise ValueError("wait_for_any requires at least one future")
+        while True:
+            for index, future in enumerate(futures):
+                if future.is_ready():
+                    return index
+            wait_any(_REAL, futures, None)
+
+
+_CANCELLED = 1101
+_REAL = RealRuntime()
+
+
+def _call_back(callback: Callback, future: Future) -> None:
+    try:
+        callback(future)
+    except Exception:
+        log.exception("Discarding uncaught exception from user FDB callback")
+
+
+class PendingFuture(Future):
+    """A future that another thread, or a later call, will complete.
+
+    Dropping the last reference cancels it, unless a callback still waits: the binding's rule, and what
+    keeps abandoned watches from piling up.
+    """
+
+    __slots__ = ("__weakref__", "_callbacks", "_on_done", "_ready", "_runtime")
+
+    def __init__(self, runtime: Runtime, on_done: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._ready = False
+        self._callbacks: list[Callback] = []
+        self._on_done = on_done
+
+    def complete(self, result: Any = None, error: FDBError | None = None) -> None:
+        """Set the outcome; the first one counts."""
+        with _outcome_lock:
+            if self._ready:
+                return
+            self._result, self._error, self._ready = result, error, True
+            callbacks, self._callbacks = self._callbacks, []
+            _waited_for.discard(self)
+        if self._on_done is not None:
+            self._on_done()
+        for callback in callbacks:
+            _call_back(callback, self)
+
+    def is_ready(self) -> bool:
+        return self._ready
+
+    def on_ready(self, callback: Callback) -> None:
+        with _outcome_lock:
+            if not self._ready:
+                self._callbacks.append(callback)
+                _waited_for.add(self)
+                return
+        _call_back(callback, self)
+
+    def block_until_ready(self) -> None:
+        if not self._ready:
+            wait_any(self._runtime, [self], None)
+
+    def wait(self) -> Any:
+        self.block_until_ready()
+        return super().wait()
+
+    def cancel(self) -> None:
+        """Make it fail with FDBError 1101, if it is not ready."""
+        self.complete(error=FDBError(_CANCELLED))
+
+    def __del__(self) -> None:
+        if not self._ready:
+            self._ready = True
+            if self._on_done is not None:
+                self._on_done()
+
+
+# Re-entrant through destructors, which may run at any allocation: completing never allocates under it
+# anything that could be the last reference to another future.
+_outcome_lock = RealRuntime.lock()
+_waited_for: set[PendingFuture] = set()
+
+
+class DelayFuture(Future):
+    """Ready at a moment of the runtime's clock: the back-off of `on_error`."""
+
+    __slots__ = ("_due_s", "_runtime")
+
+    def __init__(self, runtime: Runtime, delay_s: float) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._due_s = runtime.monotonic() + delay_s
+
+    def is_ready(self) -> bool:
+        return self._runtime.monotonic() >= self._due_s
+
+    def block_until_ready(self) -> None:
+        left_s = self._due_s - self._runtime.monotonic()
+        if left_s > 0:
+            self._runtime.sleep(left_s)
+
+    def wait(self) -> Any:
+        self.block_until_ready()
+        return super().wait()
+
+    def on_ready(self, callback: Callback) -> None:
+        def later() -> None:
+            self.block_until_ready()
+            _call_back(callback, self)
+
+        self._runtime.spawn(later, "fdbqueue-delay")

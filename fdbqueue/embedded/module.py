@@ -1,0 +1,46 @@
+"""What the binding keeps at module level: the API version, and `open`."""
+
+from fdb.apiversion import LATEST_API_VERSION as LATEST_API_VERSION
+
+from fdbqueue.embedded.database import Database, open_directory
+
+DEFAULT_PATH = "./fdbqueue-data"
+# Versions below it had other rules for atomic operations, versionstamps and option life times.
+_VERSION_MIN = 630
+
+_selected: int | None = None
+
+
+def api_version(version: int) -> None:
+    """Choose the API version, once. Raises RuntimeError for another choice, or one out of reach."""
+    global _selected
+    if _selected is not None and _selected != version:
+        raise RuntimeError(f"FDB API already loaded at version {_selected}")
+    if version < _VERSION_MIN:
+        raise RuntimeError(f"FDB API versions before {_VERSION_MIN} are not supported")
+    if version > LATEST_API_VERSION:
+        raise RuntimeError(f"Latest known FDB API version is {LATEST_API_VERSION}")
+    _selected = version
+
+
+def is_api_version_selected() -> bool:
+    return _selected is not None
+
+
+def get_api_version() -> int:
+    """The chosen version. Raises RuntimeError before the choice."""
+    if _selected is None:
+        raise RuntimeError("API version is not set")
+    return _selected
+
+
+_databases: dict[str, Database] = {}
+
+
+def open(cluster_file: str | None = None, event_model: object = None) -> Database:  # noqa: ARG001
+    """The database of a directory; where the binding takes a cluster file, a path. One object per path."""
+    path = cluster_file or DEFAULT_PATH
+    database = _databases.get(path)
+    if database is None or database._closed:
+        database = _databases[path] = open_directory(path)
+    return database

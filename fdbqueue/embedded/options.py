@@ -1,0 +1,189 @@
+"""The binding's options, taken from its own tables: a known one is accepted, an unknown is AttributeError.
+
+Most tune a cluster's network and mean nothing here. Those that mean something are stored in a settings
+value and read where they matter.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import fdb.fdboptions as _tables
+
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.limits import (
+    RETRY_DELAY_MAX_S,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_SIZE_LIMIT_MIN_BYTES,
+    WATCHES_LIMIT_MAX,
+    WATCHES_MAX,
+)
+
+
+@dataclass(slots=True)
+class TransactionSettings:
+    timeout_ms: int = 0
+    retry_limit: int = -1
+    max_retry_delay_s: float = RETRY_DELAY_MAX_S
+    size_limit_bytes: int = TRANSACTION_BYTES_MAX
+    snapshot_ryw: int = 1  # enabled while positive: enable and disable count up and down
+    read_your_writes: bool = True
+    next_write_silent: bool = False
+    bypass_unreadable: bool = False
+    read_system_keys: bool = False
+    write_system_keys: bool = False
+    reuse_during_commit: bool = False
+
+
+@dataclass(slots=True)
+class DatabaseSettings:
+    watches_max: int = WATCHES_MAX
+
+
+# What survives on_error, which otherwise puts every option back (API version 610).
+PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s", "size_limit_bytes")
+
+
+def _bounded(low: int, high: int, value: Any) -> int:
+    if not low <= value <= high:
+        raise FDBError(2006)
+    return int(value)
+
+
+_INT_MAX = 2**31 - 1
+
+Setter = Callable[[TransactionSettings, Any], None]
+
+
+def _set(name: str, value: Any) -> Setter:
+    return lambda settings, _: setattr(settings, name, value)
+
+
+def _set_bounded(name: str, low: int, high: int, scale: float = 1) -> Setter:
+    def setter(settings: TransactionSettings, value: Any) -> None:
+        bounded = _bounded(low, high, value)
+        setattr(settings, name, bounded if scale == 1 else bounded * scale)
+
+    return setter
+
+
+def _count_snapshot_ryw(step: int) -> Setter:
+    def setter(settings: TransactionSettings, _: Any) -> None:
+        settings.snapshot_ryw += step
+
+    return setter
+
+
+def _access_system_keys(settings: TransactionSettings, _: Any) -> None:
+    settings.read_system_keys = settings.write_system_keys = True
+
+
+TRANSACTION_SETTERS: dict[str, Setter] = {
+    "timeout": _set_bounded("timeout_ms", 0, _INT_MAX),
+    "retry_limit": _set_bounded("retry_limit", -1, _INT_MAX),
+    "max_retry_delay": _set_bounded("max_retry_delay_s", 0, _INT_MAX, 0.001),
+    "size_limit": _set_bounded("size_limit_bytes", TRANSACTION_SIZE_LIMIT_MIN_BYTES, TRANSACTION_BYTES_MAX),
+    "snapshot_ryw_enable": _count_snapshot_ryw(1),
+    "snapshot_ryw_disable": _count_snapshot_ryw(-1),
+    "read_your_writes_disable": _set("read_your_writes", False),
+    "next_write_no_write_conflict_range": _set("next_write_silent", True),
+    "bypass_unreadable": _set("bypass_unreadable", True),
+    "read_system_keys": _set("read_system_keys", True),
+    "access_system_keys": _access_system_keys,
+    "used_during_commit_protection_disable": _set("reuse_during_commit", True),
+}
+
+# Database options that are defaults for its transactions carry the transaction option's name after this.
+_DEFAULT_PREFIX = "transaction_"
+
+
+class _Options:
+    """`set_NAME(param)` for every option of one of the binding's tables."""
+
+    _table: dict[str, Any] = {}
+
+    def __init__(self, apply: Callable[[str, Any], None]) -> None:
+        self._apply = apply
+
+    def __getattr__(self, attribute: str) -> Callable[..., None]:
+        name = attribute.removeprefix("set_")
+        if name == attribute or name not in self._names():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+        parameter_type = self._names()[name]
+        apply = self._apply
+
+        def setter(param: Any = None) -> None:
+            _check_parameter(parameter_type, param)
+            apply(name, param)
+
+        setter.__name__ = attribute
+        return setter
+
+    @classmethod
+    def _names(cls) -> dict[str, type]:
+        return {name.lower(): entry[2] for name, entry in cls._table.items()}
+
+    def __dir__(self) -> list[str]:
+        return [f"set_{name}" for name in self._names()]
+
+
+def _check_parameter(wanted: type, given: Any) -> None:
+    if wanted is int and not isinstance(given, int):
+        raise TypeError("Value must be of type int")
+    if wanted is bytes and given is not None and not isinstance(given, bytes):
+        raise TypeError("Value must be of type bytes")
+    if wanted is str and given is not None and not isinstance(given, str | bytes):
+        raise TypeError("Parameter must be a string")
+
+
+class TransactionOptions(_Options):
+    _table = _tables.TransactionOption
+
+
+class DatabaseOptions(_Options):
+    _table = _tables.DatabaseOption
+
+
+class NetworkOptions(_Options):
+    """`fdb.options`: there is no network here, so all are accepted and none has an effect."""
+
+    _table = _tables.NetworkOption
+
+
+network_options = NetworkOptions(lambda _name, _param: None)
+
+
+def apply_transaction_option(settings: TransactionSettings, name: str, param: Any) -> None:
+    setter = TRANSACTION_SETTERS.get(name)
+    if setter is not None:
+        setter(settings, param)
+
+
+def apply_database_option(
+    settings: DatabaseSettings, defaults: TransactionSettings, name: str, param: Any
+) -> None:
+    if name == "max_watches":
+        settings.watches_max = _bounded(0, WATCHES_LIMIT_MAX, param)
+    apply_transaction_option(defaults, name.removeprefix(_DEFAULT_PREFIX), param)
+
+
+def options_for(owner: Any, options: type[_Options]) -> _Options:
+    """The options object of `owner`, which it does not keep alive."""
+    reference = weakref.WeakMethod(owner._set_option)
+
+    def apply(name: str, param: Any) -> None:
+        method = reference()
+        if method is not None:
+            method(name, param)
+
+    return options(apply)
+
+
+def _enum(table: dict[str, Any]) -> Any:
+    return type("Enum", (), {"__slots__": (), **{name.lower(): entry[0] for name, entry in table.items()}})()
+
+
+StreamingMode = _enum(_tables.StreamingMode)
+ConflictRangeType = _enum(_tables.ConflictRangeType)
+MUTATIONS: dict[str, int] = {name.lower(): entry[0] for name, entry in _tables.MutationType.items()}

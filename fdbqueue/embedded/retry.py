@@ -1,0 +1,25 @@
+"""How long to wait before trying again, as FoundationDB's client does."""
+
+from fdbqueue.embedded.errors import RETRYABLE
+from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
+
+_TOO_OLD, _FUTURE_VERSION = 1007, 1009
+
+
+class Backoff:
+    """Exponential with full jitter; the growth is the transaction's, over all of its attempts."""
+
+    __slots__ = ("_ceiling_s",)
+
+    def __init__(self) -> None:
+        self._ceiling_s = RETRY_DELAY_FIRST_S
+
+    def next_delay_s(self, code: int, delay_max_s: float, random: float) -> float | None:
+        """Seconds to wait after error `code`; None when it is not one to retry."""
+        if code not in RETRYABLE:
+            return None
+        if code in (_TOO_OLD, _FUTURE_VERSION):
+            return min(RETRY_DELAY_FIRST_S, delay_max_s)  # a new read version is all it takes
+        delay_s = min(self._ceiling_s, delay_max_s) * random
+        self._ceiling_s = min(self._ceiling_s * RETRY_DELAY_GROWTH, delay_max_s)
+        return delay_s

@@ -1,0 +1,144 @@
+"""Key selectors, and reading a range of the database with one's own writes laid over it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.store import Snapshot
+from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
+
+Record = tuple[bytes, bytes]
+
+
+class KeySelector:
+    """A key by its place relative to another: see FoundationDB's developer guide, "Key selectors"."""
+
+    __slots__ = ("key", "offset", "or_equal")
+
+    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+        self.key = key
+        self.or_equal = or_equal
+        self.offset = offset
+
+    def __add__(self, offset: int) -> "KeySelector":
+        return KeySelector(self.key, self.or_equal, self.offset + offset)
+
+    def __sub__(self, offset: int) -> "KeySelector":
+        return KeySelector(self.key, self.or_equal, self.offset - offset)
+
+    @classmethod
+    def last_less_than(cls, key: Any) -> "KeySelector":
+        return cls(key, False, 0)
+
+    @classmethod
+    def last_less_or_equal(cls, key: Any) -> "KeySelector":
+        return cls(key, True, 0)
+
+    @classmethod
+    def first_greater_than(cls, key: Any) -> "KeySelector":
+        return cls(key, True, 1)
+
+    @classmethod
+    def first_greater_or_equal(cls, key: Any) -> "KeySelector":
+        return cls(key, False, 1)
+
+    def __repr__(self) -> str:
+        return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A selector without or_equal: the `offset`-th key at or after `key` (1 is the first), 0 the one before."""
+
+    key: bytes
+    offset: int
+
+    @classmethod
+    def of(cls, key: bytes, or_equal: bool, offset: int) -> "Anchor":
+        return cls(key + b"\x00" if or_equal else key, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A snapshot, with a transaction's own writes over it when `buffer` is given."""
+
+    snapshot: Snapshot
+    buffer: WriteBuffer | None
+    end: bytes  # the first key that is out of reach: \xff, or \xff\xff with system keys
+
+    def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Record]:
+        """The records of [begin, end) in order. Raises FDBError 1036 on reaching an unreadable key."""
+        if begin >= end:
+            return iter(())
+        if not self.buffer:
+            return self.snapshot.scan(begin, end, reverse)
+        return self._overlaid(self.buffer, begin, end, reverse)
+
+    def _overlaid(self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> Iterator[Record]:
+        fence = _fence(buffer, begin, end, reverse)
+        stored = self._not_cleared(buffer, begin, end, reverse)
+        for key, existing in _merged(buffer, stored, begin, end, reverse):
+            if fence is not None and (key < fence if reverse else key >= fence):
+                raise FDBError(1036)
+            value = _seen(buffer, key, existing)
+            if value is not None:
+                yield key, value
+        if fence is not None:
+            raise FDBError(1036)
+
+    def _not_cleared(self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> Iterator[Record]:
+        # What is cleared is skipped, not walked over: it may be a whole queue.
+        gaps = list(buffer.cleared.gaps(begin, end))
+        for gap_begin, gap_end in reversed(gaps) if reverse else gaps:
+            yield from self.snapshot.scan(gap_begin, gap_end, reverse)
+
+    def locate(self, anchor: Anchor) -> tuple[bytes, bool]:
+        """(the key that `anchor` names, whether it ran off an end): off the start is b"", off the end `end`."""
+        if anchor.offset > 0:
+            for number, (key, _) in enumerate(self.scan(anchor.key, self.end), start=1):
+                if number == anchor.offset:
+                    return key, False
+            return self.end, True
+        for number, (key, _) in enumerate(self.scan(b"", min(anchor.key, self.end), reverse=True)):
+            if number == -anchor.offset:
+                return key, False
+        return b"", True
+
+
+def _fence(buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> bytes | None:
+    """Where an unreadable range begins, seen in the direction of reading."""
+    parts = list(buffer.unreadable.within(begin, end))
+    if not parts:
+        return None
+    return parts[-1][1] if reverse else parts[0][0]
+
+
+def _merged(
+    buffer: WriteBuffer, stored: Iterator[Record], begin: bytes, end: bytes, reverse: bool
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Every key that is stored or has an entry, once, in order, with what is stored under it."""
+    own = buffer.keys_in(begin, end, reverse)
+    key = next(own, None)
+    for stored_key, value in stored:
+        while key is not None and (key > stored_key if reverse else key < stored_key):
+            yield key, None
+            key = next(own, None)
+        if key == stored_key:
+            key = next(own, None)
+        yield stored_key, value
+    while key is not None:
+        yield key, None
+        key = next(own, None)
+
+
+def _seen(buffer: WriteBuffer, key: bytes, existing: bytes | None) -> bytes | None:
+    entry = buffer.entries.get(key, _STORED)
+    if entry is _STORED:
+        return existing
+    if isinstance(entry, Pending):
+        return resolve(entry, existing, None)
+    return entry  # type: ignore[return-value]
+
+
+_STORED = object()

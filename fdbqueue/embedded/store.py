@@ -1,0 +1,257 @@
+"""One LMDB environment: one directory of one process, shared by all its databases.
+
+A read version is LMDB's own transaction id, so a snapshot at a version is an LMDB read transaction and
+there is no version counter to write. LMDB must not be opened twice in a process, nor used in a forked
+child: hence the registry, and the fresh start after a fork.
+"""
+
+import atexit
+import errno
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import lmdb
+
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.commit import Committer
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.watches import Watches
+from fdbqueue.errors import StorageFormat, StorageFull, StorageInUse
+from fdbqueue.limits import TRANSACTION_AGE_MAX_S
+from fdbqueue.runtime import RealRuntime, Runtime
+
+# Address space, not disk: the file grows with its contents. Halved where the system grants less, doubled
+# when the contents reach it.
+MAP_BYTES_FIRST = 1 << 40
+_MAP_BYTES_LEAST = 1 << 24
+_READERS_MAX = 4096
+
+
+class Snapshot:
+    """The database at one version; ends with its last reference, or with the age of a transaction."""
+
+    __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
+
+    def __init__(self, txn: Any, expires_s: float, live: "dict[int, weakref.ref[Snapshot]]", serial: int):
+        self.txn = txn
+        self.version: int = txn.id()
+        self.expires_s = expires_s
+        self._live = live
+        self._serial = serial
+        live[serial] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        self._live.pop(self._serial, None)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`. Raises FDBError 1007 when the snapshot has ended."""
+        try:
+            return layout.get(self.txn, key)
+        except lmdb.Error:
+            raise FDBError(1007) from None
+
+    def scan(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[layout.Record]:
+        try:
+            yield from layout.scan(self.txn, begin, end, reverse)
+        except lmdb.Error:
+            raise FDBError(1007) from None
+
+    def end(self) -> None:
+        """Let go of the pages that this snapshot keeps from being reused."""
+        self.txn.abort()
+
+
+class Store:
+    """An open environment. `private`: in a temporary directory of its own, without fsync."""
+
+    def __init__(self, path: str, runtime: Runtime, private: bool) -> None:
+        self.path = path
+        self.runtime = runtime
+        self.private = private
+        self.users = 0
+        self._live: dict[int, weakref.ref[Snapshot]] = {}
+        self._serial = 0
+        self._owner = runtime.process_id()
+        self.env = self._open()
+        self._check_format()
+        self._begin_services()
+
+    def _begin_services(self) -> None:
+        self.committer = Committer(self)
+        self.watches = Watches(self)
+
+    # -- opening and closing --------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        map_bytes = MAP_BYTES_FIRST
+        while True:
+            try:
+                return lmdb.open(
+                    self.path,
+                    map_size=map_bytes,
+                    mode=0o600,
+                    sync=not self.private,
+                    metasync=not self.private,
+                    max_readers=_READERS_MAX,
+                    meminit=False,
+                )
+            except (lmdb.MemoryError, MemoryError) as error:
+                if map_bytes <= _MAP_BYTES_LEAST:
+                    raise StorageInUse(path=self.path, reason=str(error)) from None
+                map_bytes //= 2
+            except lmdb.Error as error:
+                raise StorageInUse(path=self.path, reason=str(error)) from None
+
+    def _check_format(self) -> None:
+        self.env.reader_check()  # a process that was killed may have left its snapshot pinned
+        with self.env.begin() as txn:
+            found = txn.get(layout.FORMAT_KEY)
+        if found is None:
+            with self.env.begin(write=True) as txn:
+                known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
+                txn.put(layout.FORMAT_KEY, known.encode(), overwrite=False)
+        elif int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
+            self.env.close()
+            raise StorageFormat(path=self.path, found=found.decode(), known=layout.FORMAT_MAJOR)
+
+    def close(self) -> None:
+        self.watches.close()
+        self.env.close()
+        if self.private and self._owner == self.runtime.process_id():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def reopen_after_fork(self) -> None:
+        """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
+        _inherited.append(self.env)
+        _inherited.extend(s.txn for s in self._live_snapshots())
+        for snapshot in self._live_snapshots():
+            snapshot.expires_s = float("-inf")
+        self._live = {}
+        self.env = self._open()
+        self._begin_services()
+
+    # -- snapshots --------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """The database as of now: every commit that has returned, in any process, is in it."""
+        self._end_expired(now_s)
+        self._serial += 1
+        return Snapshot(self._begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
+
+    def snapshot_at(self, version: int, now_s: float) -> Snapshot:
+        """The snapshot of `version`: the newest, or one that is still in use here.
+
+        Raises FDBError 1009 for a version that is not there yet, 1007 for one that is gone: LMDB keeps an
+        old version only for those who are reading it.
+        """
+        for snapshot in self._live_snapshots():
+            if snapshot.version == version and snapshot.expires_s > now_s:
+                return snapshot
+        newest = self.snapshot(now_s)
+        if newest.version != version:
+            raise FDBError(1007 if version < newest.version else 1009)
+        return newest
+
+    def oldest_live_version(self) -> int | None:
+        return next((s.version for s in self._live_snapshots()), None)
+
+    def _live_snapshots(self) -> Iterator[Snapshot]:
+        for reference in list(self._live.values()):
+            snapshot = reference()
+            if snapshot is not None:
+                yield snapshot
+
+    def _end_expired(self, now_s: float) -> None:
+        for serial in self._live:  # oldest first
+            snapshot = self._live[serial]()
+            if snapshot is not None and snapshot.expires_s > now_s:
+                return
+            if snapshot is not None:
+                snapshot.end()
+            del self._live[serial]
+            return  # one at each begin keeps up, and a begin stays O(1)
+
+    def _begin(self, write: bool = False) -> Any:
+        try:
+            return self.env.begin(write=write)
+        except lmdb.MapResizedError:
+            self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
+            return self.env.begin(write=write)
+        except lmdb.ReadersFullError:
+            self.env.reader_check()
+            return self.env.begin(write=write)
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def begin(self, write: bool = False) -> Any:
+        """An LMDB transaction of our own, at the newest version."""
+        return self._begin(write)
+
+    def grow(self) -> None:
+        """Double the map: the snapshots of this process end with it, retryably (1007)."""
+        try:
+            self.env.set_mapsize(2 * self.env.info()["map_size"])
+        except lmdb.Error:
+            raise StorageFull(path=self.path) from None
+
+    def storage_error(self, error: lmdb.Error) -> Exception:
+        """What a failed write means to the user: out of room, or a broken disk."""
+        if isinstance(error, lmdb.DiskError) or f"{os.strerror(errno.ENOSPC)}" in str(error):
+            return StorageFull(path=self.path)
+        return FDBError(1510)
+
+
+# -- the registry: one Store per directory and process -------------------------------------------------
+
+_inherited: list[Any] = []  # a parent's handles, kept from being closed by their destructors
+_stores: dict[str, Store] = {}
+
+
+def acquire(path: str, runtime: Runtime) -> Store:
+    """The store of a directory, made or shared. Raises StorageInUse, StorageFormat."""
+    path = os.path.realpath(path)
+    with _registry_lock:
+        store = _stores.get(path) or Store(path, runtime, private=False)
+        _stores[path] = store
+        store.users += 1
+        return store
+
+
+def acquire_private(runtime: Runtime) -> Store:
+    """A store of its own, in a temporary directory that goes when it is closed."""
+    path = os.path.realpath(tempfile.mkdtemp(prefix="fdbqueue-"))
+    with _registry_lock:
+        store = _stores[path] = Store(path, runtime, private=True)
+        store.users = 1
+        return store
+
+
+def release(store: Store) -> None:
+    with _registry_lock:
+        store.users -= 1
+        if store.users == 0:
+            _stores.pop(store.path, None)
+            store.close()
+
+
+def _after_fork_in_child() -> None:
+    global _registry_lock
+    _registry_lock = RealRuntime.lock()
+    for store in _stores.values():
+        store.reopen_after_fork()
+
+
+def _at_exit() -> None:
+    for store in list(_stores.values()):
+        if store.private:
+            store.close()
+
+
+_registry_lock = RealRuntime.lock()
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

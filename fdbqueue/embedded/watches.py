@@ -1,0 +1,106 @@
+"""Watches: which keys somebody waits for, and who tells them.
+
+A watch fires when its key's value differs from the one its transaction saw. Commits of this process tell
+the table directly; commits of other processes ring (doorbell.py), and the commit log says what they wrote.
+Arming comes first and looking second, so a change between the two is seen by one of them.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fdbqueue.embedded import commitlog, layout
+from fdbqueue.embedded.commitlog import Written
+from fdbqueue.embedded.doorbell import Doorbell
+from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.runtime import RealRuntime
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+
+_KEYS_KEPT = 64  # emptied entries tolerated before a sweep; each sweep waits for as many new ones
+
+
+class Watches:
+    """The watches of one process on one store."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._lock = RealRuntime.lock()
+        self._by_key: dict[bytes, dict[int, tuple[weakref.ref[PendingFuture], bytes | None]]] = {}
+        self._keys_max = _KEYS_KEPT
+        self._seen_version = 0
+        self.doorbell = None if store.private else Doorbell(store.path, store.runtime, self._rung)
+
+    def arm(self, key: bytes, expected: bytes | None, future: PendingFuture) -> None:
+        """Complete `future` once the value of `key` is no longer `expected`."""
+        with self._lock:
+            first = not self._by_key
+            self._drop_empty()
+            self._by_key.setdefault(key, {})[id(future)] = (weakref.ref(future), expected)
+        if self.doorbell is not None and first:
+            self._seen_version = max(self._seen_version, self._newest_version())
+            self.doorbell.listen()
+        self._look([key])
+
+    def disarm(self, key: bytes, future_id: int) -> None:
+        # From a destructor, which may run in the middle of anything: one dict operation, no lock.
+        waiting = self._by_key.get(key)
+        if waiting is not None:
+            waiting.pop(future_id, None)
+
+    def _drop_empty(self) -> None:
+        if len(self._by_key) < self._keys_max:
+            return
+        self._by_key = {key: waiting for key, waiting in self._by_key.items() if waiting}
+        self._keys_max = 2 * len(self._by_key) + _KEYS_KEPT
+
+    def notify(self, written: Written) -> None:
+        """A commit has happened: look at the watched keys that it wrote."""
+        if self._by_key:
+            self._look(self._watched(written))
+
+    def _watched(self, written: Written) -> list[bytes]:
+        return [key for key in list(self._by_key) if key in written.conflicts or key in written.silent]
+
+    def _look(self, keys: Iterable[bytes]) -> None:
+        keys = list(keys)
+        if not keys:
+            return
+        with self._store.begin() as txn:
+            values = {key: layout.get(txn, key) for key in keys}
+        for future in [f for key, value in values.items() for f in self._changed(key, value)]:
+            future.complete()
+
+    def _changed(self, key: bytes, value: bytes | None) -> list[PendingFuture]:
+        with self._lock:
+            waiting = self._by_key.get(key, {})
+            changed = [i for i, (_, expected) in list(waiting.items()) if expected != value]
+            futures = [waiting.pop(i)[0]() for i in changed]
+            if not waiting:
+                self._by_key.pop(key, None)
+        return [future for future in futures if future is not None]
+
+    def _rung(self) -> None:
+        """Another process has committed: look at what it wrote since the last ring."""
+        if not self._by_key:
+            return
+        with self._store.begin() as txn:
+            oldest = commitlog.oldest_version(txn)
+            if oldest is None or oldest > self._seen_version + 1:
+                keys = set(self._by_key)  # the log no longer reaches back: look at everything
+            else:
+                written = commitlog.read_since(txn, self._seen_version)
+                keys = {key for commit in written for key in self._watched(commit)}
+            self._seen_version = txn.id()
+        self._look(keys)
+
+    def _newest_version(self) -> int:
+        with self._store.begin() as txn:
+            version: int = txn.id()
+            return version
+
+    def close(self) -> None:
+        if self.doorbell is not None:
+            self.doorbell.close()
