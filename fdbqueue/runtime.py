@@ -9,6 +9,7 @@ import random as _random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, Protocol
 
 
@@ -16,7 +17,9 @@ class Lock(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
     def __enter__(self) -> bool: ...
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 
 class Event(Protocol):

@@ -48,9 +48,10 @@ class ReadTransaction(Protocol):
 
 
 class Transaction(ReadTransaction, Protocol):
-    options: Any
-    db: Any
-
+    @property
+    def options(self) -> Any: ...
+    @property
+    def db(self) -> Any: ...
     @property
     def snapshot(self) -> ReadTransaction: ...
     def set(self, key: Key, value: Any) -> None: ...
@@ -78,6 +79,7 @@ class Transaction(ReadTransaction, Protocol):
 
 
 class EngineDatabase(Protocol):
-    options: Any
+    @property
+    def options(self) -> Any: ...
 
     def create_transaction(self) -> Any: ...

@@ -4,22 +4,44 @@ The names of the official binding at 7.3, for a directory instead of a cluster. 
 tenants and locality are not part of it.
 """
 
-from fdb import tuple as tuple
-from fdb.subspace_impl import Subspace as Subspace
+from fdb import tuple
+from fdb.subspace_impl import Subspace
 
-from fdbqueue.embedded import impl as impl
-from fdbqueue.embedded.database import Database as Database
-from fdbqueue.embedded.decorator import transactional as transactional
-from fdbqueue.embedded.errors import FDBError as FDBError
-from fdbqueue.embedded.errors import predicates as predicates
-from fdbqueue.embedded.futures import Future as Future
-from fdbqueue.embedded.module import LATEST_API_VERSION as LATEST_API_VERSION
-from fdbqueue.embedded.module import api_version as api_version
-from fdbqueue.embedded.module import get_api_version as get_api_version
-from fdbqueue.embedded.module import is_api_version_selected as is_api_version_selected
-from fdbqueue.embedded.module import open as open
-from fdbqueue.embedded.options import StreamingMode as StreamingMode
+from fdbqueue.embedded import impl
+from fdbqueue.embedded.database import Database
+from fdbqueue.embedded.decorator import transactional
+from fdbqueue.embedded.errors import FDBError, predicates
+from fdbqueue.embedded.futures import Future
+from fdbqueue.embedded.module import (
+    LATEST_API_VERSION,
+    api_version,
+    get_api_version,
+    is_api_version_selected,
+    open,
+)
+from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.options import network_options as options
-from fdbqueue.embedded.rangeread import KeyValue as KeyValue
-from fdbqueue.embedded.selectors import KeySelector as KeySelector
-from fdbqueue.embedded.transaction import Transaction as Transaction
+from fdbqueue.embedded.rangeread import KeyValue
+from fdbqueue.embedded.selectors import KeySelector
+from fdbqueue.embedded.transaction import Transaction
+
+__all__ = [
+    "LATEST_API_VERSION",
+    "Database",
+    "FDBError",
+    "Future",
+    "KeySelector",
+    "KeyValue",
+    "StreamingMode",
+    "Subspace",
+    "Transaction",
+    "api_version",
+    "get_api_version",
+    "impl",
+    "is_api_version_selected",
+    "open",
+    "options",
+    "predicates",
+    "transactional",
+    "tuple",
+]

@@ -14,8 +14,9 @@ from fdbqueue.embedded.options import (
     apply_database_option,
     options_for,
 )
-from fdbqueue.embedded.rangeread import KeyValue
+from fdbqueue.embedded.rangeread import FDBRange, KeyValue
 from fdbqueue.embedded.transaction import Transaction, add_mutations
+from fdbqueue.embedded.values import Value
 from fdbqueue.runtime import RealRuntime, Runtime
 
 
@@ -128,23 +129,27 @@ add_mutations(Database)
 
 
 @transactional
-def _get(tr: Any, key: Any) -> Any:
-    return tr.get(key).value
+def _get(tr: Any, key: Any) -> bytes | None:
+    value: bytes | None = tr.get(key).value
+    return value
 
 
 @transactional
-def _get_key(tr: Any, key_selector: Any) -> Any:
-    return tr.get_key(key_selector).value
+def _get_key(tr: Any, key_selector: Any) -> bytes:
+    key: bytes = tr.get_key(key_selector).value
+    return key
 
 
 @transactional
-def _get_range(tr: Any, begin: Any, end: Any, limit: int, reverse: bool, mode: int) -> Any:
-    return tr.get_range(begin, end, limit, reverse, mode).to_list()
+def _get_range(tr: Any, begin: Any, end: Any, limit: int, reverse: bool, mode: int) -> list[KeyValue]:
+    found: FDBRange = tr.get_range(begin, end, limit, reverse, mode)
+    return found.to_list()
 
 
 @transactional
-def _get_range_startswith(tr: Any, prefix: Any, *args: Any, **kwargs: Any) -> Any:
-    return tr.get_range_startswith(prefix, *args, **kwargs).to_list()
+def _get_range_startswith(tr: Any, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+    found: FDBRange = tr.get_range_startswith(prefix, *args, **kwargs)
+    return found.to_list()
 
 
 @transactional
@@ -163,20 +168,22 @@ def _clear_range_startswith(tr: Any, prefix: Any) -> None:
 
 
 @transactional
-def _get_and_watch(tr: Any, key: Any) -> Any:
+def _get_and_watch(tr: Any, key: Any) -> tuple[Value, Future]:
     return tr.get(key), tr.watch(key)
 
 
 @transactional
-def _set_and_watch(tr: Any, key: Any, value: Any) -> Any:
+def _set_and_watch(tr: Any, key: Any, value: Any) -> Future:
     tr.set(key, value)
-    return tr.watch(key)
+    watch: Future = tr.watch(key)
+    return watch
 
 
 @transactional
-def _clear_and_watch(tr: Any, key: Any) -> Any:
+def _clear_and_watch(tr: Any, key: Any) -> Future:
     tr.clear(key)
-    return tr.watch(key)
+    watch: Future = tr.watch(key)
+    return watch
 
 
 @transactional

@@ -57,7 +57,7 @@ _NOTHING = Batch([], False, None)
 
 
 def bytes_wanted(mode: int, iteration: int, limit: int) -> int | None:
-    """How many bytes one batch should carry; None for no bound. Raises FDBError 2210 for exact without limit."""
+    """How many bytes one batch should carry; None: no bound. Raises FDBError 2210 (exact, no limit)."""
     if mode == StreamingMode.iterator:
         return _ITERATOR_BYTES[min(iteration, len(_ITERATOR_BYTES)) - 1]
     if mode == StreamingMode.exact and limit <= 0:

@@ -49,7 +49,7 @@ class KeySelector:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A selector without or_equal: the `offset`-th key at or after `key` (1 is the first), 0 the one before."""
+    """A selector without or_equal: the `offset`-th key from `key` on (1 is the first); 0 the one before."""
 
     key: bytes
     offset: int
@@ -94,7 +94,7 @@ class View:
             yield from self.snapshot.scan(gap_begin, gap_end, reverse)
 
     def locate(self, anchor: Anchor) -> tuple[bytes, bool]:
-        """(the key that `anchor` names, whether it ran off an end): off the start is b"", off the end `end`."""
+        """(The key that `anchor` names, whether it ran off an end): off the start b"", off the end `end`."""
         if anchor.offset > 0:
             for number, (key, _) in enumerate(self.scan(anchor.key, self.end), start=1):
                 if number == anchor.offset:

@@ -19,7 +19,6 @@ from fdbqueue.embedded.options import (
     PERSISTENT,
     StreamingMode,
     TransactionOptions,
-    TransactionSettings,
     apply_transaction_option,
     options_for,
 )

@@ -11,7 +11,7 @@ class _BytesLike:
 
     __slots__ = ()
 
-    @property
+    @property  # type: ignore[misc]  # object's can be assigned, this one cannot
     def __class__(self) -> type:  # isinstance(value, bytes) holds, as in the binding
         return bytes
 

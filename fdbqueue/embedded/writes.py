@@ -74,8 +74,8 @@ class WriteBuffer:
 
     def set(self, key: bytes, value: bytes) -> None:
         entry = self.entries.get(key)
-        if entry.__class__ is Pending and entry.stamped:  # type: ignore[union-attr]
-            entry.push(_SET, value)  # type: ignore[union-attr]  # unreadable it stays
+        if isinstance(entry, Pending) and entry.stamped:
+            entry.push(_SET, value)  # unreadable it stays
         else:
             self._put(key, value)
 
