@@ -108,7 +108,7 @@ class PendingFuture(Future):
                 return
             self._result, self._error, self._ready = result, error, True
             callbacks, self._callbacks = self._callbacks, []
-            _waited_for.discard(self)
+            _waited_for.pop(id(self), None)
         if self._on_done is not None:
             self._on_done()
         for callback in callbacks:
@@ -121,7 +121,7 @@ class PendingFuture(Future):
         with _outcome_lock:
             if not self._ready:
                 self._callbacks.append(callback)
-                _waited_for.add(self)
+                _waited_for[id(self)] = self
                 return
         _call_back(callback, self)
 
@@ -147,7 +147,7 @@ class PendingFuture(Future):
 # Re-entrant through destructors, which may run at any allocation: completing never allocates under it
 # anything that could be the last reference to another future.
 _outcome_lock = RealRuntime.lock()
-_waited_for: set[PendingFuture] = set()
+_waited_for: dict[int, PendingFuture] = {}  # by id: a future of bytes hashes as its bytes
 
 
 class DelayFuture(Future):
