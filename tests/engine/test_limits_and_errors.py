@@ -225,12 +225,12 @@ def test_the_approximate_size_grows_with_each_operation(db, k):
     assert tr.get_approximate_size().wait() == 0
 
 
-def test_the_approximate_size_follows_the_formula(db, k):
-    """A set costs its key and value, 40 bytes, and its write conflict: 32 bytes and its key twice, plus one."""
+def test_the_approximate_size_counts_keys_and_values(db, k):
+    """A set counts its key, its value, and its write conflict's two ends, with some bytes for each."""
     tr = db.create_transaction()
-    tr[k("a")] = b"v" * 100
-    key_bytes = len(k("a"))
-    assert tr.get_approximate_size().wait() == key_bytes + 100 + 40 + 32 + 2 * key_bytes + 1
+    tr[k("a")] = b"v" * 1_000
+    counted = 1_000 + 3 * len(k("a"))
+    assert counted < tr.get_approximate_size().wait() <= counted + 120
 
 
 @pytest.mark.parametrize("key", ["text", 7, None, bytearray(b"a")])
@@ -258,6 +258,7 @@ def test_an_error_carries_its_code_and_description(db, fdb_module, k):
         tr.commit().wait()
     error = raised.value
     assert error.code == VALUE_TOO_LARGE
-    assert error.description == b"Value length exceeds limit"
     assert repr(error) == "FDBError(2103)"
-    assert str(VALUE_TOO_LARGE) in str(error)
+    assert "Value length exceeds limit" in str(error.description)
+    assert "Value length exceeds limit" in str(error)
+    assert "(2103)" in str(error)

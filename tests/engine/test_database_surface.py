@@ -1,0 +1,212 @@
+"""The database's conveniences, the values and rows they return, and keys that are more than bytes."""
+
+import pytest
+
+
+def test_a_database_is_a_mapping_of_bytes(db, k):
+    """`db[key]`, `db[key] = value` and `del db[key]` are transactions of their own."""
+    db[k("a")] = b"1"
+    assert db[k("a")] == b"1"
+    assert db.get(k("a")) == b"1"
+    del db[k("a")]
+    assert db[k("a")] is None
+
+
+def test_a_database_sets_and_clears_by_name(db, k):
+    """set, clear, clear_range and clear_range_startswith commit at once."""
+    for name in ("a", "b", "c", "ca", "cb", "d"):
+        db.set(k(name), b"1")
+    db.clear(k("a"))
+    db.clear_range_startswith(k("c"))
+    assert k.names(db.get_range(k.begin, k.end)) == "bd"
+    db.clear_range(k("b"), k("c"))
+    assert k.names(db.get_range(k.begin, k.end)) == "d"
+    del db[k.begin : k.end]
+    assert db.get_range(k.begin, k.end) == []
+
+
+def test_a_database_reads_ranges_as_lists(db, k):
+    """With limit and reverse like a transaction's."""
+    k.write(db, "abc")
+    rows = db.get_range(k.begin, k.end, limit=2, reverse=True)
+    assert isinstance(rows, list)
+    assert k.names(rows) == "cb"
+    assert k.names(db.get_range(None, None, 1)) != ""
+
+
+def test_clear_takes_selectors(db, fdb_module, k):
+    """A selector given to clear or clear_range is resolved first."""
+    k.write(db, "abcdef")
+    selector = fdb_module.KeySelector
+    tr = db.create_transaction()
+    tr.clear(selector.first_greater_than(k("a")))
+    tr.clear_range(selector.last_less_or_equal(k("d")), selector.first_greater_or_equal(k("f")))
+    tr.commit().wait()
+    assert k.names(db.get_range(k.begin, k.end)) == "acf"
+
+
+def test_a_row_is_a_pair(db, k):
+    """KeyValue unpacks into key and value, and has them as attributes."""
+    db[k("a")] = b"1"
+    (row,) = db.create_transaction().get_range(k.begin, k.end)
+    key, value = row
+    assert (key, value) == (row.key, row.value) == (k("a"), b"1")
+    assert repr(row) == f"{k('a')!r}: b'1'"
+
+
+def test_a_value_behaves_as_its_bytes(db, k):
+    """Comparison, concatenation, length, slices and the methods of bytes."""
+    db[k("a")] = b"abc"
+    value = db.create_transaction()[k("a")]
+    assert value == b"abc"
+    assert value != b"abd"
+    assert b"abc" == value
+    assert value < b"b"
+    assert value >= b"abc"
+    assert b"b" > value
+    assert value + b"d" == b"abcd"
+    assert b"_" + value == b"_abc"
+    assert value * 2 == b"abcabc"
+    assert len(value) == 3
+    assert value[1:] == b"bc"
+    assert value[0] == 97
+    assert value.startswith(b"ab")
+    assert value.upper() == b"ABC"
+    assert hash(value) == hash(b"abc")
+    assert bytes(value) == b"abc"
+    assert isinstance(value, bytes)
+    assert str(value) == "b'abc'"
+    assert repr(value) == "b'abc'"
+
+
+def test_two_values_compare_by_their_bytes(db, k):
+    """Also before either has come."""
+    k.write(db, "ab", b"same")
+    tr = db.create_transaction()
+    assert tr[k("a")] == tr[k("b")]
+    assert tr[k("a")] + tr[k("b")] == b"samesame"
+
+
+def test_a_number_in_a_value_is_an_int(db, k):
+    """`int(value)` reads decimal digits."""
+    db[k("a")] = b"42"
+    assert int(db.create_transaction()[k("a")]) == 42
+
+
+def test_a_value_is_a_future_and_never_none(db, k):
+    """`tr[key] is None` is always false: ask `== None`, `.present()` or `.value`."""
+    value = db.create_transaction()[k("a")]
+    assert value is not None
+    assert value == None  # noqa: E711
+    assert value.value is None
+    assert value.wait() is value
+
+
+def test_a_value_can_be_a_key_or_a_value_of_the_next_write(db, k):
+    """Values and Keys are taken wherever bytes are."""
+    db[k("a")] = k("b")
+    tr = db.create_transaction()
+    tr[tr[k("a")]] = tr[k("a")]
+    assert tr[k("b")] == k("b")
+
+
+def test_a_subspace_is_a_key(db, space, k):
+    """What has as_foundationdb_key is a key."""
+    tr = db.create_transaction()
+    tr[space["x"]] = b"1"
+    assert tr[space["x"]] == b"1"
+    assert tr[space.pack(("x",))] == b"1"
+    begin, end = space.range().start, space.range().stop
+    assert [space.unpack(row.key) for row in tr.get_range(begin, end)] == [("x",)]
+    assert len(list(tr[space.range()])) == 1
+
+
+def test_what_can_be_a_value_says_so_itself(db, k):
+    """What has as_foundationdb_value is a value."""
+
+    class Number:
+        def as_foundationdb_value(self):
+            return b"7"
+
+    db[k("a")] = Number()
+    assert db[k("a")] == b"7"
+
+
+def test_selectors_add_and_subtract(fdb_module):
+    """A selector is a key, whether it may be equal, and an offset."""
+    selector = fdb_module.KeySelector.first_greater_than(b"a") + 3 - 1
+    assert (selector.key, selector.or_equal, selector.offset) == (b"a", True, 3)
+    assert repr(selector) == "KeySelector(b'a', True, 3)"
+    assert fdb_module.KeySelector(b"a", False, 0).offset == fdb_module.KeySelector.last_less_than(b"a").offset
+
+
+def test_the_size_of_a_range_is_estimated(db, k):
+    """get_estimated_range_size_bytes and get_range_split_points are there."""
+    k.write(db, "abc")
+    tr = db.create_transaction()
+    assert tr.get_estimated_range_size_bytes(k.begin, k.end).wait() >= 0
+    points = tr.get_range_split_points(k.begin, k.end, 1_000_000).wait()
+    assert (points[0], points[-1]) == (k.begin, k.end)
+    with pytest.raises(Exception, match="Invalid begin key"):
+        tr.get_range_split_points(None, k.end, 1)
+
+
+def test_a_prefix_of_ff_has_no_end(db):
+    """There is no key after all that begin with b"\\xff"."""
+    with pytest.raises(ValueError, match="at least one byte not equal to 0xFF"):
+        db.create_transaction().get_range_startswith(b"\xff\xff")
+
+
+def test_an_engines_own_transactional_runs_and_retries(engine_db, fdb_module, k):
+    """The module's `transactional` is the binding's: a database runs and commits, a transaction composes."""
+    attempts = []
+
+    @fdb_module.transactional
+    def increment(tr, key):
+        number = int(tr[key].value or b"0")
+        attempts.append(number)
+        if len(attempts) == 1:
+            engine_db[key] = b"10"
+        tr[key] = b"%d" % (number + 1)
+        return number
+
+    assert increment(engine_db, k("a")) == 10
+    assert attempts == [0, 10]
+    tr = engine_db.create_transaction()
+    assert increment(tr, k("a")) == 11
+    assert engine_db[k("a")] == b"11"
+
+
+def test_an_engines_transactional_names_its_parameter(engine_db, fdb_module, k):
+    """`parameter=` says which argument is the database."""
+
+    @fdb_module.transactional(parameter="where")
+    def put(key, where):
+        where[key] = b"1"
+
+    put(k("a"), engine_db)
+    assert engine_db[k("a")] == b"1"
+
+
+def test_an_engines_transactional_refuses_generators(engine_db, fdb_module):
+    """Their body would run after the commit."""
+
+    @fdb_module.transactional
+    def rows(tr):
+        yield tr
+
+    with pytest.raises(ValueError, match="Generators"):
+        rows(engine_db)
+
+
+def test_an_exception_in_a_transactional_function_commits_nothing(engine_db, fdb_module, k):
+    """It comes out as it is."""
+
+    @fdb_module.transactional
+    def fail(tr):
+        tr[k("a")] = b"1"
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        fail(engine_db)
+    assert engine_db[k("a")] is None

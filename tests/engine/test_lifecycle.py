@@ -1,0 +1,224 @@
+"""Commit, reset and cancel; what a transaction knows before and after."""
+
+import threading
+
+import pytest
+
+from tests.support import CANCELLED, NOT_COMMITTED, OPERATION_CANCELLED, becomes_ready, begin, commit_code, error_code
+
+
+def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):
+    """Not before it, and all at once."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    tr[k("b")] = b"1"
+    before = begin(db)
+    assert tr.commit().wait() is None
+    assert before.get_range(k.begin, k.end).to_list() == []
+    assert k.names(begin(db).get_range(k.begin, k.end)) == "ab"
+
+
+def test_an_uncommitted_transaction_leaves_nothing(db, k):
+    """Dropping a transaction drops its writes."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    del tr
+    assert db[k("a")] is None
+
+
+def test_an_empty_transaction_commits(db):
+    """Nothing to do is done at once."""
+    assert commit_code(db.create_transaction()) == 0
+
+
+def test_the_committed_version_follows_the_read_version(db, k):
+    """Versions ascend with every commit."""
+    tr = begin(db)
+    read_version = tr.get_read_version().wait()
+    tr[k("a")] = b"1"
+    tr.commit().wait()
+    assert tr.get_committed_version() > read_version
+
+
+def test_a_read_only_transaction_has_no_committed_version(db, k):
+    """It is -1."""
+    tr = begin(db)
+    tr[k("a")].wait()
+    tr.commit().wait()
+    assert tr.get_committed_version() == -1
+
+
+def test_before_the_commit_there_is_no_committed_version(db, k):
+    """It is -1 until then."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    assert tr.get_committed_version() == -1
+
+
+def test_a_conflict_range_is_enough_for_a_committed_version(db, k):
+    """A transaction that only declares a write goes through the commit."""
+    tr = db.create_transaction()
+    tr.add_write_conflict_key(k("a"))
+    tr.commit().wait()
+    assert tr.get_committed_version() > 0
+
+
+def test_reset_forgets_everything(db, k):
+    """Writes, conflicts and the read version are gone."""
+    tr = begin(db)
+    tr[k("a")].wait()
+    tr[k("b")] = b"1"
+    db[k("a")] = b"other"
+    tr.reset()
+    assert tr[k("a")] == b"other"
+    tr[k("c")] = b"1"
+    assert commit_code(tr) == 0
+    assert k.names(db.get_range(k.begin, k.end)) == "ac"
+
+
+def test_a_cancelled_transaction_is_over(db, k):
+    """Every use fails with 1025, until a reset."""
+    tr = begin(db)
+    tr[k("a")] = b"1"
+    tr.cancel()
+    assert error_code(lambda: tr[k("a")].wait()) == CANCELLED
+    assert error_code(lambda: tr.get_range(k.begin, k.end).to_list()) == CANCELLED
+    assert error_code(lambda: tr.get_read_version().wait()) == CANCELLED
+    assert commit_code(tr) == CANCELLED
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == CANCELLED
+    tr.reset()
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == 0
+    assert k.names(db.get_range(k.begin, k.end)) == "b"
+
+
+def test_a_snapshot_lives_with_its_transaction(db, k):
+    """`tr.snapshot` reads at the transaction's version and ends with it."""
+    snapshot = begin(db).snapshot
+    db[k("a")] = b"1"
+    tr = db.create_transaction()
+    snapshot = tr.snapshot
+    assert snapshot.get_read_version().wait() == tr.get_read_version().wait()
+    tr.cancel()
+    assert error_code(lambda: snapshot[k("a")].wait()) == CANCELLED
+
+
+def test_a_transaction_knows_its_database(db):
+    """`tr.db` makes more transactions."""
+    tr = db.create_transaction()
+    assert tr.db.create_transaction().get_read_version().wait() > 0
+    assert tr.snapshot.db is tr.db
+
+
+def test_futures_tell_when_they_are_ready(db, k):
+    """on_ready calls back once, with the future, also when it is ready already."""
+    db[k("a")] = b"1"
+    for future in (db.create_transaction()[k("a")], db.create_transaction().commit()):
+        seen = []
+        called = threading.Event()
+        future.on_ready(lambda ready, seen=seen, called=called: (seen.append(ready), called.set()))
+        assert called.wait(20)
+        assert seen[0] is future
+        assert future.is_ready()
+        future.block_until_ready()
+        late = threading.Event()
+        future.on_ready(lambda _, late=late: late.set())
+        assert late.wait(20)
+
+
+def test_a_callback_that_raises_harms_nobody(db, k, capfd):
+    """Nobody waits for it, so its exception is reported and dropped."""
+    future = begin(db).get(k("a"))
+    assert becomes_ready(future)
+    future.on_ready(lambda _: 1 / 0)
+    assert becomes_ready(future)
+    assert future.wait() == None  # noqa: E711
+    capfd.readouterr()
+
+
+def test_wait_for_any_gives_the_index_of_a_ready_one(db, fdb_module, k):
+    """It returns as soon as one is ready."""
+    tr = db.create_transaction()
+    watches = [tr.watch(k(name)) for name in "abc"]
+    tr.commit().wait()
+    db[k("b")] = b"1"
+    assert fdb_module.Future.wait_for_any(*watches) == 1
+    del watches
+
+
+def test_wait_for_any_wakes_a_waiting_thread(db, fdb_module, k):
+    """It blocks until then."""
+    tr = db.create_transaction()
+    watches = [tr.watch(k(name)) for name in "ab"]
+    tr.commit().wait()
+    found = []
+    waiter = threading.Thread(target=lambda: found.append(fdb_module.Future.wait_for_any(*watches)))
+    waiter.start()
+    db[k("b")] = b"1"
+    waiter.join(20)
+    assert found == [1]
+
+
+def test_wait_for_any_needs_a_future(fdb_module):
+    """Waiting for nothing would be for ever."""
+    with pytest.raises(ValueError, match="at least one future"):
+        fdb_module.Future.wait_for_any()
+
+
+def test_a_cancelled_future_says_so(db, k):
+    """cancel() fails what has not come yet with 1101; it leaves the transaction alone."""
+    tr = begin(db)
+    future = tr.watch(k("a"))
+    future.cancel()
+    assert error_code(future.wait) == OPERATION_CANCELLED
+    assert future.is_ready()
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == 0
+
+
+def test_a_thousand_small_transactions_in_a_row(db, k):
+    """Nothing is used up by using it."""
+    for number in range(1_000):
+        tr = db.create_transaction()
+        tr.get(k("a")).wait()
+        if number % 100 == 0:
+            tr[k("a")] = b"%d" % number
+        tr.commit().wait()
+    assert db[k("a")] == b"900"
+
+
+def test_many_open_transactions_at_once(db, k):
+    """Two hundred read versions can be held at the same time."""
+    readers = []
+    for number in range(200):
+        db[k("a")] = b"%d" % number
+        readers.append(begin(db))
+    assert [int(tr[k("a")].value) for tr in readers] == list(range(200))
+
+
+def test_threads_share_a_database(db, k):
+    """Increments of many threads, each retried until it commits, are all counted."""
+
+    def increment(tr):
+        tr[k("n")] = b"%d" % (int(tr[k("n")].value or b"0") + 1)
+
+    def work():
+        for _ in range(25):
+            run(db, increment)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert db[k("n")] == b"200"
+
+
+def run(db, body):
+    tr = db.create_transaction()
+    while True:
+        body(tr)
+        code = commit_code(tr)
+        if code == 0:
+            return
+        tr.on_error(code).wait()

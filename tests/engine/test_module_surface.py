@@ -1,0 +1,219 @@
+"""`import fdbqueue.embedded as fdb`: a program written for the binding runs on a directory."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import fdbqueue.embedded as embedded
+
+# What fdb.api_version() puts into the binding's module, without directory layer, tenants and locality.
+NAMES = [
+    "FDBError",
+    "predicates",
+    "Future",
+    "Database",
+    "Transaction",
+    "KeyValue",
+    "KeySelector",
+    "open",
+    "transactional",
+    "options",
+    "StreamingMode",
+    "Subspace",
+    "tuple",
+    "impl",
+    "api_version",
+    "get_api_version",
+    "is_api_version_selected",
+    "LATEST_API_VERSION",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_module_has_the_bindings_names(fdb_module, name):
+    """Every engine's module has them."""
+    assert hasattr(fdb_module, name)
+
+
+def public_names(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_the_embedded_classes_have_the_bindings_methods(db, fdb_module):
+    """Every public method of the binding's classes, tenants and locality aside."""
+    transaction = {
+        "get_read_version", "get", "get_key", "get_range", "get_range_startswith", "get_estimated_range_size_bytes",
+        "get_range_split_points", "set_read_version", "set", "clear", "clear_range", "clear_range_startswith",
+        "watch", "add_read_conflict_range", "add_read_conflict_key", "add_write_conflict_range",
+        "add_write_conflict_key", "commit", "get_committed_version", "get_approximate_size", "get_versionstamp",
+        "on_error", "reset", "cancel", "options", "snapshot", "db",
+    }  # fmt: skip
+    operations = {
+        "add", "and", "bit_and", "or", "bit_or", "xor", "bit_xor", "append_if_fits", "max", "min", "byte_min",
+        "byte_max", "compare_and_clear", "set_versionstamped_key", "set_versionstamped_value",
+    }  # fmt: skip
+    database = {
+        "get", "get_key", "get_range", "get_range_startswith", "set", "clear", "clear_range",
+        "clear_range_startswith", "get_and_watch", "set_and_watch", "clear_and_watch", "create_transaction",
+        "options",
+    }  # fmt: skip
+    future = {"wait", "is_ready", "block_until_ready", "on_ready", "cancel", "wait_for_any"}
+    assert transaction | operations <= public_names(db.create_transaction())
+    assert database | operations <= public_names(db.engine)
+    assert future <= public_names(fdb_module.Future)
+
+
+def run_program(tmp_path, text):
+    """What a program printed; it fails the test if it fails."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(text))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_program_of_the_documentation(tmp_path):
+    """Hello world, unchanged but for its import."""
+    assert run_program(
+        tmp_path,
+        """
+        import fdbqueue.embedded as fdb
+        fdb.api_version(730)
+        db = fdb.open()
+        db[b'hello'] = b'world'
+        print('hello', db[b'hello'].decode())
+        """,
+    ) == "hello world\n"
+
+
+def test_the_class_scheduling_tutorial(tmp_path):
+    """A piece of the tutorial: tuples, subspaces by hand, transactional functions calling each other."""
+    assert run_program(
+        tmp_path,
+        """
+        import itertools
+        import fdbqueue.embedded as fdb
+        import fdbqueue.embedded.impl
+
+        fdb.api_version(710)
+        db = fdb.open('school')
+        db.options.set_transaction_timeout(60000)
+        db.options.set_transaction_retry_limit(100)
+        course = fdb.Subspace(('class',))
+        attends = fdb.Subspace(('attends',))
+
+        @fdb.transactional
+        def add_class(tr, c):
+            tr[course.pack((c,))] = fdb.tuple.pack((2,))
+
+        @fdb.transactional
+        def init(tr):
+            del tr[course.range(())]
+            del tr[attends.range(())]
+            for level, kind in itertools.product(['intro', 'for dummies'], ['chem', 'bio']):
+                add_class(tr, kind + ' ' + level)
+
+        @fdb.transactional
+        def available_classes(tr):
+            return [course.unpack(k)[0] for k, v in tr[course.range(())] if fdb.tuple.unpack(v)[0]]
+
+        @fdb.transactional
+        def signup(tr, s, c):
+            rec = attends.pack((s, c))
+            if tr[rec].present():
+                return
+            seats_left = fdb.tuple.unpack(tr[course.pack((c,))])[0]
+            if not seats_left:
+                raise Exception('No remaining seats')
+            tr[course.pack((c,))] = fdb.tuple.pack((seats_left - 1,))
+            tr[rec] = b''
+
+        init(db)
+        signup(db, 'alice', 'bio intro')
+        signup(db, 'alice', 'bio intro')
+        signup(db, 'bob', 'bio intro')
+        try:
+            signup(db, 'carol', 'bio intro')
+        except Exception as e:
+            print(e)
+        print(available_classes(db))
+        try:
+            tr = db.create_transaction()
+            tr[b'\\xff'] = b''
+            tr.commit().wait()
+        except fdb.FDBError as e:
+            print(e.code, isinstance(e, fdb.impl.FDBError))
+        """,
+    ) == "No remaining seats\n['bio for dummies', 'chem for dummies', 'chem intro']\n2004 True\n"
+
+
+def test_the_api_version_is_chosen_once(tmp_path):
+    """Choosing it again is fine, choosing another is not."""
+    assert run_program(
+        tmp_path,
+        """
+        import fdbqueue.embedded as fdb
+        print(fdb.is_api_version_selected())
+        try:
+            fdb.get_api_version()
+        except RuntimeError as e:
+            print(e)
+        fdb.api_version(710)
+        fdb.api_version(710)
+        print(fdb.get_api_version(), fdb.is_api_version_selected())
+        for wrong in (720, ):
+            try:
+                fdb.api_version(wrong)
+            except RuntimeError as e:
+                print(e)
+        """,
+    ) == "False\nAPI version is not set\n710 True\nFDB API already loaded at version 710\n"
+
+
+@pytest.mark.parametrize("version", [12, 100_000])
+def test_an_api_version_out_of_reach_is_refused(tmp_path, version):
+    """As the binding refuses it."""
+    program = f"""
+        import fdbqueue.embedded as fdb
+        try:
+            fdb.api_version({version})
+        except RuntimeError as e:
+            print("refused")
+        """
+    assert run_program(tmp_path, program) == "refused\n"
+
+
+def test_one_directory_is_one_database(tmp_path):
+    """open() gives the same object for the same path, as the binding does for a cluster file."""
+    first = embedded.open(str(tmp_path / "data"))
+    try:
+        assert embedded.open(str(tmp_path / "data")) is first
+    finally:
+        first.close()
+
+
+def test_embedding_needs_no_client_library(tmp_path):
+    """Nothing of the embedded engine imports what loads libfdb_c."""
+    assert run_program(
+        tmp_path,
+        """
+        import sys
+        import fdbqueue
+        import fdbqueue.embedded
+        with fdbqueue.open("memory:") as db:
+            db[b"a"] = b"1"
+        print("fdb.impl" in sys.modules, "fdb.directory_impl" in sys.modules)
+        """,
+    ) == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "end"), [(b"a", b"b"), (b"a\xff", b"b"), (b"\x00", b"\x01"), (b"a\xfe\xff\xff", b"a\xff")]
+)
+def test_strinc_is_the_end_of_a_prefix(fdb_module, key, end):
+    """The first key after all that begin with the prefix."""
+    assert fdb_module.impl.strinc(key) == end

@@ -1,0 +1,330 @@
+"""Options, timeouts, and the retry loop's `on_error`."""
+
+import pytest
+
+from fdbqueue.embedded.database import open_private
+from tests.support import (
+    CANCELLED,
+    COMMIT_UNKNOWN,
+    INVALID_OPTION_VALUE,
+    KEY_TOO_LARGE,
+    NOT_COMMITTED,
+    TIMED_OUT,
+    TOO_OLD,
+    USED_DURING_COMMIT,
+    ManualClock,
+    begin,
+    commit_code,
+    error_code,
+)
+
+RETRYABLE = [1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1213]
+NOT_RETRYABLE = [1000, 1025, 1031, 1036, 2000, 2004, 2017, 2101, 2102, 2103]
+
+
+@pytest.mark.parametrize("code", RETRYABLE)
+def test_on_error_makes_ready_for_another_attempt(db, k, code):
+    """After a retryable error the transaction is as new, writes and all."""
+    tr = begin(db)
+    tr.options.set_max_retry_delay(1)
+    tr[k("a")] = b"1"
+    assert tr.on_error(code).wait() is None
+    assert not tr[k("a")].present()
+    assert commit_code(tr) == 0
+
+
+@pytest.mark.parametrize("code", NOT_RETRYABLE)
+def test_on_error_raises_what_cannot_be_retried(db, k, code):
+    """Other errors come back, and the transaction is over."""
+    tr = begin(db)
+    assert error_code(lambda: tr.on_error(code).wait()) == code
+    assert error_code(lambda: tr[k("a")].wait()) == CANCELLED
+
+
+def test_on_error_takes_an_error_or_its_code(db, fdb_module):
+    """FDBError(1020) and 1020 are the same to it."""
+    tr = begin(db)
+    assert tr.on_error(fdb_module.FDBError(NOT_COMMITTED)).wait() is None
+    assert tr.on_error(NOT_COMMITTED).wait() is None
+
+
+def test_on_error_raises_any_other_exception(db):
+    """What is no FDBError is raised as it is."""
+    with pytest.raises(ZeroDivisionError):
+        begin(db).on_error(ZeroDivisionError())
+
+
+def test_the_retry_limit_counts_retries(db):
+    """With a limit of two, the third error comes back."""
+    tr = begin(db)
+    tr.options.set_retry_limit(2)
+    tr.options.set_max_retry_delay(1)
+    assert [error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) for _ in range(3)] == [0, 0, NOT_COMMITTED]
+
+
+def test_a_retry_limit_of_zero_means_no_retry(db):
+    """The first error comes back."""
+    tr = begin(db)
+    tr.options.set_retry_limit(0)
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == NOT_COMMITTED
+
+
+def test_a_retry_limit_of_minus_one_means_for_ever(db):
+    """-1 takes the limit away."""
+    tr = begin(db)
+    tr.options.set_max_retry_delay(1)
+    tr.options.set_retry_limit(1)
+    tr.options.set_retry_limit(-1)
+    assert [error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) for _ in range(5)] == [0] * 5
+
+
+def test_reset_gives_the_retries_back(db):
+    """A reset transaction has made no retries, and has no limit."""
+    tr = begin(db)
+    tr.options.set_retry_limit(0)
+    tr.reset()
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == 0
+
+
+def test_a_timeout_ends_the_transaction(db, k):
+    """After `timeout` milliseconds every use fails with 1031, also on_error."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(20)
+    future = tr.watch(k("a"))
+    assert error_code(future.wait) == TIMED_OUT
+    assert error_code(lambda: tr[k("a")].wait()) == TIMED_OUT
+    assert commit_code(tr) == TIMED_OUT
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == TIMED_OUT
+
+
+def test_a_timeout_is_over_all_attempts(db, k):
+    """on_error does not start the clock again, nor forget the timeout."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(100)
+    codes = [0]
+    while codes[-1] == 0:
+        codes.append(error_code(lambda: tr.on_error(NOT_COMMITTED).wait()))
+    assert codes[-1] == TIMED_OUT
+    assert len(codes) > 2
+
+
+def test_reset_takes_the_timeout_away(db, k):
+    """A reset transaction can be used again."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(1)
+    assert error_code(tr.watch(k("a")).wait) == TIMED_OUT
+    tr.reset()
+    assert error_code(lambda: tr[k("a")].wait()) == 0
+
+
+def test_a_timeout_of_zero_means_none(db, k):
+    """Zero takes the timeout away."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(60_000)
+    tr.options.set_timeout(0)
+    assert error_code(lambda: tr[k("a")].wait()) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("timeout", -1), ("retry_limit", -2), ("max_retry_delay", -1), ("size_limit", 31)]
+)
+def test_an_option_out_of_its_range_is_refused(db, k, option, value):
+    """The error comes with the next future, like that of a bad write."""
+    tr = db.create_transaction()
+    getattr(tr.options, f"set_{option}")(value)
+    assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPTION_VALUE
+
+
+def test_timeout_and_retry_limit_survive_on_error_and_others_do_not(db, k):
+    """The options that govern the retry loop last until reset; the rest is for one attempt."""
+    db[k("a")] = b"old"
+    tr = begin(db)
+    tr.options.set_max_retry_delay(1)
+    tr.options.set_snapshot_ryw_disable()
+    tr.on_error(NOT_COMMITTED).wait()
+    tr[k("a")] = b"new"
+    assert tr.snapshot[k("a")] == b"new"
+
+
+def test_the_database_sets_defaults_for_its_transactions(db, k):
+    """`db.options.set_transaction_...` is what every later transaction begins with."""
+    db.options.set_transaction_retry_limit(0)
+    db.options.set_transaction_size_limit(2_000)
+    try:
+        tr = begin(db)
+        assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == NOT_COMMITTED
+        tr = begin(db)
+        tr[k("a")] = b"v" * 3_000
+        assert commit_code(tr) == 2101
+        tr.reset()
+        assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == NOT_COMMITTED
+    finally:
+        db.options.set_transaction_retry_limit(-1)
+        db.options.set_transaction_size_limit(10_000_000)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["causal_read_risky", "priority_batch", "priority_system_immediate", "read_priority_low", "lock_aware"],
+)
+def test_an_option_without_meaning_here_is_accepted(db, k, option):
+    """Options of the cluster are taken by every engine."""
+    tr = db.create_transaction()
+    getattr(tr.options, f"set_{option}")()
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == 0
+
+
+def test_an_unknown_option_is_an_attribute_error(db, fdb_module):
+    """A misspelt option is told at once."""
+    for options in (db.options, db.create_transaction().options, fdb_module.options):
+        with pytest.raises(AttributeError):
+            options.set_no_such_thing  # noqa: B018
+        with pytest.raises(AttributeError):
+            options.timeout  # noqa: B018
+
+
+def test_options_check_their_argument(db):
+    """Numbers are numbers, and an option without an argument takes none."""
+    options = db.create_transaction().options
+    with pytest.raises(TypeError):
+        options.set_access_system_keys(1)
+    with pytest.raises(TypeError):
+        options.set_debug_transaction_identifier(7)
+
+
+def test_used_during_commit_is_an_error(db, k):
+    """After commit was called every use but reset and on_error fails with 2017."""
+    tr = begin(db)
+    tr[k("a")] = b"1"
+    tr.commit().wait()
+    assert error_code(lambda: tr[k("a")].wait()) == USED_DURING_COMMIT
+    assert error_code(lambda: tr.get_range(k.begin, k.end).to_list()) == USED_DURING_COMMIT
+    assert commit_code(tr) == USED_DURING_COMMIT
+    assert error_code(lambda: tr.get_versionstamp().wait()) == USED_DURING_COMMIT
+
+
+def test_a_write_after_the_commit_is_not_committed(db, k):
+    """Too late is an error at the next future."""
+    tr = begin(db)
+    tr[k("a")] = b"1"
+    tr.commit().wait()
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == USED_DURING_COMMIT
+    assert k.names(db.get_range(k.begin, k.end)) == "a"
+
+
+def test_a_reset_transaction_can_be_committed_again(db, k):
+    """One object, many transactions."""
+    tr = db.create_transaction()
+    for name in "abc":
+        tr[k(name)] = b"1"
+        tr.commit().wait()
+        tr.reset()
+    assert k.names(db.get_range(k.begin, k.end)) == "abc"
+
+
+def test_the_error_of_a_conflict_can_be_retried(db, k):
+    """The loop of the documentation: try, commit, on_error."""
+    db[k("a")] = b"0"
+    tr = db.create_transaction()
+    attempts = 0
+    while True:
+        attempts += 1
+        number = int(tr[k("a")].value)
+        if attempts == 1:
+            db[k("a")] = b"10"
+        tr[k("a")] = b"%d" % (number + 1)
+        code = commit_code(tr)
+        if code == 0:
+            break
+        tr.on_error(code).wait()
+    assert (attempts, db[k("a")]) == (2, b"11")
+
+
+def test_predicates_know_what_to_do_about_an_error(fdb_module):
+    """Retryable, maybe committed, and retryable without having been committed."""
+    error, predicates = fdb_module.FDBError, fdb_module.predicates
+    assert predicates.is_retryable(error(NOT_COMMITTED))
+    assert predicates.is_retryable(error(COMMIT_UNKNOWN))
+    assert not predicates.is_retryable(error(KEY_TOO_LARGE))
+    assert predicates.is_maybe_committed(error(COMMIT_UNKNOWN))
+    assert not predicates.is_maybe_committed(error(NOT_COMMITTED))
+    assert predicates.is_retryable_not_committed(error(NOT_COMMITTED))
+    assert predicates.is_retryable_not_committed(error(TOO_OLD))
+    assert not predicates.is_retryable_not_committed(error(COMMIT_UNKNOWN))
+
+
+# What only a clock set by hand can show: the embedded engine's.
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def clocked(clock):
+    """An embedded database that lives by a clock set by hand."""
+    database = open_private(clock)
+    yield database
+    database.close()
+
+
+def test_a_transaction_is_too_old_after_five_seconds(clock, clocked):
+    """Five seconds after its read version a transaction reads and commits no more."""
+    tr = begin(clocked)
+    clock.advance(4.9)
+    assert error_code(lambda: tr[b"a"].wait()) == 0
+    clock.advance(0.2)
+    assert error_code(lambda: tr[b"a"].wait()) == TOO_OLD
+    tr[b"a"] = b"1"
+    assert commit_code(tr) == TOO_OLD
+    assert clocked[b"a"] is None
+
+
+def test_a_blind_write_is_never_too_old(clock, clocked):
+    """Without a read version there is nothing to be too old."""
+    tr = clocked.create_transaction()
+    tr[b"a"] = b"1"
+    clock.advance(100)
+    assert commit_code(tr) == 0
+
+
+def test_a_retry_after_too_old_succeeds(clock, clocked):
+    """1007 is retryable, at a new version."""
+    tr = begin(clocked)
+    clock.advance(6)
+    assert error_code(lambda: tr[b"a"].wait()) == TOO_OLD
+    tr.on_error(TOO_OLD).wait()
+    tr[b"a"].wait()
+    assert commit_code(tr) == 0
+
+
+def test_the_back_off_grows_up_to_its_limit(clock, clocked):
+    """Delays are random below a ceiling that doubles from 10 ms to one second."""
+    tr = begin(clocked)
+    for attempt in range(12):
+        before = clock.monotonic()
+        tr.on_error(NOT_COMMITTED).wait()
+        assert 0 <= clock.monotonic() - before <= min(1.0, 0.01 * 2**attempt)
+    assert max(clock.slept) > 0.05
+
+
+def test_max_retry_delay_bounds_the_back_off(clock, clocked):
+    """The option is in milliseconds, and survives on_error."""
+    tr = begin(clocked)
+    tr.options.set_max_retry_delay(20)
+    for _ in range(10):
+        tr.on_error(NOT_COMMITTED).wait()
+    assert max(clock.slept) <= 0.02
+
+
+def test_a_timeout_is_in_milliseconds_of_the_clock(clock, clocked):
+    """Counted from the transaction's creation."""
+    tr = clocked.create_transaction()
+    tr.options.set_timeout(1_000)
+    clock.advance(0.9)
+    assert error_code(lambda: tr[b"a"].wait()) == 0
+    clock.advance(0.2)
+    assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
