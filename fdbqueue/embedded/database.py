@@ -1,5 +1,6 @@
 """A database of the embedded engine, with the conveniences of the binding's."""
 
+from dataclasses import replace
 from typing import Any
 
 from fdbqueue.embedded import store as stores
@@ -36,6 +37,7 @@ class Database:
         return options_for(self, DatabaseOptions)  # type: ignore[return-value]
 
     def _set_option(self, name: str, param: Any) -> None:
+        self._transaction_defaults = replace(self._transaction_defaults)
         apply_database_option(self._settings, self._transaction_defaults, name, param)
 
     def create_transaction(self) -> Transaction:

@@ -142,7 +142,7 @@ class Transaction(ReadTransaction):
         self._database = database
         self._store = database._store
         self._runtime = database._runtime
-        self._settings = replace(database._transaction_defaults)
+        self._settings = database._transaction_defaults  # shared until an option is set
         self._created_s = self._runtime.monotonic()
         self._retries = 0
         self._backoff = retry.Backoff()
@@ -179,6 +179,7 @@ class Transaction(ReadTransaction):
         if name == "read_your_writes_disable" and (self._buffer or self._snapshot is not None):
             self._defer(FDBError(2000))
             return
+        self._settings = replace(self._settings)
         apply_transaction_option(self._settings, name, param)
         self._guarded = self._guarded or self._settings.timeout_ms > 0
 
@@ -635,7 +636,7 @@ class Transaction(ReadTransaction):
     def reset(self) -> None:
         """As if newly created; watches that are not live yet are cancelled."""
         self._abandon()
-        self._settings = replace(self._database._transaction_defaults)
+        self._settings = self._database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
         self._backoff = retry.Backoff()
