@@ -1,7 +1,7 @@
 """`open(url)`: which engine, and where."""
 
+import importlib
 import os
-import sys
 from typing import Any
 
 from fdbqueue.database import Database
@@ -46,25 +46,22 @@ def _url_from_environment() -> str:
 
 
 def _open_cluster(cluster_file: str | None) -> Any:
+    _load_client_library()
     import fdb
 
-    try:
-        if not fdb.is_api_version_selected():
+    if not fdb.is_api_version_selected():
+        try:
             fdb.api_version(_API_VERSION)
-    except RuntimeError as error:
-        # The binding checks its own header version against the library's before anything else.
-        raise ClientLibraryTooOld(reason=str(error).rstrip(".") + ".") from None
-    except (ImportError, OSError) as error:
-        _forget_failed_import()
-        raise ClientLibraryMissing from error
-    except Exception as error:
-        if "libfdb_c" not in str(error) and "fdb_c" not in str(error):
-            raise
-        _forget_failed_import()
-        raise ClientLibraryMissing from error
+        except (RuntimeError, AttributeError) as error:
+            # The binding compares its own version with the library's before anything else; a library
+            # older than that check lacks the functions it looks up.
+            raise ClientLibraryTooOld(reason=f"{str(error).rstrip('.')}.") from None
     return fdb.open(cluster_file)
 
 
-def _forget_failed_import() -> None:
-    # A module that failed half-way must not be found by the next attempt.
-    sys.modules.pop("fdb.impl", None)
+def _load_client_library() -> None:
+    # The binding raises a bare Exception when it finds no library; with one, this import cannot fail.
+    try:
+        importlib.import_module("fdb.impl")
+    except Exception as error:
+        raise ClientLibraryMissing from error

@@ -20,7 +20,7 @@ from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.watches import Watches
-from fdbqueue.errors import StorageFormat, StorageFull, StorageInUse
+from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import RealRuntime, Runtime
 
@@ -73,6 +73,7 @@ class Store:
         self.runtime = runtime
         self.private = private
         self.users = 0
+        self._closed = False
         self._live: dict[int, weakref.ref[Snapshot]] = {}
         self._serial = 0
         self._owner = runtime.process_id()
@@ -120,6 +121,7 @@ class Store:
             raise StorageFormat(path=self.path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
     def close(self) -> None:
+        self._closed = True
         self.watches.close()
         self.env.close()
         if self.private and self._owner == self.runtime.process_id():
@@ -185,6 +187,10 @@ class Store:
         except lmdb.ReadersFullError:
             self.env.reader_check()
             return self.env.begin(write=write)
+        except lmdb.Error:
+            if self._closed:
+                raise DatabaseClosed from None
+            raise FDBError(1510) from None
 
     # -- writing ----------------------------------------------------------------------------------------
 

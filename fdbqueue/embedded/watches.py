@@ -102,5 +102,10 @@ class Watches:
             return version
 
     def close(self) -> None:
+        """Nobody will tell any more: whoever waits gets the error of a cancelled operation."""
+        waiting = [entry[0]() for watches in list(self._by_key.values()) for entry in list(watches.values())]
+        for future in waiting:
+            if future is not None:
+                future.cancel()
         if self.doorbell is not None:
             self.doorbell.close()
