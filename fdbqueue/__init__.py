@@ -3,6 +3,7 @@
 from fdbqueue.database import Database as Database
 from fdbqueue.errors import FdbQueueError as FdbQueueError
 from fdbqueue.open import open as open
+from fdbqueue.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime
 from fdbqueue.transactional import transactional as transactional

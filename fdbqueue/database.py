@@ -135,6 +135,15 @@ def as_database(target: Any) -> Database:
     return companion
 
 
+_REAL_RUNTIME = RealRuntime()
+
+
+def runtime_of(transaction: Any) -> Runtime:
+    """The runtime of the engine that made `transaction`; the binding's transactions have the real one."""
+    runtime: Runtime = getattr(getattr(transaction, "db", None), "_runtime", _REAL_RUNTIME)
+    return runtime
+
+
 def engine_errors() -> tuple[type[Exception], ...]:
     """The error classes that a retry loop hands to `on_error`, of every engine in this process."""
     binding = sys.modules.get("fdb.impl")

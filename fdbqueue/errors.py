@@ -61,8 +61,20 @@ class UnknownCodec(FdbQueueError, ValueError):
     """Unknown codec {codec!r}: use "json", "bytes" or "msgpack"."""
 
 
+class PayloadUnreadable(FdbQueueError, ValueError):
+    """Codec {codec!r} cannot read what is stored in the queue ({reason}): it was put with another codec. The item stays where it is."""
+
+
+class InvalidArgument(FdbQueueError, ValueError):
+    """{name} must be {wanted}, not {got!r}."""
+
+
 class QueueNotFound(FdbQueueError, LookupError):
     """There is no queue named {name!r}: create it first."""
+
+
+class QueueDropped(QueueNotFound):
+    """The queue {name!r} was dropped, or dropped and created again, after this handle was opened: open it again."""
 
 
 class QueueExists(FdbQueueError):

@@ -34,3 +34,15 @@ REQUEST_DEADLINE_S = 10.0
 REQUEST_RENEW_S = 3.0
 LOOK_EVERY_S = 2.0
 STAGED_HINT_S = 0.5
+# A call that may not wait for an item still waits this long for the one who is serving the line already:
+# thirty callers that all serve at once abort each other.
+SERVE_PATIENCE_S = 0.05
+RESULTS_RETURNED_MAX = 10
+
+# Receipts: a slot this old belongs to a process that died without closing.
+RECEIPT_STALE_S = 86_400.0
+RECEIPTS_SWEPT_MAX = 100
+CLOSE_TIMEOUT_S = 5.0
+
+QUEUE_NAME_BYTES_MAX = 500
+QUEUES_LISTED_MAX = 1_000

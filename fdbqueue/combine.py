@@ -1,0 +1,224 @@
+"""Calls of one process combine: one of them, the leader, goes to the database for all who wait.
+
+A transaction costs the same round trips for one item as for sixty, so sixty threads that each pay for their
+own get a sixtieth of what is possible. Whoever finds no leader leads: it *claims* the calls that it works
+for, runs one round of work, *settles* them with their answers, and passes leadership to the first call that
+is still pending. A call that is not claimed may give up when its time is over; one that is claimed may be
+about to get an item, and waits for the leader's word.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from enum import Enum, auto
+from itertools import accumulate, pairwise
+from typing import Any
+
+from fdbqueue.runtime import Event, Runtime
+
+
+class CallState(Enum):
+    PENDING = auto()
+    CLAIMED = auto()
+    SETTLED = auto()
+    LEFT = auto()  # its time was over
+
+
+class Call:
+    """One caller's wish. `count` items or answers, `size_bytes` to write; `until` as runtime.monotonic()."""
+
+    __slots__ = ("answer", "count", "error", "event", "leads", "payload", "size_bytes", "state", "until")
+
+    def __init__(self, payload: Any, count: int, size_bytes: int, until: float | None) -> None:
+        self.payload = payload
+        self.count = count
+        self.size_bytes = size_bytes
+        self.until = until
+        self.state = CallState.PENDING
+        self.leads = False
+        self.event: Event | None = None
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def is_settled(self) -> bool:
+        return self.state is CallState.SETTLED
+
+    def signal(self) -> None:
+        if self.event is not None:
+            self.event.set()
+
+
+class Combiner:
+    """The calls of one kind, with equal options, of one process on one queue.
+
+    `work(combiner, leader)` does one round for the calls that it claims. It must return, and may be called
+    again, until the leader is settled; a leader with a deadline also stops leading when that has passed.
+    """
+
+    def __init__(self, runtime: Runtime, work: Callable[["Combiner", Call], None]) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._lock = runtime.lock()
+        self._led = False
+        self._pending: list[Call] = []
+        self._claimed: list[Call] = []
+
+    def call(self, payload: Any, count: int = 1, size_bytes: int = 0, until: float | None = None) -> Call:
+        """Have the call worked on, by this thread or another. Raises what the work raised for it.
+
+        Returns it SETTLED with its answer, or, if `until` passed, LEFT.
+        """
+        mine = Call(payload, count, size_bytes, until)
+        with self._lock:
+            self._pending.append(mine)
+            mine.leads, self._led = not self._led, True
+            if not mine.leads:
+                mine.event = self._runtime.event()
+        try:
+            if not mine.leads:
+                self._follow(mine)
+            if mine.leads:
+                self._lead(mine)
+        except BaseException:
+            self._forget(mine)
+            raise
+        if mine.error is not None:
+            raise mine.error
+        return mine
+
+    def anyone_else(self, leader: Call) -> bool:
+        """Whether somebody besides `leader` would miss what its work has begun."""
+        with self._lock:
+            return any(call is not leader for call in self._pending)
+
+    # For the work.
+
+    def claim(self, count_max: int, size_bytes_max: int) -> list[Call]:
+        """Claim waiting calls, the oldest first, as far as the bounds allow, but one in any case.
+
+        Claims of an attempt that failed are counted in again, so that a retried body may simply ask anew.
+        """
+        with self._lock:
+            waiting = [call for call in (*self._claimed, *self._pending) if call.state is not CallState.LEFT]
+            self._claimed = waiting[: _fitting(waiting, count_max, size_bytes_max)]
+            self._pending = waiting[len(self._claimed) :]
+            _mark(self._claimed, CallState.CLAIMED)
+            _mark(self._pending, CallState.PENDING)
+            return list(self._claimed)
+
+    def deal(self, answers: Sequence[Any], *, to_all: bool) -> None:
+        """Deal `answers` out to the claimed calls, in order, to each at most as many as it asked for.
+
+        Those left dry are settled with nothing if `to_all`, else they are pending again.
+        """
+        with self._lock:
+            dealt = shares(answers, [call.count for call in self._claimed])
+            settled = [call for call, share in zip(self._claimed, dealt, strict=True) if share or to_all]
+            dry = self._claimed[len(settled) :]
+            for call, share in zip(settled, dealt, strict=False):
+                call.answer, call.state = share, CallState.SETTLED
+            self._unclaim(dry)
+        for call in settled:
+            call.signal()
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error` in every claimed call, each its own copy: tracebacks are not shared."""
+        with self._lock:
+            failed, self._claimed = self._claimed, []
+            for call in failed:
+                call.error, call.state = copy(error), CallState.SETTLED
+        for call in failed:
+            call.signal()
+
+    def release(self) -> None:
+        """Make claimed calls pending again."""
+        with self._lock:
+            self._unclaim(self._claimed)
+
+    def _unclaim(self, calls: list[Call]) -> None:
+        present = [call for call in calls if call.state is not CallState.LEFT]
+        self._pending = [*present, *self._pending]
+        self._claimed = []
+        _mark(present, CallState.PENDING)
+        for call in present:  # one whose time is over meanwhile may leave now
+            call.signal()
+
+    # For the callers.
+
+    def _lead(self, mine: Call) -> None:
+        try:
+            while not mine.is_settled() and not self._is_over(mine):
+                try:
+                    self._work(self, mine)
+                except Exception as error:
+                    self.fail(error)
+                    if not mine.is_settled():
+                        raise
+        finally:
+            self._pass_on(mine)
+
+    def _follow(self, mine: Call) -> None:
+        event = mine.event
+        assert event is not None
+        while True:
+            event.wait(self._patience(mine))
+            with self._lock:
+                event.clear()
+                if mine.leads or mine.is_settled():
+                    return
+                if mine.state is CallState.PENDING and self._is_over(mine):
+                    self._leave(mine)
+                    return
+
+    def _patience(self, mine: Call) -> float | None:
+        if mine.until is None or mine.state is CallState.CLAIMED:
+            return None
+        return max(0.0, mine.until - self._runtime.monotonic())
+
+    def _is_over(self, mine: Call) -> bool:
+        return mine.until is not None and self._runtime.monotonic() >= mine.until
+
+    def _leave(self, mine: Call) -> None:
+        mine.state = CallState.LEFT
+        if mine in self._pending:
+            self._pending.remove(mine)
+
+    def _pass_on(self, mine: Call) -> None:
+        with self._lock:
+            self._unclaim(self._claimed)
+            mine.leads = False
+            if not mine.is_settled():
+                self._leave(mine)
+            self._led = bool(self._pending)
+            if self._pending:
+                self._pending[0].leads = True
+                self._pending[0].signal()
+
+    def _forget(self, mine: Call) -> None:
+        """Interrupted: nobody is to wait for this call to lead. If claimed, its place in the round stays."""
+        with self._lock:
+            promoted = mine.leads
+            self._leave(mine)
+        if promoted:
+            self._pass_on(mine)
+
+
+def _mark(calls: Sequence[Call], state: CallState) -> None:
+    for call in calls:
+        call.state = state
+
+
+def _fitting(calls: Sequence[Call], count_max: int, size_bytes_max: int) -> int:
+    """How many of `calls` are within both bounds; the first is always one of them."""
+    count = size_bytes = 0
+    for number, call in enumerate(calls):
+        count += call.count
+        size_bytes += call.size_bytes
+        if number and (count > count_max or size_bytes > size_bytes_max):
+            return number
+    return len(calls)
+
+
+def shares(answers: Sequence[Any], counts: Sequence[int]) -> list[Sequence[Any]]:
+    """`answers` cut into consecutive shares of at most `counts` each; the last ones may be empty."""
+    ends = list(accumulate(counts, initial=0))
+    return [answers[start:end] for start, end in pairwise(ends)]

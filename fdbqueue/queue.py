@@ -1,0 +1,251 @@
+"""Queue: FoundationDB's recipe, first in first out, with a waiting line where takers meet.
+
+    -        enqueue, enqueue_many   ->  an item, last
+    first    dequeue, dequeue_many   ->  gone
+    first    peek, items             ->  still there
+    all      clear                   ->  gone
+
+Given a *transaction* a call composes: it happens if and only if that transaction commits, and what happens
+after an unknown result (1021) is its loop's business. Given a *database* it is retried until it has happened
+exactly once (receipts.py), it may wait, and calls of several threads share transactions (combine.py).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from fdbqueue import limits
+from fdbqueue.codec import codec_named
+from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotADatabase,
+    PayloadTooLarge,
+    QueueExists,
+    TooMuchForOneTransaction,
+)
+from fdbqueue.queue_calls import Calls, QueueCalls, SimpleCalls
+from fdbqueue.queue_keys import QueueKeys
+from fdbqueue.recipe import Guard, Recipe, unguarded
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import Transaction
+
+D = TypeVar("D")
+
+KIND = "queue"
+CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
+    "staged": QueueCalls,
+    "simple": SimpleCalls,
+}
+
+
+class Queue:
+    """A queue in a subspace (anything with `.key()`: a `Subspace`, a `DirectorySubspace`).
+
+    `codec`: "json", "bytes" or "msgpack"; everybody who uses the subspace must choose the same. `contended`:
+    what a dequeue given a database does when others are at it: "staged" stands in a line, "simple" retries.
+    `root` is where receipts are kept. Holds no connection: a Queue is a value and may be shared by threads.
+
+    Every method takes a database or a transaction first, ours or the binding's, and raises NotADatabase for
+    anything else, DatabaseClosed for a closed one, FDBError when the engine does.
+    """
+
+    def __init__(
+        self,
+        subspace: Any,
+        *,
+        codec: str = "json",
+        contended: str = "staged",
+        root: Any = DEFAULT_ROOT,
+        guard: Guard = unguarded,
+    ) -> None:
+        """Raises UnknownCodec, InvalidArgument for `contended`, TypeError for the subspace."""
+        if contended not in CALLS:
+            raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
+        if not callable(getattr(subspace, "key", None)):
+            raise TypeError(f"a queue lives in a Subspace, not in {type(subspace).__name__}")
+        self._codec = codec_named(codec)
+        self._root = RootKeys(root)
+        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard)
+        self._calls = CALLS[contended]
+        # Calls combine only with calls that would do exactly the same.
+        self._service = ("queue", subspace.key(), codec, contended, root.key(), guard is unguarded)
+
+    @classmethod
+    def named(
+        cls,
+        target: Any,
+        name: str,
+        *,
+        codec: str | None = None,
+        contended: str = "staged",
+        create: bool = True,
+        root: Any = DEFAULT_ROOT,
+    ) -> "Queue":
+        """The queue registered as `name`; registered now if there is none and `create`.
+
+        Its codec is decided when it is created ("json" by default). Raises QueueNotFound without `create`,
+        QueueKindMismatch for a name of another kind, QueueExists for one with another codec. A call on the
+        queue raises QueueDropped after it was dropped.
+        """
+        registry = Registry(root)
+        options = {"codec": codec_named(codec or "json").name}
+        found = (
+            registry.find_or_create(target, name, KIND, options)
+            if create
+            else registry.find(target, name, KIND)
+        )
+        if codec not in (None, found.options["codec"]):
+            raise QueueExists(name=name, kind=found.kind, options=dict(found.options))
+        return cls(
+            registry.contents(found),
+            codec=found.options["codec"],
+            contended=contended,
+            root=root,
+            guard=registry.guard(found),
+        )
+
+    def enqueue(self, tr: Any, value: Any) -> None:
+        """Add `value` at the end.
+
+        Reads the last item by snapshot; writes the item and the size; conflicts with nothing. Given a
+        database: exactly once, in a transaction that calls of other threads may share. Given a transaction
+        whose loop retries after 1021, it may come twice. Raises TypeError for what the codec cannot carry
+        and PayloadTooLarge, before anything is written.
+        """
+        self._append(tr, [self._encoded(value)])
+
+    def enqueue_many(self, tr: Any, values: Iterable[Any]) -> None:
+        """Add `values` at the end, in order, all or none.
+
+        Like `enqueue`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if
+        they are more than one, limits.BATCH_BYTES_MAX bytes.
+        """
+        self._append(tr, checked_batch([self._encoded(value) for value in values]))
+
+    def dequeue(self, tr: Any, default: D | None = None, timeout: float = 0) -> Any | D | None:
+        """Remove and return the first value; `default` if there is none.
+
+        Given a transaction: reads the first item serialisably and clears it; conflicts with another taker of
+        the same item, and an answer of nothing with an enqueue. Given a database: exactly once; waits up to
+        `timeout` seconds for a value, in a fair line. Raises InvalidArgument for a negative timeout, or one
+        beside a transaction, which cannot wait; PayloadUnreadable if another codec wrote the value.
+        """
+        checked_timeout(timeout, tr)
+        if is_transaction(tr):
+            found = self._recipe.take(writable(tr), 1, _now_us(runtime_of(tr))).values
+        else:
+            calls = self._calls_of(tr)
+            found = calls.wait(timeout) if timeout else calls.take(1)
+        return found[0] if found else default
+
+    def dequeue_many(self, tr: Any, n: int) -> list[Any]:
+        """Remove and return the first values: up to `n`, fewer if there are fewer.
+
+        Fewer, too, if they are more than limits.BATCH_BYTES_MAX bytes, or if others are at it and the line
+        gives limits.SERVE_MAX at a time: an empty list, and only that, means that nothing is there. Reads,
+        writes and conflicts like `dequeue`. Raises InvalidArgument for an `n` that is no count,
+        TooMuchForOneTransaction above limits.BATCH_ITEMS_MAX.
+        """
+        checked_count(n)
+        if is_transaction(tr):
+            return list(self._recipe.take(writable(tr), n, _now_us(runtime_of(tr))).values) if n else []
+        calls = self._calls_of(tr)
+        return list(calls.take(n)) if n else []
+
+    def peek(self, tr: Any, default: D | None = None) -> Any | D | None:
+        """The first value, which stays; `default` if there is none.
+
+        Reads the first item serialisably; conflicts with its taker, an answer of nothing with an enqueue.
+        """
+        found = run(tr, lambda tr: self._recipe.first(tr, 1))
+        return found[0] if found else default
+
+    def items(self, tr: Any, limit: int) -> list[Any]:
+        """The first values, up to `limit` and to limits.BATCH_BYTES_MAX bytes, which stay.
+
+        Reads by snapshot; conflicts with nothing. Raises as `dequeue_many` does.
+        """
+        checked_count(limit)
+        return run(tr, lambda tr: self._recipe.first(tr.snapshot, limit) if limit else [])
+
+    def empty(self, tr: Any) -> bool:
+        """Whether there is nothing to dequeue. Reads, and conflicts, like `peek`."""
+        return not run(tr, lambda tr: self._recipe.any(tr))
+
+    def size(self, tr: Any) -> int:
+        """The number of values; not counted are those on their way to a caller in the line.
+
+        Reads one counter by snapshot; conflicts with nothing.
+        """
+        return run(tr, self._recipe.size)
+
+    def clear(self, tr: Any) -> None:
+        """Remove every value. Clears the queue's ranges, blindly; conflicts with every taker."""
+        run(tr, self._recipe.clear)
+
+    def _encoded(self, value: Any) -> bytes:
+        payload = self._codec.encode(value)
+        if len(payload) > limits.PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
+        return payload
+
+    def _append(self, target: Any, payloads: list[bytes]) -> None:
+        if is_transaction(target):
+            if payloads:
+                random = runtime_of(target).random_bytes(limits.RANDOM_SUFFIX_BYTES)
+                self._recipe.append(writable(target), payloads, random)
+        else:
+            calls = self._calls_of(target)
+            if payloads:
+                calls.append(payloads)
+
+    def _calls_of(self, target: Any) -> Calls:
+        return as_database(target).service(self._service, self._new_calls)
+
+    def _new_calls(self, database: Database) -> Calls:
+        return self._calls(database, self._recipe, self._root)
+
+
+def writable(tr: Any) -> Transaction:
+    """Raises NotADatabase for a snapshot, which has no way to write."""
+    if not hasattr(tr, "commit"):
+        raise NotADatabase(got="a snapshot")
+    transaction: Transaction = tr
+    return transaction
+
+
+def checked_timeout(timeout: float, target: Any) -> None:
+    if not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+        raise InvalidArgument(name="timeout", wanted="zero or more seconds", got=timeout)
+    if timeout and is_transaction(target):
+        raise InvalidArgument(name="timeout", wanted="0 in a transaction, which cannot wait", got=timeout)
+
+
+def checked_count(n: int) -> None:
+    if not isinstance(n, int) or n < 0:
+        raise InvalidArgument(name="n", wanted="a whole number, zero or more", got=n)
+    if n > limits.BATCH_ITEMS_MAX:
+        raise too_much(n, 0)
+
+
+def checked_batch(payloads: list[bytes]) -> list[bytes]:
+    size_bytes = sum(map(len, payloads))
+    if len(payloads) > limits.BATCH_ITEMS_MAX or (len(payloads) > 1 and size_bytes > limits.BATCH_BYTES_MAX):
+        raise too_much(len(payloads), size_bytes)
+    return payloads
+
+
+def too_much(count: int, size_bytes: int) -> TooMuchForOneTransaction:
+    return TooMuchForOneTransaction(
+        count=count,
+        size_bytes=size_bytes,
+        count_max=limits.BATCH_ITEMS_MAX,
+        size_bytes_max=limits.BATCH_BYTES_MAX,
+    )
+
+
+def _now_us(runtime: Runtime) -> int:
+    return round(runtime.now() * 1_000_000)

@@ -1,0 +1,81 @@
+"""Keys of a recipe queue: the only file that builds or parses them (its line: line_keys.py).
+
+Queue S; an item's `suffix` is its packed (index, random), its identity wherever it goes.
+
+    S[0, index, random]          item    stored payload       takers; enqueue, the last one by snapshot
+    S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
+    S[2]                         size    little-endian        size(); the doorbell that servers watch
+    S[3, ...]                    line    see line_keys.py
+
+A stored payload is WHOLE + the payload, or SPLIT + (pieces, bytes in all). An item that is delivered to a
+request in the line moves there under its suffix; its pieces stay where they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fdb import tuple as layer
+
+ITEM, PIECE, SIZE, LINE = range(4)
+
+WHOLE, SPLIT = b"\x00", b"\x01"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The value of an item's key: the payload itself, or how many pieces hold how many bytes of it."""
+
+    payload: bytes
+    pieces: int
+    size_bytes: int
+
+
+class QueueKeys:
+    def __init__(self, subspace: Any) -> None:
+        prefix: bytes = subspace.key()
+        self.prefix = prefix
+        self._item_prefix: bytes = layer.pack((ITEM,), prefix=prefix)
+        self._piece_prefix: bytes = layer.pack((PIECE,), prefix=prefix)
+        self.items = slice(self._item_prefix + b"\x00", self._item_prefix + b"\xff")
+        self.pieces = slice(self._piece_prefix + b"\x00", self._piece_prefix + b"\xff")
+        self.size: bytes = layer.pack((SIZE,), prefix=prefix)
+        self.line: bytes = layer.pack((LINE,), prefix=prefix)
+
+    def item(self, suffix: bytes) -> bytes:
+        return self._item_prefix + suffix
+
+    def suffix_of(self, item_key: bytes) -> bytes:
+        return item_key[len(self._item_prefix) :]
+
+    def index_of(self, item_key: bytes) -> int:
+        index: int = layer.unpack(item_key, prefix_len=len(self._item_prefix))[0]
+        return index
+
+    def piece(self, suffix: bytes, number: int) -> bytes:
+        key: bytes = self._piece_prefix + suffix + layer.pack((number,))
+        return key
+
+    def pieces_of(self, suffix: bytes) -> slice:
+        under = self._piece_prefix + suffix
+        return slice(under, under + b"\xff")
+
+
+def suffix(index: int, random: bytes) -> bytes:
+    packed: bytes = layer.pack((index, random))
+    return packed
+
+
+def whole(payload: bytes) -> bytes:
+    return WHOLE + payload
+
+
+def split(pieces: int, size_bytes: int) -> bytes:
+    header: bytes = SPLIT + layer.pack((pieces, size_bytes))
+    return header
+
+
+def stored(value: bytes) -> Stored:
+    if value[:1] == WHOLE:
+        return Stored(value[1:], 0, len(value) - 1)
+    pieces, size_bytes = layer.unpack(value, prefix_len=1)
+    return Stored(b"", pieces, size_bytes)

@@ -1,0 +1,226 @@
+"""The recipe: FoundationDB's queue of (index, random) keys, and how its items reach a waiting line.
+
+    enqueue   the next index is read by snapshot, the key ends in random bytes: two enqueues never conflict
+    take      the first items are read serialisably and cleared: two takers of one item conflict
+    size      a counter of atomic adds beside each change: exact, conflicts with nothing
+
+Functions of one transaction, each bounded by limits.BATCH_*.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.codec import Codec
+from fdbqueue.line_keys import LineKeys
+from fdbqueue.queue_keys import WHOLE, QueueKeys, split, stored, suffix, whole
+from fdbqueue.seam import KeyValue, Range, Transaction
+from fdbqueue.staging import Delivery, Line, Offer
+
+COUNTER = struct.Struct("<q")
+
+Guard = Callable[[Transaction], Callable[[], None]]
+
+
+def unguarded(_: Transaction) -> Callable[[], None]:
+    """A queue that nobody registered is always there."""
+    return _nothing
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a plain take came to."""
+
+    values: Sequence[Any] = ()
+    others_wait: bool = False  # nothing was taken, because the line is in use
+    cut_short: bool = False  # there are more, left for the bytes they have
+    wrote: bool = False
+
+
+class Recipe:
+    """The items of one queue; the `Source` of its line."""
+
+    def __init__(self, keys: QueueKeys, codec: Codec, guard: Guard = unguarded) -> None:
+        self.keys = keys
+        self.codec = codec
+        self.guard = guard
+        self.doorbell = keys.size  # 0 -> n is what a server waits for; n -> 0 leaves nothing to miss
+        self.line = Line(LineKeys(keys.line), self)
+
+    def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items at the end, in order.
+
+        Reads the last item by snapshot; writes the items and the size; conflicts with nothing.
+        """
+        check = self.guard(tr)
+        items = self.keys.items
+        last = tr.snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
+        check()
+        first = self.keys.index_of(last[0].key) + 1 if last else 0
+        for index, payload in enumerate(payloads, first):
+            self._store(tr, suffix(index, random), payload)
+        self._add_size(tr, len(payloads))
+
+    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the first items, up to `count`, whoever else may be waiting.
+
+        Reads the first items serialisably; clears them. Conflicts with whoever takes the same ones; an answer
+        of nothing conflicts with an enqueue.
+        """
+        check = self.guard(tr)
+        head, due = self._ask_first(tr, count), self.line.ask_due(tr)
+        found, cut_short = _within_bytes(head)
+        check()
+        if not found:
+            overdue = self.line.overdue(due, now_us)
+            if overdue:
+                self.line.return_overdue(tr, overdue)
+                found, cut_short = _within_bytes(self._ask_first(tr, count))
+        return self._remove(tr, found, cut_short)
+
+    def take_alone(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the first items unless somebody waits in the line.
+
+        Reads the first items serialisably and the head of the line by snapshot; otherwise like `take`.
+        """
+        check = self.guard(tr)
+        line = self.line.keys
+        head = self._ask_first(tr, count)
+        activity = tr.snapshot.get_range(line.activity.start, line.activity.stop, limit=1).to_list()
+        found, cut_short = _within_bytes(head)
+        check()
+        if activity and (line.is_request(activity[0].key) or not found):
+            overdue = [] if found else self.line.overdue(self.line.ask_due(tr), now_us)
+            return Taken(others_wait=bool(found or overdue))
+        return self._remove(tr, found, cut_short)
+
+    def first(self, tr: Any, count: int) -> list[Any]:
+        """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict."""
+        check = self.guard(tr)
+        found, _ = _within_bytes(self._ask_first(tr, count))
+        check()
+        return self._values(tr, [(self._suffix(item), item.value) for item in found])
+
+    def any(self, tr: Transaction) -> bool:
+        """Whether there is an item. Reads the first one serialisably."""
+        check = self.guard(tr)
+        head = self._ask_first(tr, 1).to_list()
+        check()
+        return bool(head)
+
+    def size(self, tr: Transaction) -> int:
+        """The number of items. Reads the counter by snapshot; conflicts with nothing."""
+        check = self.guard(tr)
+        counter = tr.snapshot.get(self.keys.size)
+        check()
+        return COUNTER.unpack(counter.value)[0] if counter.present() else 0
+
+    def clear(self, tr: Transaction) -> None:
+        """Remove every item, delivered ones too. Blind; aborts whoever takes an item meanwhile."""
+        self.guard(tr)()
+        for column in (self.keys.items, self.keys.pieces):
+            tr.clear_range(column.start, column.stop)
+        tr.clear(self.keys.size)
+        self.line.clear_results(tr)
+
+    # The line's Source.
+
+    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+        items = self.keys.items
+        found = tr.snapshot.get_range(items.start, items.stop, limit=limit)
+        return (Offer(self._suffix(item), item.value, stored(item.value).size_bytes) for item in found)
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        for offer in offers:
+            tr.add_read_conflict_key(self.keys.item(offer.id))
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
+        for offer in offers:
+            tr.clear(self.keys.item(offer.id))
+        self._add_size(tr, -len(offers))
+        return [Delivery(offer.id, offer.value) for offer in offers]
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        values = self._values(tr, [(delivery.id, delivery.value) for delivery in deliveries])
+        self._clear_pieces(tr, [(delivery.id, delivery.value) for delivery in deliveries])
+        return values
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            tr.set(self.keys.item(delivery.id), delivery.value)
+        self._add_size(tr, len(deliveries))
+
+    # One item.
+
+    def _suffix(self, item: KeyValue) -> bytes:
+        return self.keys.suffix_of(item.key)
+
+    def _ask_first(self, tr: Any, count: int) -> Range:
+        items = self.keys.items
+        found: Range = tr.get_range(items.start, items.stop, limit=count)
+        return found
+
+    def _remove(self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool) -> Taken:
+        parts = [(self._suffix(item), item.value) for item in found]
+        values = self._values(tr, parts)
+        for item in found:
+            tr.clear(item.key)
+        self._clear_pieces(tr, parts)
+        if found:
+            self._add_size(tr, -len(found))
+        return Taken(values, cut_short=cut_short, wrote=bool(found))
+
+    def _store(self, tr: Transaction, name: bytes, payload: bytes) -> None:
+        if len(payload) <= limits.PAYLOAD_PIECE_BYTES_MAX:
+            tr.set(self.keys.item(name), whole(payload))
+            return
+        pieces = list(pieces_of(payload))
+        for number, piece in enumerate(pieces):
+            tr.set(self.keys.piece(name, number), piece)
+        tr.set(self.keys.item(name), split(len(pieces), len(payload)))
+
+    def _values(self, tr: Any, items: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+        asked = [value[1:] if value[:1] == WHOLE else self._ask_pieces(tr, name) for name, value in items]
+        return [self.codec.decode(part if isinstance(part, bytes) else _joined(part)) for part in asked]
+
+    def _ask_pieces(self, tr: Any, name: bytes) -> Range:
+        # By snapshot: whoever removes pieces also removes the key that led here, which is in conflict.
+        under = self.keys.pieces_of(name)
+        found: Range = getattr(tr, "snapshot", tr).get_range(under.start, under.stop)
+        return found
+
+    def _clear_pieces(self, tr: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
+        for name, value in items:
+            if value[:1] != WHOLE:
+                under = self.keys.pieces_of(name)
+                tr.clear_range(under.start, under.stop)
+
+    def _add_size(self, tr: Transaction, change: int) -> None:
+        if change:
+            tr.add(self.keys.size, COUNTER.pack(change))
+
+
+def pieces_of(payload: bytes) -> Iterator[bytes]:
+    step = limits.PAYLOAD_PIECE_BYTES_MAX
+    return (payload[start : start + step] for start in range(0, len(payload), step))
+
+
+def _joined(pieces: Range) -> bytes:
+    return b"".join(piece.value for piece in pieces)
+
+
+def _within_bytes(items: Range) -> tuple[list[KeyValue], bool]:
+    """The first items whose payloads are not too much for one transaction, and whether some were left out."""
+    found: list[KeyValue] = []
+    total = 0
+    for item in items:
+        total += stored(item.value).size_bytes
+        if found and total > limits.BATCH_BYTES_MAX:
+            return found, True
+        found.append(item)
+    return found, False

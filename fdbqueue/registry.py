@@ -1,0 +1,154 @@
+"""Named queues: a registry under the root that maps a name to a kind, options, and a short key prefix.
+
+Every call on a named queue reads its definition serialisably, in the round trip of its other reads: a queue
+that was dropped, or dropped and created again, is noticed, and nothing is put where nobody will look.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from fdb import tuple as layer
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import limits
+from fdbqueue.database import as_database, is_transaction, run
+from fdbqueue.errors import InvalidArgument, QueueDropped, QueueExists, QueueKindMismatch, QueueNotFound
+from fdbqueue.receipts import run_once
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.seam import Transaction
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A named queue as the registry has it. `id` is never used again, not even after a drop."""
+
+    name: str
+    id: int
+    kind: str
+    options: Mapping[str, Any]
+
+    def to_bytes(self) -> bytes:
+        value: bytes = layer.pack((self.id, self.kind, msgspec.json.encode(self.options, order="sorted")))
+        return value
+
+    @classmethod
+    def from_bytes(cls, name: str, value: bytes) -> "Definition":
+        id_, kind, options = layer.unpack(value)
+        return cls(name, id_, kind, msgspec.json.decode(options))
+
+
+class Registry:
+    """The named queues under one root. Every method takes a database or a transaction first."""
+
+    def __init__(self, root: Any = DEFAULT_ROOT) -> None:
+        self.keys = RootKeys(root)
+
+    def create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
+        """Register a queue. Raises QueueExists, InvalidArgument for the name, NotADatabase.
+
+        Reads the name's definition and the last id, writes both; conflicts with any other create, and with
+        calls on a queue of this name.
+        """
+        return self._write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
+
+    def find_or_create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
+        """The queue of this name, registered now if there is none. Raises as `find` and `create` do."""
+        found = run(target, lambda tr: self._read(tr, checked_name(name)))
+        if found is None:
+            found = self._write(
+                target, lambda tr: self._read(tr, name) or self._create(tr, name, kind, options)
+            )
+        return of_kind(found, kind)
+
+    def find(self, target: Any, name: str, kind: str | None = None) -> Definition:
+        """Raises QueueNotFound; QueueKindMismatch if it is not of `kind`.
+
+        Reads the definition; conflicts with create and drop.
+        """
+        found = run(target, lambda tr: self._read(tr, checked_name(name)))
+        if found is None:
+            raise QueueNotFound(name=name)
+        return found if kind is None else of_kind(found, kind)
+
+    def drop(self, target: Any, name: str) -> None:
+        """Forget the queue and everything in it. Raises QueueNotFound.
+
+        Reads the definition; clears it and the range of the contents; conflicts with every call on the queue.
+        """
+        self._write(target, lambda tr: self._drop(tr, checked_name(name)))
+
+    def names(self, target: Any, after: str = "", limit: int = limits.QUEUES_LISTED_MAX) -> list[Definition]:
+        """The next `limit` definitions in order of their names. Reads by snapshot; conflicts with nothing."""
+        return run(target, lambda tr: self._names(tr, after, min(limit, limits.QUEUES_LISTED_MAX)))
+
+    def contents(self, definition: Definition) -> Subspace:
+        """Where the queue keeps what it holds."""
+        return self.keys.contents(definition.id)
+
+    def guard(self, definition: Definition) -> Callable[[Transaction], Callable[[], None]]:
+        """To be asked by every call on the queue: the reply raises QueueDropped unless all is as it was."""
+        key, expected = self.keys.definition(definition.name), definition.to_bytes()
+
+        def ask(tr: Transaction) -> Callable[[], None]:
+            found = tr.get(key)
+            return lambda: _check(definition.name, found.value, expected)
+
+        return ask
+
+    def _write(self, target: Any, body: Callable[[Transaction], T]) -> T:
+        if is_transaction(target):
+            return body(target)
+        return run_once(as_database(target), self.keys, body)
+
+    def _read(self, tr: Transaction, name: str) -> Definition | None:
+        value = tr.get(self.keys.definition(name)).value
+        return None if value is None else Definition.from_bytes(name, value)
+
+    def _create(self, tr: Transaction, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
+        last = tr.get(self.keys.last_id)
+        found = self._read(tr, name)
+        if found is not None:
+            raise QueueExists(name=name, kind=found.kind, options=dict(found.options))
+        id_ = int.from_bytes(last.value or b"", "little") + 1
+        created = Definition(name, id_, kind, options)
+        tr.set(self.keys.last_id, id_.to_bytes(8, "little"))
+        tr.set(self.keys.definition(name), created.to_bytes())
+        return created
+
+    def _drop(self, tr: Transaction, name: str) -> None:
+        found = self._read(tr, name)
+        if found is None:
+            raise QueueNotFound(name=name)
+        tr.clear(self.keys.definition(name))
+        contents = self.contents(found).range()
+        tr.clear_range(contents.start, contents.stop)
+
+    def _names(self, tr: Transaction, after: str, limit: int) -> list[Definition]:
+        begin = self.keys.definition(after) + b"\x00" if after else self.keys.definitions.start
+        found = tr.snapshot.get_range(begin, self.keys.definitions.stop, limit=limit)
+        return [Definition.from_bytes(self.keys.name_of(entry.key), entry.value) for entry in found]
+
+
+def checked_name(name: str) -> str:
+    """Raises InvalidArgument unless `name` can name a queue."""
+    if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= limits.QUEUE_NAME_BYTES_MAX:
+        raise InvalidArgument(
+            name="name", wanted=f"a text of 1 to {limits.QUEUE_NAME_BYTES_MAX} bytes", got=name
+        )
+    return name
+
+
+def of_kind(definition: Definition, kind: str) -> Definition:
+    """Raises QueueKindMismatch."""
+    if definition.kind != kind:
+        raise QueueKindMismatch(name=definition.name, found=definition.kind, wanted=kind)
+    return definition
+
+
+def _check(name: str, found: bytes | None, expected: bytes) -> None:
+    if found != expected:
+        raise QueueDropped(name=name)

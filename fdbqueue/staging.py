@@ -1,0 +1,370 @@
+"""The waiting line: a staged request set that serves contention and waiting alike.
+
+A call registers a request, conflict-free like an enqueue. The owner of the request at the head serves the
+line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
+a watch of a key of its own. What an item is, and how it is handed to a request, is the `Source`'s business:
+a recipe queue moves the item, a task queue takes the lease in the requester's name.
+
+Every function here works in one transaction and is bounded by limits.SERVE_*. Being head only saves work:
+two servers at once are safe, because each adds a read-conflict key for every request and every item that it
+pairs *before* it touches them. (Servers that saw different requests would otherwise deliver one item twice;
+and FoundationDB drops a read conflict on a key that the transaction has already written.)
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+from typing import Any, Protocol
+
+from fdbqueue import limits
+from fdbqueue.line_keys import (
+    SERVE,
+    Due,
+    LineKeys,
+    Ticket,
+    deadline_of,
+    deadline_value,
+    request_value,
+)
+from fdbqueue.seam import Future, Range, Transaction, Value
+
+DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Something available: its identity, what the source stores for it, and its payload's size."""
+
+    id: bytes
+    value: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Something handed to a request: its identity, and what the source left for the owner."""
+
+    id: bytes
+    value: bytes
+
+
+class Source(Protocol):
+    """What a line hands out."""
+
+    doorbell: bytes
+    """A key that changes whenever something may have become available."""
+
+    def guard(self, tr: Transaction) -> Callable[[], None]:
+        """Ask whether the queue still exists; the reply raises if it does not."""
+
+    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+        """Ask, by snapshot, for the first available things; iterating waits."""
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Add a read-conflict key for everything that delivering `offers` will touch."""
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
+        """Take `offers` out of what is available, for a request with `params`."""
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        """What the owner gets for its deliveries, which leave the queue for good."""
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        """Make deliveries that nobody collected available again, in their old places."""
+
+
+class Outcome(Enum):
+    SERVED = auto()  # the request has left the line, with answers
+    LEFT = auto()  # withdrawn: nothing was available for it
+    GONE = auto()  # somebody took the request for dead, or its results were cleared: register again
+    AGAIN = auto()  # something was done for others: look again
+    WAIT = auto()  # nothing to do until a watch fires
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the owner of a request looks at the line this time."""
+
+    now_us: int
+    serve: bool = False  # pair what there is, although somebody else may be serving
+    leave: bool = False  # withdraw if there is nothing
+    renew: bool = False
+    skip: int = 0  # items lost to others in earlier attempts
+    wanted: int = limits.SERVE_MAX  # how many items still have a caller
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of a look."""
+
+    outcome: Outcome
+    answers: Sequence[Any] = ()
+    wrote: bool = True
+    duty: bool = False  # the line may have lost its head by this: hand over
+    watches: Sequence[Future] = ()
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The first round trip of a look: what the line holds for this request."""
+
+    request: Value
+    call: Value
+    results: Range
+    head: Range
+
+
+class Line:
+    def __init__(self, keys: LineKeys, source: Source) -> None:
+        self.keys = keys
+        self.source = source
+
+    def register(self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int) -> Ticket:
+        """Join the line at its end.
+
+        Reads the last request by snapshot; writes the request; conflicts with nothing.
+        """
+        check = self.source.guard(tr)
+        requests = self.keys.requests
+        last = tr.snapshot.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
+        check()
+        index = self.keys.index_of_request(last[0].key) + 1 if last else 0
+        ticket = Ticket(index, rid, count, params)
+        tr.set(self.keys.request(ticket), request_value(ticket, now_us + DEADLINE_US))
+        return ticket
+
+    def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
+        """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
+
+        Reads the own request serialisably, the rest by snapshot. Writes, and conflicts, as the turn it takes:
+        collecting with whoever returns or clears the results, serving with whoever uses a paired request or
+        item, leaving with whoever serves or tells this request; waiting writes nothing.
+        """
+        check = self.source.guard(tr)
+        own = self._ask(tr, ticket)
+        head, call = own.head.to_list(), own.call.value
+        check()
+        if call is not None and call != SERVE:
+            return self._collect(tr, ticket, call, own.results, how)
+        if own.request.value is None:
+            return Turn(Outcome.GONE, wrote=False)
+        if how.renew:
+            tr.set(self.keys.renewal(ticket), deadline_value(how.now_us + DEADLINE_US))
+            return Turn(Outcome.AGAIN)
+        leads = call == SERVE or head[0].key == self.keys.request(ticket)
+        if leads or how.serve:
+            return self._serve(tr, ticket, how, leads)
+        return self._stay(tr, ticket, leads)
+
+    def withdraw(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
+        """Leave the line for good, giving back what was delivered meanwhile.
+
+        Reads the request, its call key and its results serialisably; conflicts with whoever serves or
+        tells it.
+        """
+        own = self._ask(tr, ticket)
+        call = own.call.value
+        if call is not None and call != SERVE:
+            self._collect(tr, ticket, call, own.results, Look(now_us, wanted=0))
+        elif own.request.value is not None:
+            self._leave(tr, ticket, leads=True)
+
+    def tell_the_head(self, tr: Transaction) -> None:
+        """Tell whoever stands at the head now to serve: the one before it has left.
+
+        Reads the head's request serialisably, so that one that leaves meanwhile is not told and the look is
+        repeated; writes its call key; conflicts with the head's leaving or being served.
+        """
+        check = self.source.guard(tr)
+        requests = self.keys.requests
+        first = tr.snapshot.get_range(requests.start, requests.stop, limit=1).to_list()
+        check()
+        for request in first:
+            ticket, _ = self.keys.ticket_of(request.key, request.value)
+            tr.add_read_conflict_key(request.key)
+            tr.set(self.keys.call(ticket.rid), SERVE)
+
+    def ask_due(self, tr: Transaction) -> Range:
+        """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
+        due = self.keys.due
+        return tr.snapshot.get_range(due.start, due.stop, limit=limits.RESULTS_RETURNED_MAX)
+
+    def overdue(self, due: Range, now_us: int) -> list[Due]:
+        """Those of `due` that nobody has collected in time."""
+        waiting = (self.keys.due_of(entry.key) for entry in due.to_list())
+        return [entry for entry in waiting if entry.deadline_us < now_us]
+
+    def return_overdue(self, tr: Transaction, overdue: Sequence[Due]) -> None:
+        """Make the items of `overdue` results available again, in their old places.
+
+        Reads their call keys and results serialisably, clears both; conflicts with their collection.
+        """
+        asked = [
+            (entry, tr.get(self.keys.call(entry.rid)), self._ask_results(tr, entry.rid)) for entry in overdue
+        ]
+        for entry, call, results in asked:
+            if call.value == deadline_value(entry.deadline_us):
+                self.source.give_back(tr, self._deliveries(results))
+                self._clear_results(tr, entry)
+            tr.clear(self.keys.due_key(entry))
+
+    def clear_results(self, tr: Transaction) -> None:
+        """Forget everything that lies ready. Blind: their owners, if alive, register again."""
+        for column in (self.keys.due, self.keys.all_calls, self.keys.all_results):
+            tr.clear_range(column.start, column.stop)
+
+    # One look, step by step.
+
+    def _ask(self, tr: Transaction, ticket: Ticket) -> _Own:
+        requests = self.keys.requests
+        return _Own(
+            request=tr.get(self.keys.request(ticket)),
+            # By snapshot: a server must not be aborted by the one before it that tells it to serve.
+            call=tr.snapshot.get(self.keys.call(ticket.rid)),
+            results=self._ask_results(tr, ticket.rid),
+            head=tr.snapshot.get_range(requests.start, requests.stop, limit=1),
+        )
+
+    def _ask_results(self, tr: Transaction, rid: bytes) -> Range:
+        results = self.keys.results(rid)
+        return tr.get_range(results.start, results.stop, limit=limits.SERVE_MAX)
+
+    def _deliveries(self, results: Range) -> list[Delivery]:
+        return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
+
+    def _collect(self, tr: Transaction, ticket: Ticket, call: bytes, results: Range, how: Look) -> Turn:
+        tr.add_read_conflict_key(self.keys.call(ticket.rid))
+        deliveries = self._deliveries(results)
+        answers = self.source.collect(tr, deliveries[: how.wanted])
+        if deliveries[how.wanted :]:
+            self.source.give_back(tr, deliveries[how.wanted :])
+        due = Due(deadline_of(call), ticket.rid)
+        self._clear_results(tr, due)
+        tr.clear(self.keys.due_key(due))
+        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers)
+
+    def _clear_results(self, tr: Transaction, due: Due) -> None:
+        results = self.keys.results(due.rid)
+        tr.clear_range(results.start, results.stop)
+        tr.clear(self.keys.call(due.rid))
+
+    def _stay(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
+        """Watches of this transaction, which wrote nothing: it saw what they wait to see changed."""
+        watches = [tr.watch(self.keys.call(ticket.rid))]
+        if leads:
+            watches.append(tr.watch(self.source.doorbell))
+        return Turn(Outcome.WAIT, wrote=False, duty=leads, watches=watches)
+
+    def _serve(self, tr: Transaction, ticket: Ticket, how: Look, leads: bool) -> Turn:
+        requests = self.keys.requests
+        asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
+        offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
+        overdue = self.overdue(self.ask_due(tr), how.now_us)
+        if overdue:
+            self.return_overdue(tr, overdue)
+            return Turn(Outcome.AGAIN, duty=leads)
+        live, dead = self._living(
+            tr, [self.keys.ticket_of(r.key, r.value) for r in asked.to_list()], how.now_us
+        )
+        pairs = self._pair(ticket, live, offers, how)
+        if pairs or dead:
+            return self._act(tr, ticket, pairs, dead, how.now_us)
+        return self._leave(tr, ticket, leads) if how.leave else self._stay(tr, ticket, leads)
+
+    def _living(
+        self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
+    ) -> tuple[list[Ticket], list[Ticket]]:
+        """Requests whose owners live, and those whose do not; a renewal is read only where it matters."""
+        doubtful = {
+            ticket: tr.snapshot.get(self.keys.renewal(ticket))
+            for ticket, deadline in requests
+            if deadline < now_us
+        }
+        dead = [ticket for ticket, renewal in doubtful.items() if not _renewed(renewal.value, now_us)]
+        return [ticket for ticket, _ in requests if ticket not in dead], dead
+
+    def _pair(self, mine: Ticket, live: Sequence[Ticket], offers: Iterable[Offer], how: Look) -> list["Pair"]:
+        counts = [min(how.wanted, mine.count) if ticket == mine else ticket.count for ticket in live]
+        needed = min(sum(counts), limits.SERVE_MAX)
+        found = list(within(limits.SERVE_BYTES_MAX, islice(offers, needed + how.skip)))
+        # Never skip so far that somebody goes without: an answer of "nothing" must be true.
+        start = min(how.skip, max(0, len(found) - needed))
+        return pair(live, counts, found[start : start + needed])
+
+    def _act(
+        self, tr: Transaction, mine: Ticket, pairs: Sequence["Pair"], dead: Sequence[Ticket], now_us: int
+    ) -> Turn:
+        for ticket in [*dead, *(ticket for ticket, _ in pairs)]:
+            tr.add_read_conflict_key(self.keys.request(ticket))
+        for _, offers in pairs:
+            self.source.claim(tr, offers)
+        for ticket in dead:
+            self._clear_request(tr, ticket)
+        own: list[Delivery] = []
+        for ticket, offers in pairs:
+            deliveries = self.source.deliver(tr, offers, ticket.params)
+            self._clear_request(tr, ticket)
+            if ticket == mine:
+                own = deliveries
+            else:
+                self._leave_results(tr, ticket, deliveries, now_us + DEADLINE_US)
+        return Turn(Outcome.SERVED if own else Outcome.AGAIN, self.source.collect(tr, own), duty=True)
+
+    def _leave_results(
+        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], deadline_us: int
+    ) -> None:
+        for delivery in deliveries:
+            tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
+        tr.set(self.keys.call(ticket.rid), deadline_value(deadline_us))
+        tr.set(self.keys.due_key(Due(deadline_us, ticket.rid)), b"")
+
+    def _leave(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
+        # Serialisably, unlike in a look: one that is told while it leaves has to hand on.
+        tr.add_read_conflict_key(self.keys.call(ticket.rid))
+        self._clear_request(tr, ticket)
+        return Turn(Outcome.LEFT, duty=leads)
+
+    def _clear_request(self, tr: Transaction, ticket: Ticket) -> None:
+        tr.clear(self.keys.request(ticket))
+        tr.clear(self.keys.renewal(ticket))
+        tr.clear(self.keys.call(ticket.rid))
+
+
+Pair = tuple[Ticket, Sequence[Offer]]
+
+
+def _renewed(value: bytes | None, now_us: int) -> bool:
+    return value is not None and deadline_of(value) >= now_us
+
+
+def within(bytes_max: int, offers: Iterable[Offer]) -> Iterator[Offer]:
+    """The first of `offers` whose stored values fit into `bytes_max`, and the very first in any case."""
+    total = 0
+    for offer in offers:
+        total += len(offer.value)
+        if total > bytes_max and total != len(offer.value):
+            return
+        yield offer
+
+
+def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:
+    """Offers to requests, both in order: as many as each asks for and one collection can carry."""
+    pairs: list[Pair] = []
+    rest = offers
+    for ticket, count in zip(requests, counts, strict=True):
+        portion = portion_of(rest, count)
+        rest = rest[len(portion) :]
+        if portion:
+            pairs.append((ticket, portion))
+    return pairs
+
+
+def portion_of(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
+    """The first `count` offers, fewer if their payloads (split ones count in full) are a lot to read."""
+    total = 0
+    for number, offer in enumerate(offers[:count]):
+        total += offer.size_bytes
+        if number and total > limits.BATCH_BYTES_MAX:
+            return offers[:number]
+    return offers[:count]

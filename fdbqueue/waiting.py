@@ -1,0 +1,146 @@
+"""One process's place in a waiting line: register, look, sleep, serve, hand over.
+
+Each step is a transaction of its own (staging.py); this is the loop around them, and the only part that
+waits. It works for the callers of a Combiner: one request in the line stands for all of them.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from fdbqueue import limits
+from fdbqueue.combine import Call, Combiner
+from fdbqueue.database import Database, run
+from fdbqueue.line_keys import Ticket
+from fdbqueue.receipts import run_once
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Future, Transaction
+from fdbqueue.staging import Line, Look, Outcome, Turn
+
+
+class Place:
+    """A request of this process in a line, which outlives the thread that registered it."""
+
+    def __init__(
+        self, database: Database, root: RootKeys, line: Line, count: int, params: bytes = b""
+    ) -> None:
+        """Register for `count` items, at most limits.SERVE_MAX of which one serving gives."""
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._line = line
+        self._duty = False
+        self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
+        rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        self.ticket: Ticket = run_once(
+            database, root, lambda tr: line.register(tr, rid, count, params, self._now_us())
+        )
+
+    def stand(self, crew: Combiner, leader: Call) -> Outcome:
+        """Stand in the line until calls of `crew` are answered, or there is no reason to stand any longer.
+
+        SERVED: answers have been dealt out. LEFT: the claimed calls that may not wait have been told that
+        there is nothing, or nobody was left to wait. GONE: the request was lost, register again. WAIT: the
+        leader's time is over, the request stays for the others.
+        """
+        try:
+            outcome = self._stand(crew, leader)
+        except BaseException:
+            if not crew.anyone_else(leader):
+                self._abandon()
+            raise
+        if outcome is not Outcome.WAIT and self._duty:
+            run(self._database, self._line.tell_the_head)
+        return outcome
+
+    def _stand(self, crew: Combiner, leader: Call) -> Outcome:
+        serve = False
+        while True:
+            over = leader.until is not None and self._runtime.monotonic() >= leader.until
+            if over and crew.anyone_else(leader):
+                return Outcome.WAIT
+            turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
+            self._duty |= turn.duty
+            if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
+                return turn.outcome
+            if turn.outcome is Outcome.WAIT:
+                # Nobody came to serve for a while: whoever should have may be dead.
+                serve = not self._sleep(turn.watches, leader)
+
+    def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
+        renew = not leave and self._runtime.monotonic() >= self._renew_at
+        attempts = 0
+
+        def body(tr: Transaction) -> Turn:
+            nonlocal attempts
+            attempts += 1
+            # Claimed before anything is read: what is not there now may be told only to these.
+            wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
+            look = Look(self._now_us(), serve, leave, renew, _skip(attempts), wanted)
+            return self._line.look(tr, self.ticket, look)
+
+        turn = run_once(
+            self._database,
+            self._root,
+            body,
+            wrote=lambda turn: turn.wrote,
+            keep=lambda turn: _answer(crew, turn, to_all=leader.until is None),
+        )
+        if renew:
+            self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
+        return turn
+
+    def _sleep(self, watches: Sequence[Future], leader: Call) -> bool:
+        """Until a watch fires, or it is time to look; True for a watch."""
+        now = self._runtime.monotonic()
+        if leader.until is None:
+            patience = self._jittered(limits.SERVE_PATIENCE_S)
+        else:
+            patience = min(self._jittered(limits.LOOK_EVERY_S), leader.until - now, self._renew_at - now)
+        woken = self._runtime.wait_any(watches, max(0.0, patience))
+        for watch in watches:
+            watch.cancel()
+        return woken
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * (0.5 + self._runtime.random() / 2)
+
+    def _abandon(self) -> None:
+        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
+        with suppress(Exception):
+            run(
+                self._database,
+                lambda tr: self._line.withdraw(tr, self.ticket, self._now_us()),
+                timeout_s=limits.CLOSE_TIMEOUT_S,
+            )
+            run(self._database, self._line.tell_the_head, timeout_s=limits.CLOSE_TIMEOUT_S)
+
+    def _now_us(self) -> int:
+        return round(self._runtime.now() * 1_000_000)
+
+
+def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
+    if turn.outcome is Outcome.SERVED:
+        crew.deal(turn.answers, to_all=False)
+    elif turn.outcome is Outcome.LEFT:
+        crew.deal((), to_all=to_all)
+    else:
+        crew.release()
+
+
+def _skip(attempts: int) -> int:
+    """How many items to leave to those who won the earlier attempts: 0, 1, 3, 7, ..."""
+    return min((1 << (attempts - 1)) - 1, limits.SERVE_MAX)
+
+
+class Hint:
+    """Whether this process met others a moment ago: then it goes straight to the line."""
+
+    def __init__(self, database: Database) -> None:
+        self._monotonic = database.runtime.monotonic
+        self._until = float("-inf")
+
+    def met_others(self) -> None:
+        self._until = self._monotonic() + limits.STAGED_HINT_S
+
+    def is_fresh(self) -> bool:
+        return self._monotonic() < self._until
