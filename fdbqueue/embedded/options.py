@@ -129,6 +129,8 @@ class _Options:
 
 
 def _check_parameter(wanted: type, given: Any) -> None:
+    if wanted is type(None) and given is not None:
+        raise TypeError("This option takes no argument")
     if wanted is int and not isinstance(given, int):
         raise TypeError("Value must be of type int")
     if wanted is bytes and given is not None and not isinstance(given, bytes):

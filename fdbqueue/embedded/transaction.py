@@ -193,7 +193,7 @@ class Transaction(ReadTransaction):
 
     def _check_writable(self) -> None:
         if self._ended is None and self._timed_out():
-            self._ended = FDBError(1031)
+            self._end(FDBError(1031))
         if self._ended is not None:
             raise self._ended
         if self._commit_started:
@@ -355,6 +355,8 @@ class Transaction(ReadTransaction):
     def clear(self, key: Any) -> None:
         """Clear one key; a KeySelector is looked up first."""
         key = key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
+        if len(key) > KEY_BYTES_MAX:
+            return  # there is no such key, so there is nothing to clear
         if self._may_write(key, b""):
             self._buffer.clear(key)
             self._wrote(key, len(key))
@@ -611,7 +613,7 @@ class Transaction(ReadTransaction):
             raise error
         failure = FDBError(error)
         if self._ended is None and self._timed_out():
-            self._ended = FDBError(1031)
+            self._end(FDBError(1031))
         if self._ended is not None:
             return Future(None, self._ended)
         limit_reached = 0 <= self._settings.retry_limit <= self._retries
