@@ -9,8 +9,29 @@ from hypothesis import strategies as st
 from tests.engine.atomic import OPERATIONS
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
 
-OLD_VALUES = [None, b"", b"\x00", b"\x01", b"\xff", b"\x02\x01", b"\xff\xff", b"\x00\x00\x01", b"abc", b"\x01\x00\x00\x00"]
-OPERANDS = [b"", b"\x00", b"\x01", b"\xff", b"\x01\x02", b"\x00\x01", b"\xff\xff\xff", b"abc", b"\x01\x00\x00\x00\x00"]
+OLD_VALUES = [
+    None,
+    b"",
+    b"\x00",
+    b"\x01",
+    b"\xff",
+    b"\x02\x01",
+    b"\xff\xff",
+    b"\x00\x00\x01",
+    b"abc",
+    b"\x01\x00\x00\x00",
+]
+OPERANDS = [
+    b"",
+    b"\x00",
+    b"\x01",
+    b"\xff",
+    b"\x01\x02",
+    b"\x00\x01",
+    b"\xff\xff\xff",
+    b"abc",
+    b"\x01\x00\x00\x00\x00",
+]
 
 
 def label(old, operand):

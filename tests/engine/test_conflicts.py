@@ -167,11 +167,7 @@ def in_range_tests():
 
 @pytest.mark.parametrize(
     ("arguments", "changed", "expected"),
-    [
-        (arguments, name, True)
-        for arguments, conflicting, _ in in_range_tests()
-        for name in conflicting
-    ]
+    [(arguments, name, True) for arguments, conflicting, _ in in_range_tests() for name in conflicting]
     + [(arguments, name, False) for arguments, _, harmless in in_range_tests() for name in harmless],
 )
 def test_a_range_read_conflicts_for_what_it_read(db, stored, arguments, changed, expected):
@@ -245,7 +241,9 @@ def test_iterating_a_long_range_partly_conflicts_partly(db, k):
         ("last_less_or_equal", -2, "a", False),
     ],
 )
-def test_a_selector_conflicts_for_what_lies_between(db, fdb_module, stored, selector, offset, changed, expected):
+def test_a_selector_conflicts_for_what_lies_between(
+    db, fdb_module, stored, selector, offset, changed, expected
+):
     """Resolving a selector reads from its key to what it found, and nothing else."""
     k = stored
     tr = begin(db)

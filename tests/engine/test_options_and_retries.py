@@ -13,6 +13,7 @@ from tests.support import (
     TOO_OLD,
     USED_DURING_COMMIT,
     ManualClock,
+    becomes_ready,
     begin,
     commit_code,
     error_code,
@@ -86,12 +87,17 @@ def test_reset_gives_the_retries_back(db):
     assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == 0
 
 
+def use_until_it_fails(tr, key):
+    """A wait without a clock: some read will be after the timeout."""
+    while error_code(lambda: tr[key].wait()) == 0:
+        pass
+
+
 def test_a_timeout_ends_the_transaction(db, k):
     """After `timeout` milliseconds every use fails with 1031, also on_error."""
     tr = db.create_transaction()
     tr.options.set_timeout(20)
-    future = tr.watch(k("a"))
-    assert error_code(future.wait) == TIMED_OUT
+    use_until_it_fails(tr, k("a"))
     assert error_code(lambda: tr[k("a")].wait()) == TIMED_OUT
     assert commit_code(tr) == TIMED_OUT
     assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == TIMED_OUT
@@ -112,9 +118,19 @@ def test_reset_takes_the_timeout_away(db, k):
     """A reset transaction can be used again."""
     tr = db.create_transaction()
     tr.options.set_timeout(1)
-    assert error_code(tr.watch(k("a")).wait) == TIMED_OUT
+    use_until_it_fails(tr, k("a"))
     tr.reset()
     assert error_code(lambda: tr[k("a")].wait()) == 0
+
+
+def test_a_timeout_ends_a_watch_that_is_not_live(db, k):
+    """Who waits for the watch of an uncommitted transaction is told when it times out."""
+    tr = db.create_transaction()
+    tr.options.set_timeout(50)
+    future = tr.watch(k("a"))
+    use_until_it_fails(tr, k("a"))
+    assert becomes_ready(future)
+    assert error_code(future.wait) == TIMED_OUT
 
 
 def test_a_timeout_of_zero_means_none(db, k):
@@ -129,10 +145,10 @@ def test_a_timeout_of_zero_means_none(db, k):
     ("option", "value"), [("timeout", -1), ("retry_limit", -2), ("max_retry_delay", -1), ("size_limit", 31)]
 )
 def test_an_option_out_of_its_range_is_refused(db, k, option, value):
-    """The error comes with the next future, like that of a bad write."""
+    """At once, or with the next future like a bad write: the binding does either."""
     tr = db.create_transaction()
-    getattr(tr.options, f"set_{option}")(value)
-    assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPTION_VALUE
+    set_option = getattr(tr.options, f"set_{option}")
+    assert error_code(lambda: (set_option(value), tr[k("a")].wait())) == INVALID_OPTION_VALUE
 
 
 def test_timeout_and_retry_limit_survive_on_error_and_others_do_not(db, k):

@@ -165,7 +165,10 @@ def test_read_your_writes_disable_comes_first(db, k, use):
         tr[k("a")].wait()
     else:
         tr[k("a")] = b"1"
-    assert error_code(lambda: (tr.options.set_read_your_writes_disable(), tr[k("a")].wait())) == INVALID_OPERATION
+    assert (
+        error_code(lambda: (tr.options.set_read_your_writes_disable(), tr[k("a")].wait()))
+        == INVALID_OPERATION
+    )
 
 
 def test_a_versionstamped_value_is_unreadable(db, k):
@@ -205,11 +208,3 @@ def test_a_set_does_not_make_an_unreadable_key_readable(db, k):
     assert error_code(lambda: tr[k("a")].wait()) == UNREADABLE
     del tr[k("a")]
     assert not tr[k("a")].present()
-
-
-def test_bypass_unreadable_reads_as_far_as_is_known(db, k):
-    """With bypass_unreadable a read gives the value with its placeholder's bytes instead of an error."""
-    tr = begin(db)
-    tr.options.set_bypass_unreadable()
-    tr.set_versionstamped_value(k("a"), PLACEHOLDER + b"tail" + b"\x00" * 4)
-    assert tr[k("a")].present()

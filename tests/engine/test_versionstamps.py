@@ -116,7 +116,8 @@ def test_versionstamped_writes_never_conflict(db, k):
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"\x00\x00\x00", PLACEHOLDER + offset(1), PLACEHOLDER + b"\xff\xff\xff\xff", b"123" + offset(0)]
+    "value",
+    [b"", b"\x00\x00\x00", PLACEHOLDER + offset(1), PLACEHOLDER + b"\xff\xff\xff\xff", b"123" + offset(0)],
 )
 def test_a_stamp_must_fit_its_value(db, k, value):
     """Ten bytes from the offset must be inside the value."""

@@ -38,7 +38,12 @@ def test_a_watch_fires_after_a_change(db, k, change):
     future = watch(db, k("a"))
     assert not future.is_ready()
     tr = db.create_transaction()
-    arguments = {"set": (k("a"), b"2"), "clear": (k("a"),), "clear_range": (k.begin, k.end), "add": (k("a"), b"\x01")}
+    arguments = {
+        "set": (k("a"), b"2"),
+        "clear": (k("a"),),
+        "clear_range": (k.begin, k.end),
+        "add": (k("a"), b"\x01"),
+    }
     getattr(tr, change)(*arguments[change])
     assert not future.is_ready()
     tr.commit().wait()

@@ -1,0 +1,16 @@
+"""Whether these tests run on a FoundationDB cluster too: one skip that says no, instead of a thousand."""
+
+import pytest
+
+from tests.conftest import CLUSTER_FILE
+
+
+@pytest.mark.skipif(CLUSTER_FILE is None, reason="FDB_CLUSTER_FILE names no cluster: its runs are left out")
+def test_the_cluster_answers():
+    """A cluster that was asked for must be there: a failure here explains all the others."""
+    import fdbqueue
+
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
+        tr = db.create_transaction()
+        tr.options.set_timeout(10_000)
+        assert tr.get_read_version().wait() > 0
