@@ -33,6 +33,11 @@ SERVE_BYTES_MAX = 500_000
 REQUEST_DEADLINE_S = 10.0
 REQUEST_RENEW_S = 3.0
 LOOK_EVERY_S = 2.0
+# After this many lost races for the head a take stands in the line.
+PLAIN_ATTEMPTS_MAX = 2
+# Served together with so many others, a process goes straight to the line for a while. (With fewer, the
+# line's two or three commits cost more than the races that it saves.)
+CROWD_MIN = 6
 STAGED_HINT_S = 0.5
 # A call that may not wait for an item still waits this long for the one who is serving the line already:
 # thirty callers that all serve at once abort each other.

@@ -4,7 +4,7 @@ Line L, a subspace of the queue that it serves. `rid` is the random name of a re
 
     L[0, index, rid]       request   (count, deadline_us, params)      servers; its owner, serialisably
     L[1, deadline_us, rid] due       empty                             whoever finds nothing, every server
-    L[2, rid]              call      b"serve", or (deadline_us,)       its owner, who watches it
+    L[2, rid]              call      b"serve", or (deadline_us, crowd) its owner, who watches it
     L[3, rid, item id]     result    what the source delivered         its owner, whoever returns it
     L[4, index, rid]       renewal   deadline_us                       servers, of requests that look dead
 
@@ -105,11 +105,21 @@ def request_value(ticket: Ticket, deadline_us: int) -> bytes:
     return value
 
 
-def deadline_value(deadline_us: int) -> bytes:
+def renewal_value(deadline_us: int) -> bytes:
     value: bytes = layer.pack((deadline_us,))
     return value
 
 
-def deadline_of(value: bytes) -> int:
-    deadline_us: int = layer.unpack(value)[0]
+def call_value(deadline_us: int, crowd: int) -> bytes:
+    value: bytes = layer.pack((deadline_us, crowd))
+    return value
+
+
+def deadline_of(renewal_or_call: bytes) -> int:
+    deadline_us: int = layer.unpack(renewal_or_call)[0]
     return deadline_us
+
+
+def crowd_of(call: bytes) -> int:
+    crowd: int = layer.unpack(call)[1]
+    return crowd

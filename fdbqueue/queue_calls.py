@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from fdbqueue import limits
 from fdbqueue.combine import Call, CallState, Combiner
-from fdbqueue.database import Database
+from fdbqueue.database import Database, run
 from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe import Recipe, Taken
 from fdbqueue.root_keys import RootKeys
@@ -70,20 +70,30 @@ class QueueCalls:
         )
 
     def _take_for(self, crew: Combiner, leader: Call) -> None:
-        if not self._hint.is_fresh() and self._take_alone(crew, to_all=True):
-            return
-        self._new_place(crew).stand(crew, leader)
+        if not self._take_in_turn(crew, to_all=True):
+            place = self._new_place(crew)
+            place.stand(crew, leader)
+            self._hint.served_among(place.crowd)
 
     def _wait_for(self, crew: Combiner, leader: Call) -> None:
         if self._place is None:
-            if not self._hint.is_fresh() and self._take_alone(crew, to_all=False):
+            if self._take_in_turn(crew, to_all=False):
                 return
             self._place = self._new_place(crew)
         if self._place.stand(crew, leader) is not Outcome.WAIT:
+            self._hint.served_among(self._place.crowd)
             self._place = None
 
-    def _take_alone(self, crew: Combiner, to_all: bool) -> bool:
-        """A plain take for all callers, in one transaction; False if others are at it too."""
+    def _take_in_turn(self, crew: Combiner, to_all: bool) -> bool:
+        """Take for all callers in one transaction, without a request; False if they have to register."""
+        for _ in range(0 if self._hint.is_fresh() else limits.PLAIN_ATTEMPTS_MAX):
+            taken = self._attempt(crew, to_all)
+            if taken is not None:
+                return to_all or bool(taken.values)
+        return False
+
+    def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
+        """None if others won the race, or were served first: worth another attempt."""
         try:
             taken = run_once(
                 self._database,
@@ -95,16 +105,16 @@ class QueueCalls:
             )
         except LostConflict:
             crew.release()
-            self._hint.met_others()
-            return False
-        if taken.others_wait:
-            self._hint.met_others()
-        return not taken.others_wait and (to_all or bool(taken.values))
+            return None
+        if taken.served is not None and taken.served.duty:
+            run(self._database, self._recipe.line.tell_the_head)
+            self._hint.served_among(taken.served.crowd)
+        return taken if taken.values or not taken.wrote else None
 
     def _take(self, tr: Transaction, crew: Combiner) -> Taken:
         # Claimed before anything is read: what is not there now may be told only to these.
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
-        return self._recipe.take_alone(tr, sum(call.count for call in calls), self._now_us())
+        return self._recipe.take_in_turn(tr, sum(call.count for call in calls), self._now_us())
 
     def _new_place(self, crew: Combiner) -> Place:
         calls = crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
@@ -116,7 +126,7 @@ class QueueCalls:
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:
-    if taken.others_wait:
+    if taken.wrote and not taken.values:  # it served others, and has to look again
         crew.release()
     else:
         crew.deal(taken.values, to_all=to_all and not taken.cut_short)

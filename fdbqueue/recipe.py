@@ -17,7 +17,7 @@ from fdbqueue.codec import Codec
 from fdbqueue.line_keys import LineKeys
 from fdbqueue.queue_keys import WHOLE, QueueKeys, split, stored, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction
-from fdbqueue.staging import Delivery, Line, Offer
+from fdbqueue.staging import Delivery, Line, Look, Offer, Turn
 
 COUNTER = struct.Struct("<q")
 
@@ -37,9 +37,9 @@ class Taken:
     """What a plain take came to."""
 
     values: Sequence[Any] = ()
-    others_wait: bool = False  # nothing was taken, because the line is in use
-    cut_short: bool = False  # there are more, left for the bytes they have
+    cut_short: bool = False  # there may be more, beyond the bounds of one transaction
     wrote: bool = False
+    served: Turn | None = None  # what came of serving the line on the way
 
 
 class Recipe:
@@ -83,10 +83,11 @@ class Recipe:
                 found, cut_short = _within_bytes(self._ask_first(tr, count))
         return self._remove(tr, found, cut_short)
 
-    def take_alone(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the first items unless somebody waits in the line.
+    def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the first items; if requests stand in the line, serve those first.
 
-        Reads the first items serialisably and the head of the line by snapshot; otherwise like `take`.
+        Reads the first items serialisably and the head of the line by snapshot. Conflicts with other takers
+        of the same items and, if it serves, with other servers.
         """
         check = self.guard(tr)
         line = self.line.keys
@@ -95,8 +96,7 @@ class Recipe:
         found, cut_short = _within_bytes(head)
         check()
         if activity and (line.is_request(activity[0].key) or not found):
-            overdue = [] if found else self.line.overdue(self.line.ask_due(tr), now_us)
-            return Taken(others_wait=bool(found or overdue))
+            return _taken(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
         return self._remove(tr, found, cut_short)
 
     def first(self, tr: Any, count: int) -> list[Any]:
@@ -203,6 +203,10 @@ class Recipe:
     def _add_size(self, tr: Transaction, change: int) -> None:
         if change:
             tr.add(self.keys.size, COUNTER.pack(change))
+
+
+def _taken(served: Turn) -> Taken:
+    return Taken(served.answers, cut_short=bool(served.answers), wrote=served.wrote, served=served)
 
 
 def pieces_of(payload: bytes) -> Iterator[bytes]:

@@ -23,8 +23,10 @@ from fdbqueue.line_keys import (
     Due,
     LineKeys,
     Ticket,
+    call_value,
+    crowd_of,
     deadline_of,
-    deadline_value,
+    renewal_value,
     request_value,
 )
 from fdbqueue.seam import Future, Range, Transaction, Value
@@ -103,6 +105,7 @@ class Turn:
     wrote: bool = True
     duty: bool = False  # the line may have lost its head by this: hand over
     watches: Sequence[Future] = ()
+    crowd: int = 0  # how many requests were served together
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,26 @@ class Line:
         if own.request.value is None:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
-            tr.set(self.keys.renewal(ticket), deadline_value(how.now_us + DEADLINE_US))
+            tr.set(self.keys.renewal(ticket), renewal_value(how.now_us + DEADLINE_US))
             return Turn(Outcome.AGAIN)
         leads = call == SERVE or head[0].key == self.keys.request(ticket)
-        if leads or how.serve:
-            return self._serve(tr, ticket, how, leads)
+        served = self._serve(tr, ticket, how, registered=True) if leads or how.serve else None
+        if served is not None:
+            return served
+        if how.leave and (leads or how.serve):
+            return self._leave(tr, ticket, leads)
         return self._stay(tr, ticket, leads)
+
+    def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
+        """Serve the line, and take what is left for one who stands behind it without a request.
+
+        SERVED; AGAIN, if only others were served; or LEFT, having written nothing, if there was nothing.
+        Reads the first requests, items and results by snapshot; writes what serving writes; conflicts with
+        whoever uses one of them.
+        """
+        passing = Ticket(-1, b"", count, params)
+        served = self._serve(tr, passing, how, registered=False)
+        return served or Turn(Outcome.LEFT, wrote=False)
 
     def withdraw(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         """Leave the line for good, giving back what was delivered meanwhile.
@@ -204,7 +221,7 @@ class Line:
             (entry, tr.get(self.keys.call(entry.rid)), self._ask_results(tr, entry.rid)) for entry in overdue
         ]
         for entry, call, results in asked:
-            if call.value == deadline_value(entry.deadline_us):
+            if call.value not in (None, SERVE) and deadline_of(call.value) == entry.deadline_us:
                 self.source.give_back(tr, self._deliveries(results))
                 self._clear_results(tr, entry)
             tr.clear(self.keys.due_key(entry))
@@ -242,7 +259,7 @@ class Line:
         due = Due(deadline_of(call), ticket.rid)
         self._clear_results(tr, due)
         tr.clear(self.keys.due_key(due))
-        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers)
+        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers, crowd=crowd_of(call))
 
     def _clear_results(self, tr: Transaction, due: Due) -> None:
         results = self.keys.results(due.rid)
@@ -256,21 +273,23 @@ class Line:
             watches.append(tr.watch(self.source.doorbell))
         return Turn(Outcome.WAIT, wrote=False, duty=leads, watches=watches)
 
-    def _serve(self, tr: Transaction, ticket: Ticket, how: Look, leads: bool) -> Turn:
+    def _serve(self, tr: Transaction, mine: Ticket, how: Look, registered: bool) -> Turn | None:
+        """What serving came to; None if there was nothing to do, and nothing was written."""
         requests = self.keys.requests
         asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
         offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
         overdue = self.overdue(self.ask_due(tr), how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
-            return Turn(Outcome.AGAIN, duty=leads)
+            return Turn(Outcome.AGAIN)
         live, dead = self._living(
             tr, [self.keys.ticket_of(r.key, r.value) for r in asked.to_list()], how.now_us
         )
-        pairs = self._pair(ticket, live, offers, how)
-        if pairs or dead:
-            return self._act(tr, ticket, pairs, dead, how.now_us)
-        return self._leave(tr, ticket, leads) if how.leave else self._stay(tr, ticket, leads)
+        pairs = self._pair(mine, live if registered else [*live, mine], offers, how)
+        if not pairs and not dead:
+            return None
+        leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
+        return self._act(tr, mine, pairs, leaving, how.now_us)
 
     def _living(
         self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
@@ -293,31 +312,44 @@ class Line:
         return pair(live, counts, found[start : start + needed])
 
     def _act(
-        self, tr: Transaction, mine: Ticket, pairs: Sequence["Pair"], dead: Sequence[Ticket], now_us: int
+        self,
+        tr: Transaction,
+        mine: Ticket,
+        pairs: Sequence["Pair"],
+        leaving: Sequence[Ticket],
+        now_us: int,
     ) -> Turn:
-        for ticket in [*dead, *(ticket for ticket, _ in pairs)]:
-            tr.add_read_conflict_key(self.keys.request(ticket))
-        for _, offers in pairs:
-            self.source.claim(tr, offers)
-        for ticket in dead:
+        self._protect(tr, leaving, pairs)
+        for ticket in leaving:
             self._clear_request(tr, ticket)
         own: list[Delivery] = []
         for ticket, offers in pairs:
             deliveries = self.source.deliver(tr, offers, ticket.params)
-            self._clear_request(tr, ticket)
             if ticket == mine:
                 own = deliveries
             else:
-                self._leave_results(tr, ticket, deliveries, now_us + DEADLINE_US)
-        return Turn(Outcome.SERVED if own else Outcome.AGAIN, self.source.collect(tr, own), duty=True)
+                self._leave_results(tr, ticket, deliveries, call_value(now_us + DEADLINE_US, len(pairs)))
+        return Turn(
+            Outcome.SERVED if own else Outcome.AGAIN,
+            self.source.collect(tr, own),
+            duty=True,
+            crowd=len(pairs),
+        )
+
+    def _protect(self, tr: Transaction, requests: Iterable[Ticket], pairs: Sequence["Pair"]) -> None:
+        """Before the first write: afterwards FoundationDB would drop these conflicts silently."""
+        for ticket in requests:
+            tr.add_read_conflict_key(self.keys.request(ticket))
+        for _, offers in pairs:
+            self.source.claim(tr, offers)
 
     def _leave_results(
-        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], deadline_us: int
+        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], call: bytes
     ) -> None:
         for delivery in deliveries:
             tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
-        tr.set(self.keys.call(ticket.rid), deadline_value(deadline_us))
-        tr.set(self.keys.due_key(Due(deadline_us, ticket.rid)), b"")
+        tr.set(self.keys.call(ticket.rid), call)
+        tr.set(self.keys.due_key(Due(deadline_of(call), ticket.rid)), b"")
 
     def _leave(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
         # Serialisably, unlike in a look: one that is told while it leaves has to hand on.

@@ -29,6 +29,7 @@ class Place:
         self._root = root
         self._line = line
         self._duty = False
+        self.crowd = 0  # with how many requests it was served
         self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self.ticket: Ticket = run_once(
@@ -60,6 +61,7 @@ class Place:
                 return Outcome.WAIT
             turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
             self._duty |= turn.duty
+            self.crowd = turn.crowd
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
@@ -133,14 +135,15 @@ def _skip(attempts: int) -> int:
 
 
 class Hint:
-    """Whether this process met others a moment ago: then it goes straight to the line."""
+    """Whether this process stood in a crowd a moment ago: then it goes straight to the line."""
 
     def __init__(self, database: Database) -> None:
         self._monotonic = database.runtime.monotonic
         self._until = float("-inf")
 
-    def met_others(self) -> None:
-        self._until = self._monotonic() + limits.STAGED_HINT_S
+    def served_among(self, crowd: int) -> None:
+        if crowd >= limits.CROWD_MIN:
+            self._until = self._monotonic() + limits.STAGED_HINT_S
 
     def is_fresh(self) -> bool:
         return self._monotonic() < self._until
