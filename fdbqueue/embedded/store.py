@@ -8,6 +8,7 @@ child: hence the registry, and the fresh start after a fork.
 import atexit
 import errno
 import os
+import resource
 import shutil
 import tempfile
 import weakref
@@ -29,6 +30,8 @@ from fdbqueue.runtime import RealRuntime, Runtime
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
 _READERS_MAX = 4096
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ROOM_BYTES_LEAST = 64 * 1024
 
 
 class Snapshot:
@@ -207,9 +210,16 @@ class Store:
 
     def storage_error(self, error: lmdb.Error) -> Exception:
         """What a failed write means to the user: out of room, or a broken disk."""
-        if isinstance(error, lmdb.DiskError) or f"{os.strerror(errno.ENOSPC)}" in str(error):
-            return StorageFull(path=self.path)
-        return FDBError(1510)
+        code = getattr(error, "code", errno.EIO)
+        full = code in _FULL or (code == errno.EIO and self._is_full())
+        return StorageFull(path=self.path) if full else FDBError(1510)
+
+    def _is_full(self) -> bool:
+        # LMDB reports a write that was cut short, which is how a disk fills up, as an I/O error.
+        disk = os.statvfs(self.path)
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size_bytes = os.path.getsize(os.path.join(self.path, "data.mdb"))
+        return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
 
 
 # -- the registry: one Store per directory and process -------------------------------------------------
