@@ -2,6 +2,8 @@
 
 import pytest
 
+import fdbqueue
+
 from tests.conftest import CLUSTER_FILE
 
 

@@ -1,0 +1,103 @@
+"""What the queue's tests share: commits with an unknown result, transactions that count their keys."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fdbqueue.database import Database
+from fdbqueue.runtime import Runtime
+
+Fate = Callable[[Any], int]
+
+
+class CountingTransaction:
+    """A transaction of an engine whose commits meet a fate, and whose keys are counted."""
+
+    def __init__(self, owner: "FaultyEngine") -> None:
+        self._owner = owner
+        self._tr = owner.engine.create_transaction()
+
+    @property
+    def snapshot(self) -> "CountingSnapshot":
+        return CountingSnapshot(self._owner, self._tr.snapshot)
+
+    def get_range(self, *args: Any, **kwargs: Any) -> "CountingRange":
+        return CountingRange(self._owner, self._tr.get_range(*args, **kwargs))
+
+    def set(self, key: Any, value: Any) -> None:
+        self._owner.written += 1
+        self._tr.set(key, value)
+
+    def clear(self, key: Any) -> None:
+        self._owner.written += 1
+        self._tr.clear(key)
+
+    def commit(self) -> Any:
+        return FatedCommit(self._owner, self._tr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+
+class CountingSnapshot:
+    def __init__(self, owner: "FaultyEngine", snapshot: Any) -> None:
+        self._owner = owner
+        self._snapshot = snapshot
+
+    def get_range(self, *args: Any, **kwargs: Any) -> "CountingRange":
+        return CountingRange(self._owner, self._snapshot.get_range(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._snapshot, name)
+
+
+class CountingRange:
+    def __init__(self, owner: "FaultyEngine", found: Any) -> None:
+        self._owner = owner
+        self._found = found
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self._found:
+            self._owner.read += 1
+            yield row
+
+    def to_list(self) -> list[Any]:
+        return list(self)
+
+
+class FatedCommit:
+    """A commit that may fail before, or after, it has taken place."""
+
+    def __init__(self, owner: "FaultyEngine", tr: Any) -> None:
+        self._owner = owner
+        self._tr = tr
+
+    def wait(self) -> None:
+        owner = self._owner
+        owner.read_most, owner.read = max(owner.read_most, owner.read), 0
+        owner.written_most, owner.written = max(owner.written_most, owner.written), 0
+        owner.commits += 1
+        code, after = owner.fate(owner.commits)
+        if code and not after:
+            raise owner.error(code)
+        self._tr.commit().wait()
+        if code:
+            raise owner.error(code)
+
+
+class FaultyEngine:
+    """An engine's database that decides what becomes of each commit: (error code or 0, whether it committed)."""
+
+    def __init__(self, engine: Any, error: type[Exception]) -> None:
+        self.engine = engine
+        self.error = error
+        self.fate: Callable[[int], tuple[int, bool]] = lambda _: (0, True)
+        self.commits = self.read = self.written = self.read_most = self.written_most = 0
+
+    def create_transaction(self) -> CountingTransaction:
+        return CountingTransaction(self)
+
+
+def faulty(db: Database, error: type[Exception], runtime: Runtime | None = None) -> tuple[Database, FaultyEngine]:
+    """Another Database on the same engine, and the handle on its commits."""
+    engine = FaultyEngine(db.engine, error)
+    return Database(engine, runtime), engine  # type: ignore[arg-type]  # options are never asked for

@@ -1,0 +1,85 @@
+"""What goes in comes back equal, or is refused before anything is written."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.codec import codec_named
+from fdbqueue.errors import PayloadUnreadable, UnknownCodec
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(JSON_VALUES)
+def test_json_brings_back_what_it_took(value: Any) -> None:
+    codec = codec_named("json")
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (1, 2),
+        {"a": (1,)},
+        {1, 2},
+        b"bytes",
+        {1: "a"},
+        {None: 1},
+        math.nan,
+        [math.inf],
+        "\ud800",
+        object(),
+        len,
+    ],
+    ids=repr,
+)
+def test_json_refuses_what_would_come_back_different(value: Any) -> None:
+    with pytest.raises(TypeError):
+        codec_named("json").encode(value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(TypeError):
+        codec_named("json").encode(loop)
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff", {1: b"x"}, {"a": [None, 1.5]}, 2**63], ids=repr)
+def test_msgpack_carries_bytes_and_keys_of_any_type(value: Any) -> None:
+    codec = codec_named("msgpack")
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1}, 2**64, math.nan, object()], ids=repr)
+def test_msgpack_refuses_what_would_come_back_different(value: Any) -> None:
+    with pytest.raises(TypeError):
+        codec_named("msgpack").encode(value)
+
+
+def test_bytes_carries_bytes_only() -> None:
+    codec = codec_named("bytes")
+    assert codec.decode(codec.encode(b"\x00")) == b"\x00"
+    for value in ("text", None, 1, bytearray(b"x")):
+        with pytest.raises(TypeError):
+            codec.encode(value)
+
+
+@pytest.mark.parametrize("name", ["pickle", "", None, ["json"]])
+def test_an_unknown_codec_is_named_in_the_error(name: Any) -> None:
+    with pytest.raises(UnknownCodec) as raised:
+        codec_named(name)
+    assert raised.value.codec == name
+
+
+def test_what_another_codec_wrote_is_unreadable() -> None:
+    for name in ("json", "msgpack"):
+        with pytest.raises(PayloadUnreadable):
+            codec_named(name).decode(b"\xc1{")

@@ -1,0 +1,152 @@
+"""Calls of one process combine: shares, leadership, errors, deadlines."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue.combine import Call, CallState, Combiner, shares
+from fdbqueue.runtime import RealRuntime
+
+
+def test_shares_are_consecutive_and_may_run_dry() -> None:
+    assert shares([1, 2, 3, 4], [1, 2, 3, 1]) == [[1], [2, 3], [4], []]
+    assert shares([], [1]) == [[]]
+
+
+class Together:
+    """Runs calls in threads; the first round of work waits until the others have queued up behind it."""
+
+    def __init__(self, work: Callable[[Combiner, list[Call]], None]) -> None:
+        self.rounds: list[int] = []
+        self.first_round = threading.Event()
+        self.go_on = threading.Event()
+        self._work = work
+        self.combiner = Combiner(RealRuntime(), self._round)
+        self.outcomes: dict[int, Any] = {}
+        self.threads: list[threading.Thread] = []
+
+    def _round(self, crew: Combiner, leader: Call) -> None:
+        if not self.rounds:
+            self.first_round.set()
+            self.go_on.wait(10)
+        calls = crew.claim(1000, 1000)
+        self.rounds.append(len(calls))
+        self._work(crew, calls)
+
+    def start(self, number: int, **options: Any) -> None:
+        def call() -> None:
+            try:
+                done = self.combiner.call(number, **options)
+                self.outcomes[number] = done.answer if done.state is CallState.SETTLED else "left"
+            except Exception as error:
+                self.outcomes[number] = error
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        self.threads.append(thread)
+
+    def finish(self) -> dict[int, Any]:
+        self.go_on.set()
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        return self.outcomes
+
+
+def echo(crew: Combiner, calls: list[Call]) -> None:
+    crew.deal([call.payload for call in calls], to_all=True)
+
+
+def test_calls_that_come_while_a_leader_works_share_its_round() -> None:
+    together = Together(echo)
+    together.start(0)
+    together.first_round.wait(10)
+    for number in range(1, 8):
+        together.start(number)
+    wait_for_pending(together.combiner, 7)
+    assert together.finish() == {number: [number] for number in range(8)}
+    assert together.rounds == [8]
+
+
+def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
+    def fail(crew: Combiner, calls: list[Call]) -> None:
+        raise ValueError("broken")
+
+    together = Together(fail)
+    together.start(0)
+    together.first_round.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 1)
+    first, second = together.finish().values()
+    assert str(first) == str(second) == "broken"
+    assert first is not second
+
+
+def test_calls_left_dry_are_worked_for_in_the_next_round() -> None:
+    def one_each(crew: Combiner, calls: list[Call]) -> None:
+        crew.deal([calls[0].payload], to_all=False)
+
+    together = Together(one_each)
+    together.start(0)
+    together.first_round.wait(10)
+    together.start(1)
+    together.start(2)
+    wait_for_pending(together.combiner, 2)
+    assert together.finish() == {number: [number] for number in range(3)}
+    assert together.rounds == [3, 2, 1]
+
+
+def test_a_follower_whose_time_is_over_leaves_and_the_others_go_on() -> None:
+    together = Together(echo)
+    together.start(0)
+    together.first_round.wait(10)
+    together.start(1, until=RealRuntime.monotonic() + 0.01)
+    together.threads[1].join(10)
+    assert together.outcomes == {1: "left"}
+    assert together.finish() == {0: [0], 1: "left"}
+    assert together.rounds == [1]
+
+
+def test_an_interrupted_leader_passes_leadership_on() -> None:
+    interrupted = []
+
+    def work(crew: Combiner, calls: list[Call]) -> None:
+        if not interrupted:
+            interrupted.append(calls[0].payload)
+            raise KeyboardInterrupt
+        echo(crew, calls)
+
+    together = Together(work)
+    leader = threading.Thread(target=lambda: pytest.raises(KeyboardInterrupt, together.combiner.call, 0))
+    leader.start()
+    together.first_round.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 1)
+    assert together.finish() == {1: [1]}
+    leader.join(10)
+    assert together.combiner.call(2).answer == [2]
+
+
+def test_claims_are_bounded_but_one_call_is_always_served() -> None:
+    sizes: list[int] = []
+
+    def work(crew: Combiner, leader: Call) -> None:
+        calls = crew.claim(10, 100)
+        sizes.append(len(calls))
+        echo(crew, calls)
+
+    combiner = Combiner(RealRuntime(), work)
+    assert combiner.call("big", size_bytes=1000).answer == ["big"]
+    assert sizes == [1]
+
+
+def wait_for_pending(combiner: Combiner, count: int) -> None:
+    """Until `count` calls are queued up; a private look, for want of a signal that production needs."""
+    for _ in range(10_000):
+        with combiner._lock:
+            if len(combiner._pending) >= count:
+                return
+        RealRuntime.sleep(0.001)
+    raise AssertionError("the calls never queued up")
