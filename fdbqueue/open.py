@@ -23,7 +23,7 @@ def open(url: str | None = None, *, runtime: Runtime | None = None) -> Database:
     Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse
     or StorageFormat for a directory.
     """
-    url = _url_from_environment() if url is None else url
+    url = url_from_environment() if url is None else url
     scheme, colon, rest = url.partition(":")
     runtime = runtime or RealRuntime()
     if colon and scheme == "fdb":
@@ -37,7 +37,7 @@ def open(url: str | None = None, *, runtime: Runtime | None = None) -> Database:
     raise UnknownUrl(url=url)
 
 
-def _url_from_environment() -> str:
+def url_from_environment() -> str:
     url = os.environ.get("FDBQUEUE_URL")
     if url:
         return url

@@ -226,6 +226,15 @@ class Line:
                 self._clear_results(tr, entry)
             tr.clear(self.keys.due_key(entry))
 
+    def leave_results(
+        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], call: bytes
+    ) -> None:
+        """Lay `deliveries` ready for the owner of `ticket`, until the deadline in `call`."""
+        for delivery in deliveries:
+            tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
+        tr.set(self.keys.call(ticket.rid), call)
+        tr.set(self.keys.due_key(Due(deadline_of(call), ticket.rid)), b"")
+
     def clear_results(self, tr: Transaction) -> None:
         """Forget everything that lies ready. Blind: their owners, if alive, register again."""
         for column in (self.keys.due, self.keys.all_calls, self.keys.all_results):
@@ -328,7 +337,7 @@ class Line:
             if ticket == mine:
                 own = deliveries
             else:
-                self._leave_results(tr, ticket, deliveries, call_value(now_us + DEADLINE_US, len(pairs)))
+                self.leave_results(tr, ticket, deliveries, call_value(now_us + DEADLINE_US, len(pairs)))
         return Turn(
             Outcome.SERVED if own else Outcome.AGAIN,
             self.source.collect(tr, own),
@@ -342,14 +351,6 @@ class Line:
             tr.add_read_conflict_key(self.keys.request(ticket))
         for _, offers in pairs:
             self.source.claim(tr, offers)
-
-    def _leave_results(
-        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], call: bytes
-    ) -> None:
-        for delivery in deliveries:
-            tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
-        tr.set(self.keys.call(ticket.rid), call)
-        tr.set(self.keys.due_key(Due(deadline_of(call), ticket.rid)), b"")
 
     def _leave(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
         # Serialisably, unlike in a look: one that is told while it leaves has to hand on.
