@@ -24,6 +24,7 @@ from fdbqueue.errors import (
     QueueExists,
     TooMuchForOneTransaction,
 )
+from fdbqueue.holding import Holder
 from fdbqueue.queue_calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.queue_keys import QueueKeys
 from fdbqueue.recipe import Guard, Recipe, unguarded
@@ -185,6 +186,10 @@ class Queue:
     def clear(self, tr: Any) -> None:
         """Remove every value. Clears the queue's ranges, blindly; conflicts with every taker."""
         run(tr, self._recipe.clear)
+
+    def holder(self, db: Any) -> Holder:
+        """Takes items in two steps, for a reader that can break in between (holding.py)."""
+        return Holder(as_database(db), self._root, self._recipe)
 
     def _encoded(self, value: Any) -> bytes:
         payload = self._codec.encode(value)

@@ -1,0 +1,19 @@
+"""The command line: `fdbqueue put`, `get`, `size`, `peek`, `clear`, `demo`."""
+
+import sys
+from collections.abc import Sequence
+
+EXIT_ENVIRONMENT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point; ends the process with an exit status (see fdbqueue.cli.exits)."""
+    try:
+        from fdbqueue.cli.commands import cli
+        from fdbqueue.cli.exits import run
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("click", "rich"):
+            raise
+        print("fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'", file=sys.stderr)
+        sys.exit(EXIT_ENVIRONMENT)
+    sys.exit(run(cli, arguments))

@@ -1,0 +1,3 @@
+from fdbqueue.cli import main
+
+main()

@@ -1,0 +1,97 @@
+"""How the command line ends: one line on standard error, and a status that a shell script can use.
+
+0    done
+1    nothing there, or refused (no such queue, a value too large, a `clear` without --yes)
+2    a mistake in the arguments or the input, or an environment that does not work
+130  interrupted (143 terminated, 129 hung up)
+141  the reader of our output went away
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import (
+    FdbQueueError,
+    InvalidArgument,
+    PayloadTooLarge,
+    QueueExists,
+    QueueKindMismatch,
+    QueueNotFound,
+    TooMuchForOneTransaction,
+)
+
+DONE, REFUSED, TROUBLE = 0, 1, 2
+_STDERR = 2
+REFUSALS = (QueueNotFound, QueueExists, QueueKindMismatch, PayloadTooLarge, TooMuchForOneTransaction)
+
+
+class Refused(click.ClickException):
+    """Nothing there, or not done, for a reason that the message gives."""
+
+    exit_code = REFUSED
+
+
+class Trouble(click.ClickException):
+    """The input or the environment is not as it has to be."""
+
+    exit_code = TROUBLE
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked this process to end."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+
+
+def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run `command` and return the process's exit status."""
+    _fill_standard_descriptors()
+    try:
+        if sys.stdout is None:
+            raise Trouble("standard output is closed")
+        result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else DONE
+    except click.ClickException as mistake:
+        return _say(mistake.format_message(), mistake.exit_code)
+    except (InvalidArgument, *REFUSALS) as refusal:
+        return _say(str(refusal), TROUBLE if isinstance(refusal, InvalidArgument) else REFUSED)
+    except BrokenPipeError:
+        _forget_stdout()
+        return 128 + signal.SIGPIPE
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
+    except (FdbQueueError, OSError) as failure:
+        return _say(str(failure), TROUBLE)
+    except engine_errors() as failure:
+        return _say(str(failure), TROUBLE)
+
+
+def say(message: str) -> None:
+    """One line on standard error, if there is one."""
+    if sys.stderr is not None:
+        print(f"fdbqueue: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def _say(message: str, status: int) -> int:
+    say(message)
+    return status
+
+
+def _forget_stdout() -> None:
+    # Or the interpreter would complain at exit that it cannot flush.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fill_standard_descriptors() -> None:
+    # With one of 0, 1, 2 closed, the first file that the engine opens would take its number, and what is
+    # meant for standard output or error would be written into the data.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)

@@ -1,0 +1,44 @@
+"""Standard output as something that says how much of it was written.
+
+A buffered stream would accept lines that never reach the reader. This writes straight to the descriptor,
+and only when there is room: a pipe that polls writable takes PIPE_BUF bytes without blocking.
+"""
+
+import os
+import select
+from collections.abc import Callable
+
+# A slow reader is waited for with empty hands: this long a held item waits for room before it goes back.
+_PATIENCE_MS = 200
+
+
+class LineWriter:
+    def __init__(self, descriptor: int, check: Callable[[], None]) -> None:
+        """`check` is called now and then by a line that waits for room in its middle; it may raise."""
+        self._descriptor = descriptor
+        self._check = check
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def wait(self) -> None:
+        """Until there is room. Raises BrokenPipeError if nobody reads any more."""
+        self._has_room(None)
+
+    def write(self, line: bytes) -> bool:
+        """Write the whole line; False if nothing was written because there is no room at present.
+
+        Raises BrokenPipeError, or any other OSError, for a line that was not, or not wholly, written.
+        """
+        if not self._has_room(_PATIENCE_MS):
+            return False
+        while line:
+            line = line[os.write(self._descriptor, line[: select.PIPE_BUF]) :]
+            while line and not self._has_room(_PATIENCE_MS):
+                self._check()
+        return True
+
+    def _has_room(self, timeout_ms: int | None) -> bool:
+        ready = self._poll.poll(timeout_ms)
+        if ready and ready[0][1] & (select.POLLERR | select.POLLHUP):
+            raise BrokenPipeError
+        return bool(ready)

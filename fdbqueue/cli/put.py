@@ -1,0 +1,111 @@
+"""`fdbqueue put`: values in batches of one transaction each, and how far it has come."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from fdbqueue import limits
+from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import LineReader, line_of
+from fdbqueue.database import Database
+from fdbqueue.queue import Queue
+
+REPORT_EVERY = 10_000
+
+
+class Report(Protocol):
+    """Who is told how far it has come; a context manager that says the total at its end."""
+
+    def __enter__(self) -> "Report": ...
+    def __exit__(self, *exc: object) -> None: ...
+    def advance(self, items: int, bytes_read: int) -> None: ...
+
+
+def put_values(database: Database, queue: Queue, values: Sequence[Any]) -> None:
+    """Put `values`, in order, as few transactions as they fit in."""
+    for batch in batches_of(values):
+        try:
+            queue.enqueue_many(database, batch)
+        except TypeError as reason:
+            raise Refused(str(reason)) from None
+
+
+def put_lines(database: Database, queue: Queue, lines: LineReader, report: Report, signals: Signals) -> None:
+    """Put the values of all lines; those of a batch are in before the report says so, whatever happens."""
+    with report:
+        for values in lines.batches():
+            with signals.deferred():
+                for batch in batches_of(values):
+                    put_values(database, queue, batch)
+                    report.advance(len(batch), lines.bytes_read)
+
+
+def batches_of(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Consecutive parts of `values` that one transaction may carry."""
+    start = size_bytes = 0
+    for end, value in enumerate(values):
+        size_bytes += (length := len(line_of(value)))
+        if end > start and (end - start == limits.BATCH_ITEMS_MAX or size_bytes > limits.BATCH_BYTES_MAX):
+            yield values[start:end]
+            start, size_bytes = end, length
+    if start < len(values):
+        yield values[start:]
+
+
+def report_on(stream: io.BufferedReader) -> Report:
+    """A bar on a terminal, plain lines elsewhere; both on standard error."""
+    console = Console(stderr=True)
+    return BarReport(console, _length_of(stream)) if console.is_terminal else PlainReport()
+
+
+class PlainReport:
+    def __init__(self) -> None:
+        self._items = 0
+
+    def __enter__(self) -> "PlainReport":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        say(f"{self._items} put")
+
+    def advance(self, items: int, bytes_read: int) -> None:  # noqa: ARG002  # a Report
+        before, self._items = self._items, self._items + items
+        if before // REPORT_EVERY != self._items // REPORT_EVERY:
+            say(f"{self._items} put so far")
+
+
+class BarReport(PlainReport):
+    def __init__(self, console: Console, bytes_total: int | None) -> None:
+        super().__init__()
+        self._progress = Progress(
+            TextColumn("{task.fields[items]:,} put"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=bytes_total, items=0)
+
+    def __enter__(self) -> "BarReport":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+        super().__exit__(*exc)
+
+    def advance(self, items: int, bytes_read: int) -> None:
+        self._items += items
+        self._progress.update(self._task, completed=bytes_read, items=self._items)
+
+
+def _length_of(stream: io.BufferedReader) -> int | None:
+    """How many bytes a regular file has; None for a pipe or a terminal, which do not say."""
+    status = os.fstat(stream.fileno())
+    return status.st_size or None

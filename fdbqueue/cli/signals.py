@@ -1,0 +1,51 @@
+"""Signals that end the program, held back while it has something in its hands."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from fdbqueue.cli.exits import Interrupted
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """While it is entered, an ending signal raises Interrupted: at once, or after a `deferred` block."""
+
+    def __init__(self) -> None:
+        self.arrived: int | None = None
+        self._deferring = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in ENDING:
+            # One that is ignored stays so: that is how nohup works.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._arrive)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Finish the block first; a second signal does not wait for it."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+        self.check()
+
+    def check(self) -> None:
+        """Raises Interrupted if a signal has arrived."""
+        if self.arrived is not None:
+            raise Interrupted(self.arrived)
+
+    def _arrive(self, number: int, _: FrameType | None) -> None:
+        first, self.arrived = self.arrived is None, number
+        if not (first and self._deferring):
+            raise Interrupted(number)

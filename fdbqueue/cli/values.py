@@ -1,0 +1,77 @@
+"""Between a text of the command line and a value of a queue."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.cli.exits import Trouble
+from fdbqueue.errors import PayloadTooLarge
+
+_JSON_BEGINS = ("{", "[", '"')
+READ_BYTES_MAX = 256 * 1024
+
+
+def value_of(text: str, as_text: bool = False) -> Any:
+    """The value that `text` stands for: JSON if it is JSON, else the text itself.
+
+    What begins like an object, a list or a quoted string and is not JSON is a mistake, not a text: raises
+    ValueError.
+    """
+    if as_text:
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as reason:
+        if text.lstrip().startswith(_JSON_BEGINS):
+            raise ValueError(f"{shortened(text)} is not JSON ({reason}); --text takes it as it is") from None
+        return text
+
+
+def line_of(value: Any) -> bytes:
+    """`value` as one line of JSON; bytes in it come out as base64."""
+    return msgspec.json.encode(value) + b"\n"
+
+
+def shortened(text: str, length_max: int = 60) -> str:
+    return repr(text if len(text) <= length_max else text[: length_max - 3] + "...")
+
+
+class LineReader:
+    """The values of a stream's lines, as they come in: what is there now is not kept waiting for more."""
+
+    def __init__(self, stream: io.BufferedReader, as_text: bool = False) -> None:
+        self._stream = stream
+        self._as_text = as_text
+        self._number = 0
+        self.bytes_read = 0
+
+    def batches(self) -> Iterator[list[Any]]:
+        """The values of whole lines, a read's worth at a time; empty lines are none.
+
+        Raises Trouble, after the values before it, for a line that is not UTF-8 or not what it looks like.
+        """
+        rest = b""
+        while chunk := self._stream.read1(READ_BYTES_MAX):
+            self.bytes_read += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from self._values(lines)
+            if len(rest) > limits.PAYLOAD_BYTES_MAX:
+                raise PayloadTooLarge(size_bytes=len(rest), limit_bytes=limits.PAYLOAD_BYTES_MAX)
+        if rest:
+            yield from self._values([rest])
+
+    def _values(self, lines: list[bytes]) -> Iterator[list[Any]]:
+        values: list[Any] = []
+        for line in lines:
+            self._number += 1
+            try:
+                text = line.decode().removesuffix("\r")
+                if text.strip():
+                    values.append(value_of(text, self._as_text))
+            except ValueError as reason:
+                yield values
+                raise Trouble(f"line {self._number}: {reason}") from None
+        yield values

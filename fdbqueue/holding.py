@@ -1,0 +1,87 @@
+"""Items that leave a queue once they have been shown, for a reader that can break in between.
+
+A line written to a pipe cannot be taken back, and a transaction that fails after the line was written would
+write it twice: two readers at one queue would meet that all the time. So a take is made of two transactions.
+The first moves items to where the waiting line keeps what it has handed to somebody (staging.py); nobody else
+gets them. The second removes those that were shown, and puts the rest back in their old places. If the holder
+dies in between, they come back on their own after limits.REQUEST_DEADLINE_S: a crash may show an item twice,
+and never loses one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.line_keys import Ticket, call_value
+from fdbqueue.receipts import run_once
+from fdbqueue.recipe import Recipe
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Future, Transaction
+from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, within
+
+
+class Holder:
+    """The first items of one queue, a few at a time: `hold`, show them, `settle`."""
+
+    def __init__(self, database: Database, root: RootKeys, recipe: Recipe) -> None:
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._recipe = recipe
+        self._ticket = Ticket(0, b"", 0)
+
+    def hold(self, count: int) -> list[Any]:
+        """The first values, up to `count` and limits.SERVE_MAX, kept from everybody else until `settle`."""
+        # Made outside the body: a retry after an unknown result holds under the same name.
+        rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        self._ticket = Ticket(0, rid, min(count, limits.SERVE_MAX))
+        return run_once(self._database, self._root, self._hold, wrote=bool)
+
+    def settle(self, shown: int) -> bool:
+        """Remove the first `shown` of the held items, put the others back.
+
+        False if it is too late: the holder took so long that all of them have gone back already.
+        """
+        turn = run_once(
+            self._database,
+            self._root,
+            lambda tr: self._recipe.line.look(tr, self._ticket, Look(self._now_us(), wanted=shown)),
+            wrote=lambda turn: turn.wrote,
+        )
+        return turn.outcome is not Outcome.GONE
+
+    def wait(self, timeout_s: float) -> None:
+        """Until there may be something to hold, or `timeout_s` has passed; now and then for nothing."""
+        watch = run(self._database, self._watch_if_empty)
+        if watch is not None:
+            self._runtime.wait_any([watch], min(timeout_s, limits.LOOK_EVERY_S))
+            watch.cancel()
+
+    def _hold(self, tr: Transaction) -> list[Any]:
+        line, now_us = self._recipe.line, self._now_us()
+        due = line.ask_due(tr)
+        offers = self._first(tr)
+        overdue = [] if offers else line.overdue(due, now_us)
+        if overdue:
+            line.return_overdue(tr, overdue)
+            offers = self._first(tr)
+        if not offers:
+            return []
+        values = self._recipe.first(tr.snapshot, len(offers))
+        self._recipe.claim(tr, offers[: len(values)])
+        deliveries = self._recipe.deliver(tr, offers[: len(values)], b"")
+        line.leave_results(tr, self._ticket, deliveries, call_value(now_us + DEADLINE_US, crowd=1))
+        return values
+
+    def _first(self, tr: Transaction) -> Sequence[Offer]:
+        check = self._recipe.guard(tr)
+        found = list(within(limits.SERVE_BYTES_MAX, self._recipe.available(tr, self._ticket.count)))
+        check()
+        return found
+
+    def _watch_if_empty(self, tr: Transaction) -> Future | None:
+        return None if self._recipe.any(tr) else tr.watch(self._recipe.doorbell)
+
+    def _now_us(self) -> int:
+        return round(self._runtime.now() * 1_000_000)
