@@ -14,7 +14,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Signals:
     """While it is entered, an ending signal raises Interrupted: at once, or after a `deferred` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, finally_deaf: bool = False) -> None:
+        """With `finally_deaf`, signals after the first are ignored: nothing interrupts the cleaning up."""
+        self._finally_deaf = finally_deaf
         self.arrived: int | None = None
         self._deferring = False
         self._before: dict[int, Any] = {}
@@ -47,5 +49,5 @@ class Signals:
 
     def _arrive(self, number: int, _: FrameType | None) -> None:
         first, self.arrived = self.arrived is None, number
-        if not (first and self._deferring):
+        if not (first and self._deferring) and (first or not self._finally_deaf):
             raise Interrupted(number)
