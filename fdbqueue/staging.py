@@ -60,6 +60,12 @@ class Source(Protocol):
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue still exists; the reply raises if it does not."""
 
+    def tidy(self, tr: Transaction) -> bool:
+        """Make available, a batch at a time, what has come due; whether anything was written."""
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, when something comes due on its own; the reply is in microseconds."""
+
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         """Ask, by snapshot, for the first available things; iterating waits."""
 
@@ -106,6 +112,7 @@ class Turn:
     duty: bool = False  # the line may have lost its head by this: hand over
     watches: Sequence[Future] = ()
     crowd: int = 0  # how many requests were served together
+    due_us: int | None = None  # when to look again although no watch fired
 
 
 @dataclass(frozen=True)
@@ -278,16 +285,22 @@ class Line:
     def _stay(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
         """Watches of this transaction, which wrote nothing: it saw what they wait to see changed."""
         watches = [tr.watch(self.keys.call(ticket.rid))]
-        if leads:
-            watches.append(tr.watch(self.source.doorbell))
-        return Turn(Outcome.WAIT, wrote=False, duty=leads, watches=watches)
+        if not leads:
+            return Turn(Outcome.WAIT, wrote=False, watches=watches)
+        due_us = self.source.ask_next_due(tr)()
+        watches.append(tr.watch(self.source.doorbell))
+        return Turn(Outcome.WAIT, wrote=False, duty=True, watches=watches, due_us=due_us)
 
     def _serve(self, tr: Transaction, mine: Ticket, how: Look, registered: bool) -> Turn | None:
         """What serving came to; None if there was nothing to do, and nothing was written."""
         requests = self.keys.requests
         asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
         offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
-        overdue = self.overdue(self.ask_due(tr), how.now_us)
+        due = self.ask_due(tr)
+        tidied = self.source.tidy(tr)
+        if tidied:
+            offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
+        overdue = self.overdue(due, how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
             return Turn(Outcome.AGAIN)
@@ -296,7 +309,7 @@ class Line:
         )
         pairs = self._pair(mine, live if registered else [*live, mine], offers, how)
         if not pairs and not dead:
-            return None
+            return Turn(Outcome.AGAIN) if tidied else None
         leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
         return self._act(tr, mine, pairs, leaving, how.now_us)
 
