@@ -209,6 +209,11 @@ class Line:
             tr.add_read_conflict_key(request.key)
             tr.set(self.keys.call(ticket.rid), SERVE)
 
+    def anyone_alive(self, tr: Transaction, requests: Range, now_us: int) -> bool:
+        """Whether one of `requests` has an owner who lives."""
+        known = [self.keys.ticket_of(request.key, request.value) for request in requests]
+        return bool(self._living(tr, known, now_us)[0])
+
     def ask_due(self, tr: Transaction) -> Range:
         """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
         due = self.keys.due
