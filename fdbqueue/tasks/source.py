@@ -64,7 +64,7 @@ class TaskSource:
             check()
         tidied = settle(change, due)
         for _ in range(_TIDY_ROUNDS_MAX):
-            offers = list(self.available(tr, count) if tidied else found)[:count]
+            offers = list(self.available(tr, count) if tidied else found)
             if offers or not tidied:
                 break
             tidied = tidy(change)
@@ -72,7 +72,7 @@ class TaskSource:
         if not offers:
             returned = self.line.overdue(overdue, change.now_us)
             self.line.return_overdue(tr, returned)
-            offers = list(self.available(tr, count))[:count] if returned else []
+            offers = list(self.available(tr, count)) if returned else []
         if not offers:
             tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
         return self._take(change, portion_of(offers, count), lease)
@@ -91,7 +91,7 @@ class TaskSource:
             check()
         tidied = settle(change, due)
         change.finish()
-        offers = list(self.available(tr, count) if tidied else found)[:count]
+        offers = list(self.available(tr, count) if tidied else found)
         if waiting and (self.line.keys.is_request(waiting[0].key) or not offers):
             look = Look(change.now_us, wanted=count)
             return _served(self.line.pass_by(tr, count, params_of(lease), look), tidied)
@@ -122,8 +122,8 @@ class TaskSource:
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         now_us = round(self._runtime.now() * 1_000_000)
-        # Some of the first may have expired, and nobody has swept yet.
-        found = self.shape.discipline.first(tr, limit + limits.DUE_BATCH)
+        # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
+        found = self.shape.discipline.first(tr, limit)
         return (_offer(record) for record in found if record.expires_us > now_us)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
