@@ -15,7 +15,7 @@ from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.selectors import Anchor, KeySelector, View
 
 if TYPE_CHECKING:
-    from fdbqueue.embedded.transaction import ReadTransaction
+    from fdbqueue.embedded.reading import ReadTransaction
 
 _BYTES_WANTED = {
     StreamingMode.want_all: 80_000,

@@ -14,18 +14,18 @@ from fdbqueue.embedded.commit import CommitRequest
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import DelayFuture, Future, PendingFuture
+from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
-    MUTATIONS,
     PERSISTENT,
-    StreamingMode,
     TransactionOptions,
     apply_transaction_option,
     options_for,
 )
-from fdbqueue.embedded.rangeread import FDBRange, bytes_wanted, read_batch, reply_future, selector_of
+from fdbqueue.embedded.rangeread import read_batch, reply_future
+from fdbqueue.embedded.reading import USER_END, ReadTransaction, SnapshotReads, answer, strinc
 from fdbqueue.embedded.selectors import Anchor, KeySelector, View
 from fdbqueue.embedded.store import Snapshot
-from fdbqueue.embedded.values import Key, PendingKey, Value, key_bytes, value_bytes
+from fdbqueue.embedded.values import Key, PendingKey, key_bytes, value_bytes
 from fdbqueue.embedded.versionstamp import split, stamp
 from fdbqueue.embedded.writes import MISSING, Pending, WriteBuffer, resolve
 from fdbqueue.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
@@ -33,104 +33,9 @@ from fdbqueue.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
-_USER_END = b"\xff"
 _SYSTEM_END = b"\xff\xff"
 # What FoundationDB counts beside the bytes of keys and values (sizes of its structures).
 _MUTATION_BYTES, _RANGE_BYTES = 40, 24
-
-
-def strinc(prefix: bytes) -> bytes:
-    """The first key after all that start with `prefix`. Raises ValueError when there is none."""
-    prefix = prefix.rstrip(b"\xff")
-    if not prefix:
-        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
-    return prefix[:-1] + bytes([prefix[-1] + 1])
-
-
-class ReadTransaction:
-    """The reading half, shared by a transaction and its snapshot."""
-
-    _tr: "Transaction"
-    _is_snapshot: bool
-
-    @property
-    def db(self) -> "Database":
-        return self._tr._database
-
-    def get_read_version(self) -> Future:
-        """A future of the version that all reads see."""
-        return _answer(self._tr._read_version)
-
-    def get(self, key: Any) -> Value:
-        """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
-        if key.__class__ is not bytes:
-            key = key_bytes(key)
-        try:
-            return Value(self._tr._read(key, self._is_snapshot))
-        except FDBError as error:
-            return Value(None, error)
-
-    def get_key(self, key_selector: KeySelector) -> Key:
-        """The key that a selector names; conflicts with what could change the answer."""
-        key = key_bytes(key_selector.key)
-        anchor = Anchor.of(key, key_selector.or_equal, key_selector.offset)
-        try:
-            return Key(self._tr._locate(key, anchor, self._is_snapshot))
-        except FDBError as error:
-            return Key(None, error)
-
-    def get_range(
-        self,
-        begin: Any,
-        end: Any,
-        limit: int = 0,
-        reverse: bool = False,
-        streaming_mode: int = StreamingMode.iterator,
-    ) -> FDBRange:
-        """The records from `begin` (None: the first) to before `end` (None: the last), keys or selectors."""
-        begin = selector_of(b"" if begin is None else begin)
-        end = selector_of(_USER_END if end is None else end)
-        return FDBRange(self, begin, end, limit, reverse, streaming_mode)
-
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
-        prefix = key_bytes(prefix)
-        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=key.step == -1)
-        return self.get(key)
-
-    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> Future:
-        """Bytes of the records in a range: counted here, sampled on a cluster."""
-        begin, end = key_bytes(begin_key), key_bytes(end_key)
-        return _answer(lambda: self._tr._range_bytes(begin, end))
-
-    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> Future:
-        """Keys that cut a range into chunks of about `chunk_size` bytes."""
-        if begin_key is None or end_key is None or chunk_size <= 0:
-            raise ValueError("Invalid begin key, end key or chunk size")
-        begin, end = key_bytes(begin_key), key_bytes(end_key)
-        return _answer(lambda: self._tr._split_points(begin, end, chunk_size))
-
-    def _get_range(
-        self, begin: KeySelector, end: KeySelector, limit: int, mode: int, iteration: int, reverse: bool
-    ) -> Future:
-        ends = [(key_bytes(s.key), s.or_equal, s.offset) for s in (begin, end)]
-        try:
-            target = bytes_wanted(mode, iteration, limit)
-            return self._tr._read_range(ends, limit, target, reverse, self._is_snapshot)
-        except FDBError as error:
-            return Future(None, error)
-
-
-class SnapshotReads(ReadTransaction):
-    """`tr.snapshot`: reads at the same version that conflict with nothing."""
-
-    _is_snapshot = True
-
-    def __init__(self, tr: "Transaction") -> None:
-        self._tr = tr
 
 
 class Transaction(ReadTransaction):
@@ -218,7 +123,7 @@ class Transaction(ReadTransaction):
 
     @property
     def _read_end(self) -> bytes:
-        return _SYSTEM_END if self._settings.read_system_keys else _USER_END
+        return _SYSTEM_END if self._settings.read_system_keys else USER_END
 
     def _open_snapshot(self) -> Snapshot:
         now_s = self._runtime.monotonic()
@@ -247,7 +152,7 @@ class Transaction(ReadTransaction):
     def _read(self, key: bytes, is_snapshot: bool) -> bytes | None:
         if self._guarded:
             self._check()
-        if key >= _USER_END and key >= self._read_end:
+        if key >= USER_END and key >= self._read_end:
             raise FDBError(2004)
         snapshot = self._open_snapshot()
         if len(key) > KEY_BYTES_MAX:
@@ -364,7 +269,7 @@ class Transaction(ReadTransaction):
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear every key from `begin` to before `end`; None is the first, the last."""
         begin = b"" if begin is None else self.get_key(begin) if isinstance(begin, KeySelector) else begin
-        end = _USER_END if end is None else self.get_key(end) if isinstance(end, KeySelector) else end
+        end = USER_END if end is None else self.get_key(end) if isinstance(end, KeySelector) else end
         begin, end = key_bytes(begin), key_bytes(end)
         conflicts = self._next_conflicts()
         if self._range_refused(begin, end):
@@ -383,7 +288,7 @@ class Transaction(ReadTransaction):
         try:
             if self._guarded:
                 self._check_writable()
-            if key >= _USER_END and key >= (_SYSTEM_END if self._settings.write_system_keys else _USER_END):
+            if key >= USER_END and key >= (_SYSTEM_END if self._settings.write_system_keys else USER_END):
                 raise FDBError(2004)
             if len(key) > KEY_BYTES_MAX:
                 raise FDBError(2102)
@@ -395,7 +300,7 @@ class Transaction(ReadTransaction):
         return True
 
     def _range_refused(self, begin: bytes, end: bytes) -> bool:
-        write_end = _SYSTEM_END if self._settings.write_system_keys else _USER_END
+        write_end = _SYSTEM_END if self._settings.write_system_keys else USER_END
         try:
             if self._guarded:
                 self._check_writable()
@@ -457,7 +362,7 @@ class Transaction(ReadTransaction):
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Make others that read in the range conflict, as if it had been written."""
-        end_of_writes = _SYSTEM_END if self._settings.write_system_keys else _USER_END
+        end_of_writes = _SYSTEM_END if self._settings.write_system_keys else USER_END
         self._conflict_range(begin, end, end_of_writes, self._buffer.conflicts.add_range)
 
     def add_write_conflict_key(self, key: Any) -> None:
@@ -587,7 +492,7 @@ class Transaction(ReadTransaction):
 
     def get_approximate_size(self) -> Future:
         """A future of the bytes that the commit would count so far."""
-        return _answer(self._approximate_size)
+        return answer(self._approximate_size)
 
     def _approximate_size(self) -> int:
         if self._guarded:
@@ -653,29 +558,6 @@ class Transaction(ReadTransaction):
     def cancel(self) -> None:
         """End it: whatever is asked of it from now on fails with 1025."""
         self._end(FDBError(1025))
-
-
-def _answer(compute: Callable[[], Any]) -> Future:
-    try:
-        return Future(compute())
-    except FDBError as error:
-        return Future(None, error)
-
-
-def _mutation(name: str, opcode: int) -> Callable[..., None]:
-    def operation(self: Any, key: Any, param: Any) -> None:
-        self._atomic_operation(opcode, key, param)
-
-    operation.__name__ = name
-    operation.__doc__ = f"The atomic operation {name}: see the binding's documentation."
-    return operation
-
-
-def add_mutations(owner: type) -> None:
-    """Give a class a method per atomic operation, and its bit_ alias, as the binding has."""
-    for name, opcode in MUTATIONS.items():
-        setattr(owner, name, _mutation(name, opcode))
-        setattr(owner, f"bit_{name}", _mutation(f"bit_{name}", opcode))
 
 
 add_mutations(Transaction)
