@@ -185,7 +185,7 @@ class Queue:
 
     def clear(self, tr: Any) -> None:
         """Remove every value. Clears the queue's ranges, blindly; conflicts with every taker."""
-        run(tr, self._recipe.clear)
+        run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
     def holder(self, db: Any) -> Holder:
         """Takes items in two steps, for a reader that can break in between (holding.py)."""

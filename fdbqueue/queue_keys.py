@@ -6,9 +6,12 @@ Queue S; an item's `suffix` is its packed (index, random), its identity wherever
     S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
     S[2]                         size    little-endian        size(); the doorbell that servers watch
     S[3, ...]                    line    see line_keys.py
+    S[4]                         floor   little-endian, grows     enqueue, by snapshot
 
 A stored payload is WHOLE + the payload, or SPLIT + (pieces, bytes in all). An item that is delivered to a
-request in the line moves there under its suffix; its pieces stay where they are.
+request in the line moves there under its suffix; its pieces stay where they are. The floor is above the
+index of every item that was delivered so: the index restarts when the queue has drained, and an item that
+comes back must find itself at the head and not behind those that came after it.
 """
 
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from typing import Any
 
 from fdb import tuple as layer
 
-ITEM, PIECE, SIZE, LINE = range(4)
+ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
 
@@ -39,6 +42,7 @@ class QueueKeys:
         self.items = slice(self._item_prefix + b"\x00", self._item_prefix + b"\xff")
         self.pieces = slice(self._piece_prefix + b"\x00", self._piece_prefix + b"\xff")
         self.size: bytes = layer.pack((SIZE,), prefix=prefix)
+        self.floor: bytes = layer.pack((FLOOR,), prefix=prefix)
         self.line: bytes = layer.pack((LINE,), prefix=prefix)
 
     def item(self, suffix: bytes) -> bytes:
@@ -49,6 +53,10 @@ class QueueKeys:
 
     def index_of(self, item_key: bytes) -> int:
         index: int = layer.unpack(item_key, prefix_len=len(self._item_prefix))[0]
+        return index
+
+    def index_in(self, suffix: bytes) -> int:
+        index: int = layer.unpack(suffix)[0]
         return index
 
     def piece(self, suffix: bytes, number: int) -> bytes:

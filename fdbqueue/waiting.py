@@ -4,7 +4,7 @@ Each step is a transaction of its own (staging.py); this is the loop around them
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from fdbqueue import limits
@@ -70,15 +70,16 @@ class Place:
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
-        attempts = 0
+        tried: Collection[bytes] = ()
 
         def body(tr: Transaction) -> Turn:
-            nonlocal attempts
-            attempts += 1
+            nonlocal tried
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
-            look = Look(self._now_us(), serve, leave, renew, _skip(attempts), wanted)
-            return self._line.look(tr, self.ticket, look)
+            look = Look(self._now_us(), serve, leave, renew, tried, wanted)
+            turn = self._line.look(tr, self.ticket, look)
+            tried = turn.paired
+            return turn
 
         turn = run_once(
             self._database,
@@ -127,11 +128,6 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
         crew.deal((), to_all=to_all)
     else:
         crew.release()
-
-
-def _skip(attempts: int) -> int:
-    """How many items to leave to those who won the earlier attempts: 0, 1, 3, 7, ..."""
-    return min((1 << (attempts - 1)) - 1, limits.SERVE_MAX)
 
 
 class Hint:
