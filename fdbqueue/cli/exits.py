@@ -42,8 +42,8 @@ class Trouble(click.ClickException):
     exit_code = TROUBLE
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end."""
+class Interrupted(BaseException):
+    """A signal asked this process to end. No KeyboardInterrupt, which click would take for its own."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
@@ -65,8 +65,10 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return 128 + signal.SIGPIPE
-    except (KeyboardInterrupt, click.Abort) as interrupt:
-        return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
+    except Interrupted as interrupt:
+        return 128 + interrupt.signal_number
+    except (KeyboardInterrupt, click.Abort):
+        return 128 + signal.SIGINT
     except (FdbQueueError, OSError) as failure:
         return _say(str(failure), TROUBLE)
     except engine_errors() as failure:

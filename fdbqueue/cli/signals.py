@@ -49,5 +49,6 @@ class Signals:
 
     def _arrive(self, number: int, _: FrameType | None) -> None:
         first, self.arrived = self.arrived is None, number
-        if not (first and self._deferring) and (first or not self._finally_deaf):
+        ignored = self._deferring if first else self._finally_deaf
+        if not ignored:
             raise Interrupted(number)
