@@ -91,7 +91,10 @@ class Store:
     # -- opening and closing --------------------------------------------------------------------------
 
     def _open(self) -> Any:
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageInUse(path=self.path, reason=error.strerror) from None
         map_bytes = MAP_BYTES_FIRST
         while True:
             try:
