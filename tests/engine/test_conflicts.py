@@ -457,3 +457,13 @@ def test_on_error_after_a_conflict_starts_afresh(db, stored):
     assert tr[k("b")] == b"other"
     assert not tr[k("mine")].present()
     assert not conflicts(tr, k)
+
+
+def test_a_reverse_read_conflicts_for_what_its_end_selector_passed(db, stored, fdb_module):
+    """A read from the end that stops early still depends on the keys between its end's anchor and its end."""
+    k = stored
+    tr = begin(db)
+    end = fdb_module.KeySelector(k("c"), False, 3)
+    assert k.names(tr.get_range(k("a"), end, limit=1, reverse=True)) == "d"
+    db[k("c") + b"new"] = b"other"
+    assert conflicts(tr, k)
