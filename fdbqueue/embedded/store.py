@@ -6,6 +6,8 @@ child: hence the registry, and the fresh start after a fork.
 """
 
 import atexit
+import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -135,8 +137,9 @@ class Store:
 
     def reopen_after_fork(self) -> None:
         """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
-        _inherited.append(self.env)
-        _inherited.extend(s.txn for s in self._live_snapshots())
+        _keep_for_ever(self.env)
+        for snapshot in self._live_snapshots():
+            _keep_for_ever(snapshot.txn)
         for snapshot in self._live_snapshots():
             snapshot.expires_s = float("-inf")
         self._live = {}
@@ -227,7 +230,6 @@ class Store:
 
 # -- the registry: one Store per directory and process -------------------------------------------------
 
-_inherited: list[Any] = []  # a parent's handles, kept from being closed by their destructors
 _stores: dict[str, Store] = {}
 
 
@@ -258,9 +260,27 @@ def release(store: Store) -> None:
             store.close()
 
 
+def _keep_for_ever(handle: Any) -> None:
+    """Never let the destructor of a parent's handle run here: it would free the parent's reader slots.
+
+    A reference from a module is not enough, the interpreter drops those when it ends.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+
+def _know_own_handles_from_inherited_ones() -> None:
+    """Let py-lmdb open here what the parent has open: it remembers files, and takes its memory along."""
+    with contextlib.suppress(ImportError):  # releases before 3.0 remember nothing that is in the way
+        from lmdb import _envid
+
+        of_file, process_id = _envid.env_keys, os.getpid()
+        _envid.env_keys = lambda path, subdir: tuple((process_id, key) for key in of_file(path, subdir))
+
+
 def _after_fork_in_child() -> None:
     global _registry_lock
     _registry_lock = RealRuntime.lock()
+    _know_own_handles_from_inherited_ones()
     for store in _stores.values():
         store.reopen_after_fork()
 
