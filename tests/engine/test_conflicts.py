@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import INVERTED_RANGE, NOT_COMMITTED, begin, commit_code, error_code
+from tests.support import INVERTED_RANGE, NOT_COMMITTED, begin, commit_code
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_an_explicit_write_conflict_range_is_a_write(db, stored):
 
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_an_inverted_conflict_range_is_refused_at_once(db, fdb_module, k, kind):
-    """Unlike a bad key, which waits for the next future, an inverted conflict range raises where it stands."""
+    """A bad key waits for the next future; an inverted conflict range raises where it stands."""
     tr = db.create_transaction()
     with pytest.raises(fdb_module.FDBError) as refused:
         getattr(tr, f"add_{kind}_conflict_range")(k("b"), k("a"))

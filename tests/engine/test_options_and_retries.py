@@ -103,7 +103,7 @@ def test_a_timeout_ends_the_transaction(db, k):
     assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == TIMED_OUT
 
 
-def test_a_timeout_is_over_all_attempts(db, k):
+def test_a_timeout_is_over_all_attempts(db):
     """on_error does not start the clock again, nor forget the timeout."""
     tr = db.create_transaction()
     tr.options.set_timeout(100)
