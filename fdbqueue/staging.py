@@ -295,7 +295,9 @@ class Line:
         live, dead = self._living(
             tr, [self.keys.ticket_of(r.key, r.value) for r in asked.to_list()], how.now_us
         )
-        pairs = self._pair(mine, live if registered else [*live, mine], offers, how)
+        if not registered and len(live) + len(dead) < limits.SERVE_MAX:  # else there may be more before it
+            live.append(mine)
+        pairs = self._pair(mine, live, offers, how)
         if not pairs and not dead:
             return None
         leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
