@@ -266,6 +266,18 @@ def test_a_range_with_selectors_conflicts_for_their_resolution(db, fdb_module, s
     assert conflicts(tr, k) is expected
 
 
+def test_a_limited_reverse_range_conflicts_for_its_ends_resolution(db, fdb_module, stored):
+    """Where the end's offset was counted off is read, though the limit was reached before it."""
+    k = stored
+    selector = fdb_module.KeySelector
+    tr = begin(db)
+    end = selector.first_greater_or_equal(k("b\x00")) + 1
+    rows = tr.get_range(selector.first_greater_or_equal(k("b")), end, limit=1, reverse=True)
+    assert k.names(rows) == "c"
+    db[k("b\x00")] = b"other"
+    assert conflicts(tr, k)
+
+
 def test_an_explicit_read_conflict_key_is_a_read(db, stored):
     """add_read_conflict_key conflicts like a get, for that key alone."""
     k = stored

@@ -178,6 +178,7 @@ class Programs(RuleBasedStateMachine):
         code = commit_code(tr)
         if code == 0:
             assert plain.may_commit(), "committed in spite of a conflict"
+            assert not plain.written or plain.would_do_the_same_now(), "not serialisable"
             plain.commit()
         else:
             assert code == NOT_COMMITTED
