@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from fdbqueue.cli.signals import Interrupted, Signals
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     FdbQueueError,
@@ -42,22 +43,12 @@ class Trouble(click.ClickException):
     exit_code = TROUBLE
 
 
-class Interrupted(BaseException):
-    """A signal asked this process to end. No KeyboardInterrupt, which click would take for its own."""
-
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
-
-
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run `command` and return the process's exit status."""
     _fill_standard_descriptors()
     try:
-        if sys.stdout is None:
-            raise Trouble("standard output is closed")
-        result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else DONE
+        with Signals() as signals:
+            return _invoke(command, arguments, signals)
     except click.ClickException as mistake:
         return _say(mistake.format_message(), mistake.exit_code)
     except (InvalidArgument, *REFUSALS) as refusal:
@@ -67,12 +58,18 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except Interrupted as interrupt:
         return 128 + interrupt.signal_number
-    except (KeyboardInterrupt, click.Abort):
-        return 128 + signal.SIGINT
     except (FdbQueueError, OSError) as failure:
         return _say(str(failure), TROUBLE)
     except engine_errors() as failure:
         return _say(str(failure), TROUBLE)
+
+
+def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Signals) -> int:
+    if sys.stdout is None:
+        raise Trouble("standard output is closed")
+    result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False, obj=signals)
+    sys.stdout.flush()
+    return result if isinstance(result, int) else DONE
 
 
 def say(message: str) -> None:

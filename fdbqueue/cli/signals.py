@@ -6,9 +6,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fdbqueue.cli.exits import Interrupted
-
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal asked this process to end. No KeyboardInterrupt, which click would take for its own."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
 
 
 class Signals:
