@@ -30,19 +30,27 @@ from tests.engine.atomic import OPERATIONS
 from tests.engine.model import Mutation, Selector, after
 from tests.support import NOT_COMMITTED, commit_code
 
+
+class Long(bytes):
+    """Many bytes with a short name: programs are kept and reported by the repr of what they use."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes to {self[-1:]!r}>"
+
+
 SHORT = [b"a", b"a\x00", b"b", b"ba", b"c", b"d", b"e"]
 STEM = b"c" + b"x" * 480
 # 503/504 and 511/512 bytes are where a long key's storage changes; what they share must not confuse it.
 LONG = [
-    STEM + b"y" * (size - len(STEM) - 1) + tail
+    Long(STEM + b"y" * (size - len(STEM) - 1) + tail)
     for size in (502, 503, 504, 505, 511, 512, 600)
     for tail in (b"a", b"b")
-] + [STEM + b"y" * (9_900 - len(STEM)), STEM + b"y" * (9_900 - len(STEM)) + b"z"]
+] + [Long(STEM + b"y" * (9_900 - len(STEM))), Long(STEM + b"y" * (9_900 - len(STEM)) + b"z")]
 MAX_OFFSET = 4
 GUARDS = 3 * MAX_OFFSET
 
 keys = st.one_of(st.sampled_from(SHORT), st.sampled_from(SHORT), st.sampled_from(LONG))
-values = st.sampled_from([b"", b"\x01", b"\x02\x01", b"abc", b"\xff\xff", b"v" * 5_000])
+values = st.sampled_from([b"", b"\x01", b"\x02\x01", b"abc", b"\xff\xff", Long(b"v" * 5_000)])
 operands = st.sampled_from([b"", b"\x01", b"\xff", b"\x01\x02", b"abc"])
 selectors = st.builds(Selector, keys, st.booleans(), st.integers(-MAX_OFFSET + 1, MAX_OFFSET))
 ends = st.one_of(
