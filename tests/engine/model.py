@@ -169,19 +169,25 @@ class Transaction:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def write(self, mutation: Mutation) -> None:
+    def write(self, mutation: Mutation, silent: bool = False) -> None:
+        """Apply a mutation; a silent one is no conflict to anybody's read."""
         if mutation.begin < mutation.end:
             self.mutations.append(mutation)
-            self.written.append((mutation.begin, mutation.end))
             self.steps.append(Step("write", (mutation,)))
+            if not silent:
+                self.written.append((mutation.begin, mutation.end))
 
     # -- the commit ------------------------------------------------------------------------------------
 
+    @property
+    def writes(self) -> bool:
+        return bool(self.mutations or self.written)
+
     def may_commit(self) -> bool:
-        return not (self.written and self.database.conflict(self.reads, self.version))
+        return not (self.writes and self.database.conflict(self.reads, self.version))
 
     def may_fail(self) -> bool:
-        return bool(self.written) and self.database.conflict(self.reads + self.maybe_reads, self.version)
+        return self.writes and self.database.conflict(self.reads + self.maybe_reads, self.version)
 
     def would_do_the_same_now(self) -> bool:
         """What serialisable means: run alone, at the moment of the commit, every read answers the same."""
@@ -193,7 +199,7 @@ class Transaction:
         return True
 
     def commit(self) -> None:
-        if self.written:
+        if self.writes:
             latest = dict(self.database.latest)
             for mutation in self.mutations:
                 mutation.apply(latest)
