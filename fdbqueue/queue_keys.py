@@ -26,9 +26,8 @@ WHOLE, SPLIT = b"\x00", b"\x01"
 
 @dataclass(frozen=True)
 class Stored:
-    """The value of an item's key: the payload itself, or how many pieces hold how many bytes of it."""
+    """What the value of an item's key says of its payload: the bytes, and the pieces beside it."""
 
-    payload: bytes
     pieces: int
     size_bytes: int
 
@@ -84,6 +83,6 @@ def split(pieces: int, size_bytes: int) -> bytes:
 
 def stored(value: bytes) -> Stored:
     if value[:1] == WHOLE:
-        return Stored(value[1:], 0, len(value) - 1)
+        return Stored(0, len(value) - 1)
     pieces, size_bytes = layer.unpack(value, prefix_len=1)
-    return Stored(b"", pieces, size_bytes)
+    return Stored(pieces, size_bytes)

@@ -94,15 +94,16 @@ class Place:
 
     def _sleep(self, watches: Sequence[Future], leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""
-        now = self._runtime.monotonic()
-        if leader.until is None:
-            patience = self._jittered(limits.SERVE_PATIENCE_S)
-        else:
-            patience = min(self._jittered(limits.LOOK_EVERY_S), leader.until - now, self._renew_at - now)
-        woken = self._runtime.wait_any(watches, max(0.0, patience))
+        woken = self._runtime.wait_any(watches, max(0.0, self._patience(leader)))
         for watch in watches:
             watch.cancel()
         return woken
+
+    def _patience(self, leader: Call) -> float:
+        if leader.until is None:
+            return self._jittered(limits.SERVE_PATIENCE_S)
+        next_event = min(leader.until, self._renew_at) - self._runtime.monotonic()
+        return min(next_event, self._jittered(limits.LOOK_EVERY_S))
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)

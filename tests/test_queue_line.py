@@ -1,5 +1,6 @@
 """The waiting line: who serves, what becomes of the dead, and that no wake-up and no item is lost."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
+from fdbqueue.errors import DatabaseClosed
 from fdbqueue.line_keys import SERVE, Ticket
 from fdbqueue.queue_keys import QueueKeys
 from fdbqueue.recipe import Recipe
@@ -352,6 +354,29 @@ def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -
     steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue_many(db, ["theirs", "mine"])
     assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
+
+
+def test_waiting_may_be_for_ever(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    with in_threads(2, lambda _: queue.dequeue(db, timeout=math.inf)) as answers:
+        db.runtime.sleep(0.1)
+        queue.enqueue_many(db, [1, 2])
+    assert sorted(answers) == [1, 2]
+
+
+def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
+    queue, client = Queue(space[0], root=space[1]), apart(db)
+
+    def wait(_: int) -> Any:
+        try:
+            return queue.dequeue(client, timeout=PATIENCE_S)
+        except DatabaseClosed:
+            return "closed"
+
+    with in_threads(3, wait) as answers:
+        db.runtime.sleep(0.1)
+        client.close()
+    assert answers == ["closed"] * 3
 
 
 def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) -> None:

@@ -11,6 +11,7 @@ from fdbqueue import Database, Queue, limits
 from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import RealRuntime
 from tests.queue_support import FaultyEngine, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock
 
@@ -129,6 +130,17 @@ def test_sweeping_clears_slots_that_are_a_day_old_and_no_others(db: Database, sp
 def test_a_receipt_is_stale_after_a_day() -> None:
     assert is_stale(ATTEMPT.pack(0, 1), 10**15)
     assert not is_stale(ATTEMPT.pack(10**15, 1), 10**15)
+
+
+def test_a_forked_process_has_slots_of_its_own(
+    db: Database, fdb_module: ModuleType, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = faulty(db, fdb_module.FDBError, RealRuntime())
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue(client, "parent")
+    monkeypatch.setattr(client.runtime, "process_id", lambda: 1)
+    queue.enqueue(client, "child")
+    assert len(receipts(db, RootKeys(space[1]))) == 2
 
 
 def test_an_error_of_the_body_is_the_callers_and_nothing_is_written(db: Database, space: Subspace) -> None:
