@@ -278,6 +278,40 @@ def test_a_limited_reverse_range_conflicts_for_its_ends_resolution(db, fdb_modul
     assert conflicts(tr, k)
 
 
+@pytest.mark.parametrize(
+    ("begin_at", "end_at", "reverse", "found", "changed"),
+    [
+        (("first_greater_or_equal", "b", 1), ("first_greater_or_equal", "f", 0), True, "e", "bb"),
+        (("first_greater_or_equal", "b", 0), ("last_less_than", "f", 0), False, "b", "d"),
+        (("last_less_than", "d", 0), ("first_greater_or_equal", "g", 0), False, "c", "cc"),
+    ],
+)
+def test_a_limit_does_not_forget_how_the_ends_were_found(
+    db, fdb_module, stored, begin_at, end_at, reverse, found, changed
+):
+    """What decides where a range begins and ends was read, even beyond the last row of a limited read."""
+    k = stored
+    first, last = (
+        getattr(fdb_module.KeySelector, name)(k(key)) + offset for name, key, offset in (begin_at, end_at)
+    )
+    tr = begin(db)
+    assert k.names(tr.get_range(first, last, limit=1, reverse=reverse)) == found
+    db[k(changed)] = b"other"
+    assert conflicts(tr, k)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [("a", "c", False), ("e", "g", False), ("a", "c\x00", True)]
+)
+def test_ranges_that_only_touch_do_not_conflict(db, stored, first, last, expected):
+    """A range read ends before its end, and so does a cleared range."""
+    k = stored
+    tr = begin(db)
+    tr.get_range(k("c"), k("e")).to_list()
+    db.clear_range(k(first), k(last))
+    assert conflicts(tr, k) is expected
+
+
 def test_an_explicit_read_conflict_key_is_a_read(db, stored):
     """add_read_conflict_key conflicts like a get, for that key alone."""
     k = stored
