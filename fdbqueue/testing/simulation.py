@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
+from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
@@ -106,6 +107,7 @@ class Simulation:
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
         self._afterwards: list[tuple[Callable[[Client], None], str]] = []
+        self._limits: dict[str, int] = {}  # as they were
         self._store = self._open_store()
 
     def _open_store(self) -> Store:
@@ -119,6 +121,12 @@ class Simulation:
     def _runtime(self, host: Host, skew_s: float = 0.0) -> SimulatedRuntime:
         random = Random(f"{self.seed} runtime {host.name}")
         return SimulatedRuntime(self.scheduler, host, random, 1000 + len(self._machines), skew_s)
+
+    def limit(self, **values: int) -> None:
+        """Set names of `fdbqueue.limits` for this run: small bounds are reached by small scenarios."""
+        for name, value in values.items():
+            self._limits.setdefault(name, getattr(limits, name))
+            setattr(limits, name, value)
 
     def client(self, function: Callable[[Client], None], name: str) -> None:
         """Add a process that runs `function` and then closes its database. Names must differ."""
@@ -137,9 +145,11 @@ class Simulation:
         client = Client(machine, database, self.trace, self._pace)
 
         def main() -> None:
-            function(client)
-            database.close()
-            machine.finished = True
+            try:
+                function(client)
+                database.close()
+            finally:
+                machine.finished = True
 
         self.scheduler.spawn(runtime.host, main, name)
 
@@ -148,7 +158,8 @@ class Simulation:
         collecting = gc.isenabled()
         gc.disable()  # a collection may cancel what nobody refers to, at a moment that no seed decides
         try:
-            violations = [*self._run_clients(), *self._failures()]
+            stuck = self._run_clients()
+            violations = [*self._failures(), *stuck]
             if not violations:
                 violations = self._judge(checkers)
             self.trace.virtual_s = self.scheduler.now
@@ -180,6 +191,7 @@ class Simulation:
         return [sentence for checker in checkers for sentence in checker(self.trace, database)]
 
     def _close(self) -> None:
+        self.limit(**self._limits)
         self.scheduler.unwind()
         for machine in self._machines:
             for watch in machine.watches:

@@ -31,7 +31,7 @@ class Workload:
     never: tuple[str, ...] = ()
 
 
-_MODULES = ("bank", "batches", "clearing", "named", "order", "pipeline", "recipe", "waits")
+_MODULES = ("bank", "batches", "clearing", "crowd", "named", "order", "pipeline", "recipe", "waits")
 _workloads: dict[str, Workload] = {}
 
 

@@ -8,21 +8,24 @@ from fdbqueue.queue import Queue
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import audit, checks, dequeue, drain, either, enqueue
+from fdbqueue.testing.workloads.common import audit, checks, cramped, dequeue, drain, either, enqueue
 
 NAME = "batches"
-LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 10_000)
 
 
 @workload(clients=2, steps=4)
 def batches(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+
+    large = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 10)
+
     def produce(client: Client) -> None:
         q = either(client, NAME)
         for step in range(size.steps):
             count = client.random.choice((1, 2, 5, 9))
             values = [f"{client.name}.{step}.{number}" for number in range(count)]
             if client.random.random() < 0.1:
-                values.append(f"{client.name}.{step}.{LARGE}")
+                values.append(f"{client.name}.{step}.{large}")
             enqueue(client, q, NAME, values)
             client.pause(0.05)
 
@@ -49,7 +52,7 @@ def batches(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.client(mixed, "both")
     simulation.afterwards(drain(NAME), "survivor")
     steady = not {"die", "stall"} & set(simulation.faults.active)
-    return [*checks(NAME), *([order(NAME, 60)] if steady else [])]
+    return [*checks(NAME), *([order(NAME, 60), order(NAME, consumer="survivor")] if steady else [])]
 
 
 def dequeue_many(client: Client, q: Queue, count: int) -> list[Any]:

@@ -4,13 +4,25 @@ from collections.abc import Sequence
 
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import audit, checks, dequeue, drain, either, enqueue, queue, values_of
+from fdbqueue.testing.workloads.common import (
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    either,
+    enqueue,
+    queue,
+    values_of,
+)
 
 NAME = "clearing"
 
 
 @workload(clients=2, steps=5)
 def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+
     def produce(client: Client) -> None:
         q = either(client, NAME)
         for value in values_of(client, size.steps):

@@ -16,13 +16,9 @@ from fdbqueue.testing.checkers import (
     no_key_left_behind,
     total_queue,
 )
-from fdbqueue.testing.simulation import Checker, Client
+from fdbqueue.testing.simulation import Checker, Client, Simulation
 
 SPACE = Subspace(("simulated",))
-
-# What small items may cost: a serving reads the line and the head of the queue, and writes each pair.
-KEYS_READ_MAX = 8 * limits.SERVE_MAX
-KEYS_WRITTEN_MAX = 8 * limits.SERVE_MAX
 
 # After this long whatever the dead held is overdue, on the most skewed clock too.
 _QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
@@ -58,12 +54,24 @@ def dequeue(client: Client, q: Queue, name: str, timeout: float = 0) -> list[Any
 
 def audit(client: Client, q: Queue, name: str) -> None:
     """Count the values and compare with the counter, at one version."""
-    client.call(
-        name,
-        "audit",
-        None,
-        lambda: run(client.db, lambda tr: (q.size(tr), len(q.items(tr, limits.BATCH_ITEMS_MAX)))),
-    )
+    items = QueueKeys(SPACE[name]).items
+
+    def body(tr: Any) -> tuple[int, int]:
+        return q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list())
+
+    client.call(name, "audit", None, lambda: run(client.db, body))
+
+
+def cramped(simulation: Simulation) -> None:
+    """In many runs, bounds so small that even a few clients reach them."""
+    random = simulation.random
+    if random.random() < 0.5:
+        simulation.limit(
+            SERVE_MAX=random.randint(1, 4),
+            RESULTS_RETURNED_MAX=random.randint(1, 3),
+            BATCH_ITEMS_MAX=12,
+            PAYLOAD_PIECE_BYTES_MAX=random.choice((8, limits.PAYLOAD_PIECE_BYTES_MAX)),
+        )
 
 
 def values_of(client: Client, steps: int) -> list[str]:
@@ -94,10 +102,17 @@ def checks(*names: str) -> list[Checker]:
     return [
         total_queue(*names),
         *(exact_statistics(name) for name in names),
-        bounded_transactions(KEYS_READ_MAX, KEYS_WRITTEN_MAX, limits.SERVE_BYTES_MAX * 4),
+        bounded(),
         *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
         no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
     ]
+
+
+def bounded(batches: bool = True) -> Checker:
+    """By the limits of this run: a look at the line, a batch in a few pieces each, what is overdue."""
+    served = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX * (limits.SERVE_MAX + 2)
+    keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
+    return bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX)
 
 
 def is_counter(name: str) -> Callable[[bytes, bytes], bool]:

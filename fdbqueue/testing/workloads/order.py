@@ -6,13 +6,14 @@ from fdbqueue.testing.checkers import never_nothing
 from fdbqueue.testing.checkers import order as in_order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import checks, dequeue, drain, enqueue, queue, values_of
+from fdbqueue.testing.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
 
 NAME = "order"
 
 
 @workload(clients=3, steps=5, never=("die", "stall"))
 def order(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
     q = queue(NAME)
 
     def produce(client: Client) -> None:

@@ -6,13 +6,24 @@ from typing import Any
 from fdbqueue.database import run
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import audit, checks, dequeue, drain, either, enqueue, queue, values_of
+from fdbqueue.testing.workloads.common import (
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    either,
+    enqueue,
+    queue,
+    values_of,
+)
 
 FIRST, SECOND = "orders", "emails"
 
 
 @workload(clients=2, steps=5)
 def pipeline(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
     first, second = queue(FIRST), queue(SECOND)
 
     def produce(client: Client) -> None:

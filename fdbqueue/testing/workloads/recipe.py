@@ -5,13 +5,24 @@ from collections.abc import Sequence
 from fdbqueue.testing.checkers import never_nothing, order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import audit, checks, dequeue, drain, either, enqueue, values_of
+from fdbqueue.testing.workloads.common import (
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    either,
+    enqueue,
+    values_of,
+)
 
 NAME = "recipe"
 
 
 @workload(clients=3, steps=4)
 def recipe(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+
     def produce(client: Client) -> None:
         q = either(client, NAME)
         for value in values_of(client, size.steps):
@@ -41,4 +52,5 @@ def recipe(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.client(watch_the_count, "auditor")
     simulation.afterwards(drain(NAME), "survivor")
     steady = not {"die", "stall"} & set(simulation.faults.active)
-    return [*checks(NAME), *([never_nothing(NAME), order(NAME, 4 * size.clients)] if steady else [])]
+    more = [never_nothing(NAME), order(NAME, 4 * size.clients), order(NAME, consumer="survivor")]
+    return [*checks(NAME), *(more if steady else [])]
