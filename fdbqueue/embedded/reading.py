@@ -11,8 +11,8 @@ from fdbqueue.embedded.selectors import Anchor, KeySelector
 from fdbqueue.embedded.values import Key, Value, key_bytes
 
 if TYPE_CHECKING:
+    from fdbqueue.embedded.attempt import Attempt
     from fdbqueue.embedded.database import Database
-    from fdbqueue.embedded.transaction import Transaction
 
 USER_END = b"\xff"
 
@@ -28,7 +28,7 @@ def strinc(prefix: bytes) -> bytes:
 class ReadTransaction:
     """The reading half, shared by a transaction and its snapshot."""
 
-    _tr: "Transaction"
+    _tr: "Attempt"
     _is_snapshot: bool
 
     @property
@@ -107,7 +107,7 @@ class SnapshotReads(ReadTransaction):
 
     _is_snapshot = True
 
-    def __init__(self, tr: "Transaction") -> None:
+    def __init__(self, tr: "Attempt") -> None:
         self._tr = tr
 
 
