@@ -6,9 +6,9 @@ child: hence the registry, and the fresh start after a fork.
 """
 
 import atexit
-import contextlib
 import ctypes
 import errno
+import importlib
 import os
 import resource
 import shutil
@@ -269,12 +269,13 @@ def _keep_for_ever(handle: Any) -> None:
 
 
 def _know_own_handles_from_inherited_ones() -> None:
-    """Let py-lmdb open here what the parent has open: it remembers files, and takes its memory along."""
-    with contextlib.suppress(ImportError):  # releases before 3.0 remember nothing that is in the way
-        from lmdb import _envid
+    """Let py-lmdb open here what the parent has open: it remembers files, and takes its memory along.
 
-        of_file, process_id = _envid.env_keys, os.getpid()
-        _envid.env_keys = lambda path, subdir: tuple((process_id, key) for key in of_file(path, subdir))
+    It offers no way to forget, so this reaches into it: the reason why its major version is pinned.
+    """
+    envid: Any = importlib.import_module("lmdb._envid")
+    of_file, process_id = envid.env_keys, os.getpid()
+    envid.env_keys = lambda path, subdir: tuple((process_id, key) for key in of_file(path, subdir))
 
 
 def _after_fork_in_child() -> None:
