@@ -247,7 +247,7 @@ def plot(points: list[Point], path: Path) -> str:
             label = what.replace("-", ", ")
             axes[0][column].plot(counts, [point.per_second for point in line], marker="o", label=label)
             axes[1][column].plot(counts, [point.p99_ms for point in line], marker="o", label=label)
-        axes[0][column].set(title=layout, ylabel="operations per second", xscale="log")
+        axes[0][column].set(title=layout, ylabel="operations per second", xscale="log", yscale="log")
         axes[1][column].set(xlabel="clients", ylabel="p99 latency, ms", xscale="log", yscale="log")
         axes[1][column].set_xticks(counts, map(str, counts))
         axes[0][column].legend()
