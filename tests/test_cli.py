@@ -294,12 +294,13 @@ def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> Non
 
 def test_a_closed_pipe_takes_nothing(shell: Shell) -> None:
     shell.run("put", "q", "1", "2")
-    ours, theirs = os.pipe()
-    os.close(ours)
-    process = shell.start("get", "q", "-n", "2", stdout=theirs)
-    os.close(theirs)
-    assert process.communicate()[1] == ""
-    assert process.returncode == CLOSED_PIPE
+    for command in (["get", "q", "-n", "2"], ["peek", "q"], ["size", "q"]):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        process = shell.start(*command, stdout=theirs)
+        os.close(theirs)
+        assert process.communicate()[1] == ""
+        assert process.returncode == CLOSED_PIPE
     assert shell.get("q") == [1, 2]
 
 
@@ -416,6 +417,15 @@ def test_a_mistake_is_status_2_and_one_line(tmp_path: Path, arguments: list[str]
     status, out, err = Shell(f"embedded:{tmp_path}/data", [], tmp_path).run(*arguments)
     assert (status, out) == (2, "")
     assert err.startswith("fdbqueue: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["put", "q", b"\xff"], ["put", "q", "--text", b"\xff"], ["put", b"\xff", "1"]]
+)
+def test_arguments_that_are_no_text_are_a_mistake(tmp_path: Path, arguments: list[Any]) -> None:
+    status, _, err = Shell(f"embedded:{tmp_path}/data", [], tmp_path).run(*arguments)
+    assert status == 2
     assert err.count("\n") == 1
 
 

@@ -69,7 +69,8 @@ def put(
     """Put DATA into QUEUE, which the first put creates.
 
     What is JSON is put as that value, everything else as text: 42 is a number, hello a text. What begins
-    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped.
+    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped. Data that begins with a dash
+    comes after --.
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
@@ -94,33 +95,36 @@ def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -
     """Take items out of QUEUE and print them, one JSON value a line.
 
     An item leaves the queue once its line has been written: after Ctrl-C, or when the reader of a pipe
-    goes away, what was not printed is back in its old place; after a crash, within seconds.
+    goes away, what was not printed is back in its old place. After a crash it comes back within seconds,
+    and with it, perhaps, what was printed last.
     """
     with place.queue(queue) as (database, found):
-        out = LineWriter(sys.stdout.fileno(), signals.check)
-        if not get_lines(database, found.holder(database), out, signals, count, wait_s):
+        shown = get_lines(database, found.holder(database), _stdout(signals), signals, count, wait_s)
+        if not shown:
             raise Refused(f"{queue!r} is empty")
 
 
 @cli.command()
 @click.argument("queue")
 @in_a_place
-def peek(place: Place, queue: str) -> None:
+@click.pass_obj
+def peek(signals: Signals, place: Place, queue: str) -> None:
     """Print the first item of QUEUE, which stays."""
     with place.queue(queue) as (database, found):
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
-    click.echo(line_of(value), nl=False)
+    _stdout(signals).print(line_of(value))
 
 
 @cli.command()
 @click.argument("queue")
 @in_a_place
-def size(place: Place, queue: str) -> None:
+@click.pass_obj
+def size(signals: Signals, place: Place, queue: str) -> None:
     """Print the number of items in QUEUE."""
     with place.queue(queue) as (database, found):
-        click.echo(found.size(database))
+        _stdout(signals).print(line_of(found.size(database)))
 
 
 @cli.command()
@@ -149,6 +153,10 @@ def demo(context: click.Context, url: str | None) -> int:
     from fdbqueue.demo import main
 
     return main(url or context.meta[_OUTER_URL])
+
+
+def _stdout(signals: Signals) -> LineWriter:
+    return LineWriter(sys.stdout.fileno(), signals.check)
 
 
 def _values(data: tuple[str, ...], as_text: bool) -> list[Any]:

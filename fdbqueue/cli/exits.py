@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.signals import Interrupted, Signals
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
@@ -53,12 +54,11 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         return _say(mistake.format_message(), mistake.exit_code)
     except (InvalidArgument, *REFUSALS) as refusal:
         return _say(str(refusal), TROUBLE if isinstance(refusal, InvalidArgument) else REFUSED)
-    except BrokenPipeError:
-        _forget_stdout()
+    except ReaderGone:
         return 128 + signal.SIGPIPE
     except Interrupted as interrupt:
         return 128 + interrupt.signal_number
-    except (FdbQueueError, OSError) as failure:
+    except (FdbQueueError, OSError, UnicodeError) as failure:  # argv need not be UTF-8
         return _say(str(failure), TROUBLE)
     except engine_errors() as failure:
         return _say(str(failure), TROUBLE)
@@ -81,11 +81,6 @@ def say(message: str) -> None:
 def _say(message: str, status: int) -> int:
     say(message)
     return status
-
-
-def _forget_stdout() -> None:
-    # Or the interpreter would complain at exit that it cannot flush.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fill_standard_descriptors() -> None:
