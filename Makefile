@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+MINUTES ?= 1
 
-.PHONY: demo test slow check bench clean
+.PHONY: demo test slow check simulate bench clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -23,6 +24,9 @@ check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
+	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)
 
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.engine

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from itertools import accumulate, pairwise
 from typing import Any
 
+from fdbqueue import limits
 from fdbqueue.runtime import Event, Runtime
 
 
@@ -172,7 +173,8 @@ class Combiner:
     def _patience(self, mine: Call) -> float | None:
         if mine.until is None or mine.state is CallState.CLAIMED:
             return None
-        return max(0.0, mine.until - self._runtime.monotonic())
+        left = mine.until - self._runtime.monotonic()
+        return min(max(0.0, left), limits.PATIENCE_MAX_S)
 
     def _is_over(self, mine: Call) -> bool:
         return mine.until is not None and self._runtime.monotonic() >= mine.until

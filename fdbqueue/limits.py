@@ -44,6 +44,9 @@ STAGED_HINT_S = 0.5
 SERVE_PATIENCE_S = 0.05
 RESULTS_RETURNED_MAX = 10
 
+# Locks and events refuse to wait for as long as a caller may ask.
+PATIENCE_MAX_S = 3_600.0
+
 # Receipts: a slot this old belongs to a process that died without closing.
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100

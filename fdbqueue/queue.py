@@ -112,9 +112,10 @@ class Queue:
         """Add `value` at the end.
 
         Reads the last item by snapshot; writes the item and the size; conflicts with nothing. Given a
-        database: exactly once, in a transaction that calls of other threads may share. Given a transaction
-        whose loop retries after 1021, it may come twice. Raises TypeError for what the codec cannot carry
-        and PayloadTooLarge, before anything is written.
+        database: exactly once, in a transaction that calls of other threads may share; it also writes a
+        receipt, which tells a retry after an unknown result whether the first attempt had committed. Given a
+        transaction whose loop retries after 1021, it may come twice. Raises TypeError for what the codec
+        cannot carry and PayloadTooLarge, before anything is written.
         """
         self._append(tr, [self._encoded(value)])
 
@@ -130,9 +131,10 @@ class Queue:
         """Remove and return the first value; `default` if there is none.
 
         Given a transaction: reads the first item serialisably and clears it; conflicts with another taker of
-        the same item, and an answer of nothing with an enqueue. Given a database: exactly once; waits up to
-        `timeout` seconds for a value, in a fair line. Raises InvalidArgument for a negative timeout, or one
-        beside a transaction, which cannot wait; PayloadUnreadable if another codec wrote the value.
+        the same item, and an answer of nothing with an enqueue. Given a database: exactly once, by a receipt
+        as in `enqueue`; waits up to `timeout` seconds for a value, in a fair line. Raises InvalidArgument for
+        a negative timeout, or one beside a transaction, which cannot wait; PayloadUnreadable if another codec
+        wrote the value.
         """
         checked_timeout(timeout, tr)
         if is_transaction(tr):
@@ -185,7 +187,7 @@ class Queue:
 
     def clear(self, tr: Any) -> None:
         """Remove every value. Clears the queue's ranges, blindly; conflicts with every taker."""
-        run(tr, self._recipe.clear)
+        run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
     def holder(self, db: Any) -> Holder:
         """Takes items in two steps, for a reader that can break in between (holding.py)."""

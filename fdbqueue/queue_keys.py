@@ -6,9 +6,12 @@ Queue S; an item's `suffix` is its packed (index, random), its identity wherever
     S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
     S[2]                         size    little-endian        size(); the doorbell that servers watch
     S[3, ...]                    line    see line_keys.py
+    S[4]                         floor   little-endian, grows     enqueue, by snapshot
 
 A stored payload is WHOLE + the payload, or SPLIT + (pieces, bytes in all). An item that is delivered to a
-request in the line moves there under its suffix; its pieces stay where they are.
+request in the line moves there under its suffix; its pieces stay where they are. The floor is above the
+index of every item that was delivered so: the index restarts when the queue has drained, and an item that
+comes back must find itself at the head and not behind those that came after it.
 """
 
 from dataclasses import dataclass
@@ -16,16 +19,15 @@ from typing import Any
 
 from fdb import tuple as layer
 
-ITEM, PIECE, SIZE, LINE = range(4)
+ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The value of an item's key: the payload itself, or how many pieces hold how many bytes of it."""
+    """What the value of an item's key says of its payload: the bytes, and the pieces beside it."""
 
-    payload: bytes
     pieces: int
     size_bytes: int
 
@@ -39,6 +41,7 @@ class QueueKeys:
         self.items = slice(self._item_prefix + b"\x00", self._item_prefix + b"\xff")
         self.pieces = slice(self._piece_prefix + b"\x00", self._piece_prefix + b"\xff")
         self.size: bytes = layer.pack((SIZE,), prefix=prefix)
+        self.floor: bytes = layer.pack((FLOOR,), prefix=prefix)
         self.line: bytes = layer.pack((LINE,), prefix=prefix)
 
     def item(self, suffix: bytes) -> bytes:
@@ -49,6 +52,10 @@ class QueueKeys:
 
     def index_of(self, item_key: bytes) -> int:
         index: int = layer.unpack(item_key, prefix_len=len(self._item_prefix))[0]
+        return index
+
+    def index_in(self, suffix: bytes) -> int:
+        index: int = layer.unpack(suffix)[0]
         return index
 
     def piece(self, suffix: bytes, number: int) -> bytes:
@@ -76,6 +83,6 @@ def split(pieces: int, size_bytes: int) -> bytes:
 
 def stored(value: bytes) -> Stored:
     if value[:1] == WHOLE:
-        return Stored(value[1:], 0, len(value) - 1)
+        return Stored(0, len(value) - 1)
     pieces, size_bytes = layer.unpack(value, prefix_len=1)
-    return Stored(b"", pieces, size_bytes)
+    return Stored(pieces, size_bytes)

@@ -16,7 +16,7 @@ from fdbqueue import limits
 from fdbqueue.codec import Codec
 from fdbqueue.line_keys import LineKeys
 from fdbqueue.queue_keys import WHOLE, QueueKeys, split, stored, suffix, whole
-from fdbqueue.seam import KeyValue, Range, Transaction
+from fdbqueue.seam import KeyValue, Range, Transaction, Value
 from fdbqueue.staging import Delivery, Line, Look, Offer, Turn
 
 COUNTER = struct.Struct("<q")
@@ -55,13 +55,14 @@ class Recipe:
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end, in order.
 
-        Reads the last item by snapshot; writes the items and the size; conflicts with nothing.
+        Reads the last item and the floor by snapshot; writes the items and the size; conflicts with nothing.
         """
         check = self.guard(tr)
-        items = self.keys.items
-        last = tr.snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
+        items, snapshot = self.keys.items, tr.snapshot
+        floor = snapshot.get(self.keys.floor)
+        last = snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
         check()
-        first = self.keys.index_of(last[0].key) + 1 if last else 0
+        first = max(self.keys.index_of(last[0].key) + 1 if last else 0, _counter(floor))
         for index, payload in enumerate(payloads, first):
             self._store(tr, suffix(index, random), payload)
         self._add_size(tr, len(payloads))
@@ -118,7 +119,7 @@ class Recipe:
         check = self.guard(tr)
         counter = tr.snapshot.get(self.keys.size)
         check()
-        return COUNTER.unpack(counter.value)[0] if counter.present() else 0
+        return _counter(counter)
 
     def clear(self, tr: Transaction) -> None:
         """Remove every item, delivered ones too. Blind; aborts whoever takes an item meanwhile."""
@@ -148,6 +149,7 @@ class Recipe:
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
         for offer in offers:
             tr.clear(self.keys.item(offer.id))
+        tr.max(self.keys.floor, COUNTER.pack(max(self.keys.index_in(offer.id) for offer in offers) + 1))
         self._add_size(tr, -len(offers))
         return [Delivery(offer.id, offer.value) for offer in offers]
 
@@ -218,6 +220,11 @@ def _taken(served: Turn) -> Taken:
 def pieces_of(payload: bytes) -> Iterator[bytes]:
     step = limits.PAYLOAD_PIECE_BYTES_MAX
     return (payload[start : start + step] for start in range(0, len(payload), step))
+
+
+def _counter(counter: Value) -> int:
+    value = counter.value
+    return 0 if value is None else COUNTER.unpack(value)[0]
 
 
 def _joined(pieces: Range) -> bytes:

@@ -11,7 +11,7 @@ pairs *before* it touches them. (Servers that saw different requests would other
 and FoundationDB drops a read conflict on a key that the transaction has already written.)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
@@ -98,7 +98,7 @@ class Look:
     serve: bool = False  # pair what there is, although somebody else may be serving
     leave: bool = False  # withdraw if there is nothing
     renew: bool = False
-    skip: int = 0  # items lost to others in earlier attempts
+    tried: Collection[bytes] = ()  # the items that this call's last attempt paired, in vain
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
 
 
@@ -111,6 +111,7 @@ class Turn:
     wrote: bool = True
     duty: bool = False  # the line may have lost its head by this: hand over
     watches: Sequence[Future] = ()
+    paired: Collection[bytes] = ()
     crowd: int = 0  # how many requests were served together
     due_us: int | None = None  # when to look again although no watch fired
 
@@ -300,11 +301,11 @@ class Line:
         """What serving came to; None if there was nothing to do, and nothing was written."""
         requests = self.keys.requests
         asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
-        offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
+        offers = self.source.available(tr, 2 * limits.SERVE_MAX)
         due = self.ask_due(tr)
         tidied = self.source.tidy(tr)
         if tidied:
-            offers = self.source.available(tr, limits.SERVE_MAX + how.skip)
+            offers = self.source.available(tr, 2 * limits.SERVE_MAX)
         overdue = self.overdue(due, how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
@@ -312,7 +313,9 @@ class Line:
         live, dead = self._living(
             tr, [self.keys.ticket_of(r.key, r.value) for r in asked.to_list()], how.now_us
         )
-        pairs = self._pair(mine, live if registered else [*live, mine], offers, how)
+        if not registered and len(live) + len(dead) < limits.SERVE_MAX:  # else there may be more before it
+            live.append(mine)
+        pairs = self._pair(mine, live, offers, how)
         if not pairs and not dead:
             return Turn(Outcome.AGAIN) if tidied else None
         leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
@@ -333,9 +336,11 @@ class Line:
     def _pair(self, mine: Ticket, live: Sequence[Ticket], offers: Iterable[Offer], how: Look) -> list["Pair"]:
         counts = [min(how.wanted, mine.count) if ticket == mine else ticket.count for ticket in live]
         needed = min(sum(counts), limits.SERVE_MAX)
-        found = list(within(limits.SERVE_BYTES_MAX, islice(offers, needed + how.skip)))
-        # Never skip so far that somebody goes without: an answer of "nothing" must be true.
-        start = min(how.skip, max(0, len(found) - needed))
+        found = list(within(limits.SERVE_BYTES_MAX, islice(offers, needed + len(how.tried))))
+        # Leave the contended head to those who won it last time; but never skip so far that somebody
+        # goes without: an answer of "nothing" must be true.
+        lost = len(set(how.tried).difference(offer.id for offer in found))
+        start = min(lost, max(0, len(found) - needed))
         return pair(live, counts, found[start : start + needed])
 
     def _act(
@@ -360,6 +365,7 @@ class Line:
             Outcome.SERVED if own else Outcome.AGAIN,
             self.source.collect(tr, own),
             duty=True,
+            paired=[offer.id for _, offers in pairs for offer in offers],
             crowd=len(pairs),
         )
 

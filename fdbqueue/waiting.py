@@ -4,6 +4,7 @@ Each step is a transaction of its own (staging.py); this is the loop around them
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
+from collections.abc import Collection
 from contextlib import suppress
 
 from fdbqueue import limits
@@ -69,15 +70,16 @@ class Place:
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
-        attempts = 0
+        tried: Collection[bytes] = ()
 
         def body(tr: Transaction) -> Turn:
-            nonlocal attempts
-            attempts += 1
+            nonlocal tried
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
-            look = Look(self._now_us(), serve, leave, renew, _skip(attempts), wanted)
-            return self._line.look(tr, self.ticket, look)
+            look = Look(self._now_us(), serve, leave, renew, tried, wanted)
+            turn = self._line.look(tr, self.ticket, look)
+            tried = turn.paired
+            return turn
 
         turn = run_once(
             self._database,
@@ -92,17 +94,19 @@ class Place:
 
     def _sleep(self, turn: Turn, leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""
-        now = self._runtime.monotonic()
-        if leader.until is None:
-            patience = self._jittered(limits.SERVE_PATIENCE_S)
-        else:
-            patience = min(self._jittered(limits.LOOK_EVERY_S), leader.until - now, self._renew_at - now)
+        patience = self._patience(leader)
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
         woken = self._runtime.wait_any(turn.watches, max(0.0, patience))
         for watch in turn.watches:
             watch.cancel()
         return woken
+
+    def _patience(self, leader: Call) -> float:
+        if leader.until is None:
+            return self._jittered(limits.SERVE_PATIENCE_S)
+        next_event = min(leader.until, self._renew_at) - self._runtime.monotonic()
+        return min(next_event, self._jittered(limits.LOOK_EVERY_S))
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)
@@ -128,11 +132,6 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
         crew.deal((), to_all=to_all)
     else:
         crew.release()
-
-
-def _skip(attempts: int) -> int:
-    """How many items to leave to those who won the earlier attempts: 0, 1, 3, 7, ..."""
-    return min((1 << (attempts - 1)) - 1, limits.SERVE_MAX)
 
 
 class Hint:

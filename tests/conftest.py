@@ -63,7 +63,7 @@ def engine_db(db: fdbqueue.Database) -> Any:
 
 
 @pytest.fixture
-def fdb_module(engine: str, db: fdbqueue.Database) -> ModuleType:
+def fdb_module(engine: str, db: fdbqueue.Database) -> ModuleType:  # noqa: ARG001  # opening chooses the API version
     """The module that this engine's program imports as `fdb`: its FDBError, KeySelector, StreamingMode."""
     return importlib.import_module("fdb" if engine == "fdb" else "fdbqueue.embedded")
 

@@ -85,7 +85,7 @@ class FatedCommit:
 
 
 class FaultyEngine:
-    """An engine's database that decides what becomes of each commit: (error code or 0, whether it committed)."""
+    """An engine's database that decides the fate of each commit: (error code or 0, whether it committed)."""
 
     def __init__(self, engine: Any, error: type[Exception]) -> None:
         self.engine = engine
@@ -97,7 +97,9 @@ class FaultyEngine:
         return CountingTransaction(self)
 
 
-def faulty(db: Database, error: type[Exception], runtime: Runtime | None = None) -> tuple[Database, FaultyEngine]:
+def faulty(
+    db: Database, error: type[Exception], runtime: Runtime | None = None
+) -> tuple[Database, FaultyEngine]:
     """Another Database on the same engine, and the handle on its commits."""
     engine = FaultyEngine(db.engine, error)
     return Database(engine, runtime), engine  # type: ignore[arg-type]  # options are never asked for

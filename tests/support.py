@@ -1,7 +1,11 @@
 """What tests of every engine share: short keys, error codes, what a commit came to, a clock set by hand."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fdbqueue.runtime import RealRuntime
@@ -86,6 +90,17 @@ def becomes_ready(future: Any, within_s: float = PATIENCE_S) -> bool:
     ready = threading.Event()
     future.on_ready(lambda _: ready.set())
     return ready.wait(within_s)
+
+
+def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:
+    """Run a Python program in a process of its own; what it printed. It must end well."""
+    program = directory / "program.py"
+    program.write_text(textwrap.dedent(text))
+    done = subprocess.run(
+        [sys.executable, program], cwd=directory, capture_output=True, text=True, timeout=timeout_s
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class ManualClock(RealRuntime):

@@ -27,7 +27,7 @@ class Together:
         self.outcomes: dict[int, Any] = {}
         self.threads: list[threading.Thread] = []
 
-    def _round(self, crew: Combiner, leader: Call) -> None:
+    def _round(self, crew: Combiner, _: Call) -> None:
         if not self.rounds:
             self.first_round.set()
             self.go_on.wait(10)
@@ -71,7 +71,7 @@ def test_calls_that_come_while_a_leader_works_share_its_round() -> None:
 
 
 def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
-    def fail(crew: Combiner, calls: list[Call]) -> None:
+    def fail(_crew: Combiner, _calls: list[Call]) -> None:
         raise ValueError("broken")
 
     together = Together(fail)
@@ -119,7 +119,12 @@ def test_an_interrupted_leader_passes_leadership_on() -> None:
         echo(crew, calls)
 
     together = Together(work)
-    leader = threading.Thread(target=lambda: pytest.raises(KeyboardInterrupt, together.combiner.call, 0))
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            together.combiner.call(0)
+
+    leader = threading.Thread(target=lead)
     leader.start()
     together.first_round.wait(10)
     together.start(1)
@@ -132,7 +137,7 @@ def test_an_interrupted_leader_passes_leadership_on() -> None:
 def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     sizes: list[int] = []
 
-    def work(crew: Combiner, leader: Call) -> None:
+    def work(crew: Combiner, _: Call) -> None:
         calls = crew.claim(10, 100)
         sizes.append(len(calls))
         echo(crew, calls)

@@ -1,5 +1,6 @@
 """The command line: `fdbqueue put`, `get`, `size`, `peek`, `clear`, `demo`."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,4 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print("fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'", file=sys.stderr)
         sys.exit(EXIT_ENVIRONMENT)
-    sys.exit(run(cli, arguments))
+    status = run(cli, arguments)
+    # There is nothing left to lose: an interrupt of the interpreter's own end should not print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)

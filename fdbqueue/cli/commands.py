@@ -19,6 +19,7 @@ from fdbqueue.database import run
 
 _URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE], embedded:PATH or memory:")
 _ROOT = click.option("--root", metavar="A[/B...]", help="the subspace that all queues are under [fdbqueue]")
+_OUTER_URL, _OUTER_ROOT = "fdbqueue.url", "fdbqueue.root"
 _NOTHING = object()
 
 
@@ -32,7 +33,7 @@ def cli(context: click.Context, url: str | None, root: str | None) -> None:
     The database is --url, else $FDBQUEUE_URL, else the cluster of $FDB_CLUSTER_FILE, else
     embedded:./fdbqueue-data. Status: 0 done; 1 nothing there, or refused; 2 a mistake, or no database.
     """
-    context.obj = (url, root)
+    context.meta.update({_OUTER_URL: url, _OUTER_ROOT: root})
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -44,8 +45,8 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @_ROOT
     @wraps(command)
     def placed(url: str | None, root: str | None, **arguments: Any) -> Any:
-        outer_url, outer_root = click.get_current_context().obj
-        return command(Place.of(url or outer_url, root or outer_root), **arguments)
+        outer = click.get_current_context().meta
+        return command(Place.of(url or outer[_OUTER_URL], root or outer[_OUTER_ROOT]), **arguments)
 
     return placed
 
@@ -56,11 +57,20 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--lines", type=click.File("rb"), metavar="FILE|-", help="put each line of a file")
 @click.option("--text", is_flag=True, help="take everything as text, never as JSON")
 @in_a_place
-def put(place: Place, queue: str, data: tuple[str, ...], lines: io.BufferedReader | None, text: bool) -> None:
+@click.pass_obj
+def put(
+    signals: Signals,
+    place: Place,
+    queue: str,
+    data: tuple[str, ...],
+    lines: io.BufferedReader | None,
+    text: bool,
+) -> None:
     """Put DATA into QUEUE, which the first put creates.
 
     What is JSON is put as that value, everything else as text: 42 is a number, hello a text. What begins
-    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped.
+    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped. Data that begins with a dash
+    comes after --.
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
@@ -69,9 +79,8 @@ def put(place: Place, queue: str, data: tuple[str, ...], lines: io.BufferedReade
         if lines is None:
             putting.put_values(database, found, values)
         else:
-            with Signals() as signals:
-                reader = LineReader(lines, text)
-                putting.put_lines(database, found, reader, putting.report_on(lines), signals)
+            reader = LineReader(lines, text)
+            putting.put_lines(database, found, reader, putting.report_on(lines), signals)
 
 
 @cli.command()
@@ -81,37 +90,41 @@ def put(place: Place, queue: str, data: tuple[str, ...], lines: io.BufferedReade
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="S", help="up to S seconds"
 )
 @in_a_place
-def get(place: Place, queue: str, count: int, wait_s: float) -> None:
+@click.pass_obj
+def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -> None:
     """Take items out of QUEUE and print them, one JSON value a line.
 
     An item leaves the queue once its line has been written: after Ctrl-C, or when the reader of a pipe
-    goes away, what was not printed is back in its old place; after a crash, within seconds.
+    goes away, what was not printed is back in its old place. After a crash it comes back within seconds,
+    and with it, perhaps, what was printed last.
     """
-    with place.queue(queue) as (database, found), Signals() as signals:
-        out = LineWriter(sys.stdout.fileno(), signals.check)
-        if not get_lines(database, found.holder(database), out, signals, count, wait_s):
+    with place.queue(queue) as (database, found):
+        shown = get_lines(database, found.holder(database), _stdout(signals), signals, count, wait_s)
+        if not shown:
             raise Refused(f"{queue!r} is empty")
 
 
 @cli.command()
 @click.argument("queue")
 @in_a_place
-def peek(place: Place, queue: str) -> None:
+@click.pass_obj
+def peek(signals: Signals, place: Place, queue: str) -> None:
     """Print the first item of QUEUE, which stays."""
     with place.queue(queue) as (database, found):
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
-    click.echo(line_of(value), nl=False)
+    _stdout(signals).print(line_of(value))
 
 
 @cli.command()
 @click.argument("queue")
 @in_a_place
-def size(place: Place, queue: str) -> None:
+@click.pass_obj
+def size(signals: Signals, place: Place, queue: str) -> None:
     """Print the number of items in QUEUE."""
     with place.queue(queue) as (database, found):
-        click.echo(found.size(database))
+        _stdout(signals).print(line_of(found.size(database)))
 
 
 @cli.command()
@@ -139,7 +152,11 @@ def demo(context: click.Context, url: str | None) -> int:
     """Processes that put and take, a kill in the middle, and a proof that nothing was lost."""
     from fdbqueue.demo import main
 
-    return main(url or context.obj[0])
+    return main(url or context.meta[_OUTER_URL])
+
+
+def _stdout(signals: Signals) -> LineWriter:
+    return LineWriter(sys.stdout.fileno(), signals.check)
 
 
 def _values(data: tuple[str, ...], as_text: bool) -> list[Any]:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import click
 
+from fdbqueue.cli.output import ReaderGone
+from fdbqueue.cli.signals import Interrupted, Signals
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     FdbQueueError,
@@ -42,35 +44,32 @@ class Trouble(click.ClickException):
     exit_code = TROUBLE
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end."""
-
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
-
-
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run `command` and return the process's exit status."""
     _fill_standard_descriptors()
     try:
-        if sys.stdout is None:
-            raise Trouble("standard output is closed")
-        result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else DONE
+        with Signals() as signals:
+            return _invoke(command, arguments, signals)
     except click.ClickException as mistake:
         return _say(mistake.format_message(), mistake.exit_code)
     except (InvalidArgument, *REFUSALS) as refusal:
         return _say(str(refusal), TROUBLE if isinstance(refusal, InvalidArgument) else REFUSED)
-    except BrokenPipeError:
-        _forget_stdout()
+    except ReaderGone:
         return 128 + signal.SIGPIPE
-    except (KeyboardInterrupt, click.Abort) as interrupt:
-        return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
-    except (FdbQueueError, OSError) as failure:
+    except Interrupted as interrupt:
+        return 128 + interrupt.signal_number
+    except (FdbQueueError, OSError, UnicodeError) as failure:  # argv need not be UTF-8
         return _say(str(failure), TROUBLE)
     except engine_errors() as failure:
         return _say(str(failure), TROUBLE)
+
+
+def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Signals) -> int:
+    if sys.stdout is None:
+        raise Trouble("standard output is closed")
+    result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False, obj=signals)
+    sys.stdout.flush()
+    return result if isinstance(result, int) else DONE
 
 
 def say(message: str) -> None:
@@ -82,11 +81,6 @@ def say(message: str) -> None:
 def _say(message: str, status: int) -> int:
     say(message)
     return status
-
-
-def _forget_stdout() -> None:
-    # Or the interpreter would complain at exit that it cannot flush.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fill_standard_descriptors() -> None:

@@ -6,9 +6,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fdbqueue.cli.exits import Interrupted
-
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal asked this process to end. No KeyboardInterrupt, which click would take for its own."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
 
 
 class Signals:
@@ -49,5 +54,6 @@ class Signals:
 
     def _arrive(self, number: int, _: FrameType | None) -> None:
         first, self.arrived = self.arrived is None, number
-        if not (first and self._deferring) and (first or not self._finally_deaf):
+        ignored = self._deferring if first else self._finally_deaf
+        if not ignored:
             raise Interrupted(number)

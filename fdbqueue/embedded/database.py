@@ -7,6 +7,7 @@ from fdbqueue.embedded import store as stores
 from fdbqueue.embedded.decorator import transactional
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future, PendingFuture
+from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
     DatabaseOptions,
     DatabaseSettings,
@@ -16,7 +17,7 @@ from fdbqueue.embedded.options import (
     options_for,
 )
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
-from fdbqueue.embedded.transaction import Transaction, add_mutations
+from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Value
 from fdbqueue.runtime import RealRuntime, Runtime
 

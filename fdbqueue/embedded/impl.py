@@ -6,9 +6,10 @@ from fdbqueue.embedded.errors import FDBError, predicates
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import ConflictRangeType, StreamingMode
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
+from fdbqueue.embedded.reading import ReadTransaction as TransactionRead
+from fdbqueue.embedded.reading import strinc
 from fdbqueue.embedded.selectors import KeySelector
-from fdbqueue.embedded.transaction import ReadTransaction as TransactionRead
-from fdbqueue.embedded.transaction import Transaction, strinc
+from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Key, Value
 from fdbqueue.embedded.values import key_bytes as keyToBytes
 from fdbqueue.embedded.values import value_bytes as valueToBytes

@@ -15,7 +15,7 @@ from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.selectors import Anchor, KeySelector, View
 
 if TYPE_CHECKING:
-    from fdbqueue.embedded.transaction import ReadTransaction
+    from fdbqueue.embedded.reading import ReadTransaction
 
 _BYTES_WANTED = {
     StreamingMode.want_all: 80_000,
@@ -104,7 +104,17 @@ def _conflict_range(
     view_end: bytes,
     reverse: bool,
 ) -> KeyRange:
+    """What a change of could change the answer.
+
+    A read that stopped early depends on nothing beyond its last record, but still on all that its
+    selectors passed over to find where to begin and where to end.
+    """
     low, high = min(begin.key, end.key), max(begin.key, end.key)
+    stopped_early = more and begin.key < end.key
+    if stopped_early and not reverse and end.offset > 0:
+        high = begin.key
+    if stopped_early and reverse and begin.offset <= 1:
+        low = end.key
     if off_begin and begin.offset <= 0:
         low = b""
     if off_end and end.offset > 0:
@@ -112,13 +122,9 @@ def _conflict_range(
     if not records:
         return low, high
     smallest, largest = (records[-1], records[0]) if reverse else (records[0], records[-1])
-    if more and not reverse and end.offset > 0 and begin.key < end.key:
-        high = largest.key + b"\x00"
-    if more and reverse and begin.offset <= 1 and begin.key < end.key:
-        low = smallest.key
-    if begin.offset <= 0 or reverse:
+    if reverse or begin.offset <= 0:
         low = min(low, smallest.key)
-    if high <= largest.key:
+    if high <= largest.key and (not reverse or end.offset > 0):
         high = largest.key + b"\x00"
     return low, high
 

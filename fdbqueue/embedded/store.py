@@ -6,7 +6,9 @@ child: hence the registry, and the fresh start after a fork.
 """
 
 import atexit
+import ctypes
 import errno
+import importlib
 import os
 import resource
 import shutil
@@ -91,7 +93,10 @@ class Store:
     # -- opening and closing --------------------------------------------------------------------------
 
     def _open(self) -> Any:
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageInUse(path=self.path, reason=error.strerror) from None
         map_bytes = MAP_BYTES_FIRST
         while True:
             try:
@@ -132,8 +137,9 @@ class Store:
 
     def reopen_after_fork(self) -> None:
         """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
-        _inherited.append(self.env)
-        _inherited.extend(s.txn for s in self._live_snapshots())
+        _keep_for_ever(self.env)
+        for snapshot in self._live_snapshots():
+            _keep_for_ever(snapshot.txn)
         for snapshot in self._live_snapshots():
             snapshot.expires_s = float("-inf")
         self._live = {}
@@ -224,7 +230,6 @@ class Store:
 
 # -- the registry: one Store per directory and process -------------------------------------------------
 
-_inherited: list[Any] = []  # a parent's handles, kept from being closed by their destructors
 _stores: dict[str, Store] = {}
 
 
@@ -255,9 +260,28 @@ def release(store: Store) -> None:
             store.close()
 
 
+def _keep_for_ever(handle: Any) -> None:
+    """Never let the destructor of a parent's handle run here: it would free the parent's reader slots.
+
+    A reference from a module is not enough, the interpreter drops those when it ends.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+
+def _know_own_handles_from_inherited_ones() -> None:
+    """Let py-lmdb open here what the parent has open: it remembers files, and takes its memory along.
+
+    It offers no way to forget, so this reaches into it: the reason why its major version is pinned.
+    """
+    envid: Any = importlib.import_module("lmdb._envid")
+    of_file, process_id = envid.env_keys, os.getpid()
+    envid.env_keys = lambda path, subdir: tuple((process_id, key) for key in of_file(path, subdir))
+
+
 def _after_fork_in_child() -> None:
     global _registry_lock
     _registry_lock = RealRuntime.lock()
+    _know_own_handles_from_inherited_ones()
     for store in _stores.values():
         store.reopen_after_fork()
 

@@ -8,6 +8,7 @@ rule, taken from its client; that a key set or cleared by the transaction itself
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.engine.atomic import OPERATIONS
 
@@ -97,6 +98,15 @@ class Commit:
 
 
 @dataclass
+class Step:
+    """One read that others may not have invalidated, or one write: enough to do it again."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    answer: Any = None
+
+
+@dataclass
 class Transaction:
     database: "Database"
     version: int
@@ -104,6 +114,7 @@ class Transaction:
     reads: list[Read] = field(default_factory=list)
     maybe_reads: list[Read] = field(default_factory=list)  # may conflict, need not
     written: list[Range] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     def contents(self) -> Contents:
         contents = dict(self.database.commits[self.version].contents)
@@ -114,15 +125,18 @@ class Transaction:
     # -- reading ---------------------------------------------------------------------------------------
 
     def get(self, key: bytes, snapshot: bool) -> bytes | None:
+        found = self.contents().get(key)
         if not snapshot:
             self.has_read((key, after(key)))
-        return self.contents().get(key)
+            self.steps.append(Step("get", (key,), found))
+        return found
 
     def get_key(self, selector: Selector, snapshot: bool) -> bytes:
         found = selector.resolve(sorted(self.contents()))
         if not snapshot:
             edge = selector.plain().key
             self.has_read((found, edge) if selector.offset <= 0 else (edge, after(found)))
+            self.steps.append(Step("get_key", (selector,), found))
         return found
 
     def get_range(
@@ -140,12 +154,14 @@ class Transaction:
         more = 0 < limit <= len(found)
         if limit:
             found = found[:limit]
+        rows = [(key, contents[key]) for key in found]
         if not snapshot:
+            self.steps.append(Step("get_range", (begin, end, limit, reverse), rows))
             if begin.runs_off(keys) or end.runs_off(keys):
                 self.maybe_reads.append(Read((b"", END + END), list(self.mutations)))
             else:
                 self.has_read(range_read(begin, end, found, more, reverse))
-        return [(key, contents[key]) for key in found]
+        return rows
 
     def has_read(self, keys: Range) -> None:
         if keys[0] < keys[1]:
@@ -153,21 +169,37 @@ class Transaction:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def write(self, mutation: Mutation) -> None:
+    def write(self, mutation: Mutation, silent: bool = False) -> None:
+        """Apply a mutation; a silent one is no conflict to anybody's read."""
         if mutation.begin < mutation.end:
             self.mutations.append(mutation)
-            self.written.append((mutation.begin, mutation.end))
+            self.steps.append(Step("write", (mutation,)))
+            if not silent:
+                self.written.append((mutation.begin, mutation.end))
 
     # -- the commit ------------------------------------------------------------------------------------
 
+    @property
+    def writes(self) -> bool:
+        return bool(self.mutations or self.written)
+
     def may_commit(self) -> bool:
-        return not (self.written and self.database.conflict(self.reads, self.version))
+        return not (self.writes and self.database.conflict(self.reads, self.version))
 
     def may_fail(self) -> bool:
-        return bool(self.written) and self.database.conflict(self.reads + self.maybe_reads, self.version)
+        return self.writes and self.database.conflict(self.reads + self.maybe_reads, self.version)
+
+    def would_do_the_same_now(self) -> bool:
+        """What serialisable means: run alone, at the moment of the commit, every read answers the same."""
+        again = self.database.begin()
+        for step in self.steps:
+            reading = () if step.method == "write" else (False,)
+            if getattr(again, step.method)(*step.arguments, *reading) != step.answer:
+                return False
+        return True
 
     def commit(self) -> None:
-        if self.written:
+        if self.writes:
             latest = dict(self.database.latest)
             for mutation in self.mutations:
                 mutation.apply(latest)

@@ -134,7 +134,7 @@ def test_the_names_with_bit_and_without_are_the_same(db, k):
     tr[k("a")] = b"\x06"
     getattr(tr, "and")(k("a"), b"\x03")
     getattr(tr, "or")(k("a"), b"\x08")
-    getattr(tr, "xor")(k("a"), b"\x01")
+    tr.xor(k("a"), b"\x01")
     assert tr[k("a")] == b"\x0b"
 
 

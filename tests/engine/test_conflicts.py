@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import INVERTED_RANGE, NOT_COMMITTED, begin, commit_code, error_code
+from tests.support import INVERTED_RANGE, NOT_COMMITTED, begin, commit_code
 
 
 @pytest.fixture
@@ -266,6 +266,52 @@ def test_a_range_with_selectors_conflicts_for_their_resolution(db, fdb_module, s
     assert conflicts(tr, k) is expected
 
 
+def test_a_limited_reverse_range_conflicts_for_its_ends_resolution(db, fdb_module, stored):
+    """Where the end's offset was counted off is read, though the limit was reached before it."""
+    k = stored
+    selector = fdb_module.KeySelector
+    tr = begin(db)
+    end = selector.first_greater_or_equal(k("b\x00")) + 1
+    rows = tr.get_range(selector.first_greater_or_equal(k("b")), end, limit=1, reverse=True)
+    assert k.names(rows) == "c"
+    db[k("b\x00")] = b"other"
+    assert conflicts(tr, k)
+
+
+@pytest.mark.parametrize(
+    ("begin_at", "end_at", "reverse", "found", "changed"),
+    [
+        (("first_greater_or_equal", "b", 1), ("first_greater_or_equal", "f", 0), True, "e", "bb"),
+        (("first_greater_or_equal", "b", 0), ("last_less_than", "f", 0), False, "b", "d"),
+        (("last_less_than", "d", 0), ("first_greater_or_equal", "g", 0), False, "c", "cc"),
+    ],
+)
+def test_a_limit_does_not_forget_how_the_ends_were_found(
+    db, fdb_module, stored, begin_at, end_at, reverse, found, changed
+):
+    """What decides where a range begins and ends was read, even beyond the last row of a limited read."""
+    k = stored
+    first, last = (
+        getattr(fdb_module.KeySelector, name)(k(key)) + offset for name, key, offset in (begin_at, end_at)
+    )
+    tr = begin(db)
+    assert k.names(tr.get_range(first, last, limit=1, reverse=reverse)) == found
+    db[k(changed)] = b"other"
+    assert conflicts(tr, k)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [("a", "c", False), ("e", "g", False), ("a", "c\x00", True)]
+)
+def test_ranges_that_only_touch_do_not_conflict(db, stored, first, last, expected):
+    """A range read ends before its end, and so does a cleared range."""
+    k = stored
+    tr = begin(db)
+    tr.get_range(k("c"), k("e")).to_list()
+    db.clear_range(k(first), k(last))
+    assert conflicts(tr, k) is expected
+
+
 def test_an_explicit_read_conflict_key_is_a_read(db, stored):
     """add_read_conflict_key conflicts like a get, for that key alone."""
     k = stored
@@ -301,7 +347,7 @@ def test_an_explicit_write_conflict_range_is_a_write(db, stored):
 
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_an_inverted_conflict_range_is_refused_at_once(db, fdb_module, k, kind):
-    """Unlike a bad key, which waits for the next future, an inverted conflict range raises where it stands."""
+    """A bad key waits for the next future; an inverted conflict range raises where it stands."""
     tr = db.create_transaction()
     with pytest.raises(fdb_module.FDBError) as refused:
         getattr(tr, f"add_{kind}_conflict_range")(k("b"), k("a"))
@@ -457,3 +503,13 @@ def test_on_error_after_a_conflict_starts_afresh(db, stored):
     assert tr[k("b")] == b"other"
     assert not tr[k("mine")].present()
     assert not conflicts(tr, k)
+
+
+def test_a_reverse_read_conflicts_for_what_its_end_selector_passed(db, stored, fdb_module):
+    """A read from the end that stops early still depends on the keys between its end's anchor and its end."""
+    k = stored
+    tr = begin(db)
+    end = fdb_module.KeySelector(k("c"), False, 3)
+    assert k.names(tr.get_range(k("a"), end, limit=1, reverse=True)) == "d"
+    db[k("c") + b"new"] = b"other"
+    assert conflicts(tr, k)

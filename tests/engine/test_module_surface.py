@@ -1,12 +1,9 @@
 """`import fdbqueue.embedded as fdb`: a program written for the binding runs on a directory."""
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 import fdbqueue.embedded as embedded
+from tests.support import run_program
 
 # What fdb.api_version() puts into the binding's module, without directory layer, tenants and locality.
 NAMES = [
@@ -43,35 +40,24 @@ def public_names(thing):
 
 def test_the_embedded_classes_have_the_bindings_methods(db, fdb_module):
     """Every public method of the binding's classes, tenants and locality aside."""
-    transaction = {
-        "get_read_version", "get", "get_key", "get_range", "get_range_startswith", "get_estimated_range_size_bytes",
-        "get_range_split_points", "set_read_version", "set", "clear", "clear_range", "clear_range_startswith",
-        "watch", "add_read_conflict_range", "add_read_conflict_key", "add_write_conflict_range",
-        "add_write_conflict_key", "commit", "get_committed_version", "get_approximate_size", "get_versionstamp",
-        "on_error", "reset", "cancel", "options", "snapshot", "db",
-    }  # fmt: skip
-    operations = {
-        "add", "and", "bit_and", "or", "bit_or", "xor", "bit_xor", "append_if_fits", "max", "min", "byte_min",
-        "byte_max", "compare_and_clear", "set_versionstamped_key", "set_versionstamped_value",
-    }  # fmt: skip
-    database = {
-        "get", "get_key", "get_range", "get_range_startswith", "set", "clear", "clear_range",
-        "clear_range_startswith", "get_and_watch", "set_and_watch", "clear_and_watch", "create_transaction",
-        "options",
-    }  # fmt: skip
-    future = {"wait", "is_ready", "block_until_ready", "on_ready", "cancel", "wait_for_any"}
-    assert transaction | operations <= public_names(db.create_transaction())
-    assert database | operations <= public_names(db.engine)
-    assert future <= public_names(fdb_module.Future)
-
-
-def run_program(tmp_path, text):
-    """What a program printed; it fails the test if it fails."""
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(text))
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    transaction = """
+        get_read_version get get_key get_range get_range_startswith get_estimated_range_size_bytes
+        get_range_split_points set_read_version set clear clear_range clear_range_startswith watch
+        add_read_conflict_range add_read_conflict_key add_write_conflict_range add_write_conflict_key commit
+        get_committed_version get_approximate_size get_versionstamp on_error reset cancel options snapshot db
+        """
+    operations = """
+        add and bit_and or bit_or xor bit_xor append_if_fits max min byte_min byte_max compare_and_clear
+        set_versionstamped_key set_versionstamped_value
+        """
+    database = """
+        get get_key get_range get_range_startswith set clear clear_range clear_range_startswith
+        get_and_watch set_and_watch clear_and_watch create_transaction options
+        """
+    future = "wait is_ready block_until_ready on_ready cancel wait_for_any"
+    assert set(transaction.split() + operations.split()) <= public_names(db.create_transaction())
+    assert set(database.split() + operations.split()) <= public_names(db.engine)
+    assert set(future.split()) <= public_names(fdb_module.Future)
 
 
 def test_the_first_program_of_the_documentation(tmp_path):

@@ -1,5 +1,7 @@
 """Options, timeouts, and the retry loop's `on_error`."""
 
+import time
+
 import pytest
 
 from fdbqueue.embedded.database import open_private
@@ -103,7 +105,7 @@ def test_a_timeout_ends_the_transaction(db, k):
     assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == TIMED_OUT
 
 
-def test_a_timeout_is_over_all_attempts(db, k):
+def test_a_timeout_is_over_all_attempts(db):
     """on_error does not start the clock again, nor forget the timeout."""
     tr = db.create_transaction()
     tr.options.set_timeout(100)
@@ -269,6 +271,23 @@ def test_predicates_know_what_to_do_about_an_error(fdb_module):
     assert predicates.is_retryable_not_committed(error(NOT_COMMITTED))
     assert predicates.is_retryable_not_committed(error(TOO_OLD))
     assert not predicates.is_retryable_not_committed(error(COMMIT_UNKNOWN))
+
+
+@pytest.mark.slow
+def test_a_transaction_lives_five_seconds_of_real_time(db, k):
+    """On every engine: reads answer for about five seconds, then they are too old."""
+    tr = begin(db)
+    tr[k("a")] = b"1"
+    began = time.monotonic()
+    code = 0
+    while code == 0 and time.monotonic() - began < 30:
+        code = error_code(lambda: tr[k("b")].wait())
+        db[k("version")] = b"%f" % time.monotonic()  # a cluster's versions go on with its commits
+        time.sleep(0.05)
+    assert code == TOO_OLD
+    assert 4 < time.monotonic() - began < 10
+    assert commit_code(tr) == TOO_OLD
+    assert db[k("a")] is None
 
 
 # What only a clock set by hand can show: the embedded engine's.

@@ -193,6 +193,16 @@ def test_a_versionstamped_key_makes_its_range_unreadable(db, k):
     assert commit_code(tr) == 0
 
 
+def test_a_clear_takes_a_versionstamped_key_back(db, k):
+    """Clearing the whole range where the key may land makes it readable, and leaves nothing to be stored."""
+    tr = begin(db)
+    tr.set_versionstamped_key(k(b"s" + PLACEHOLDER) + len(k("s")).to_bytes(4, "little"), b"value")
+    tr.clear_range(k("s"), k("t"))
+    assert tr.get_range(k("s"), k("t")).to_list() == []
+    assert commit_code(tr) == 0
+    assert db.get_range(k.begin, k.end) == []
+
+
 def test_an_unreadable_key_is_unreadable_to_snapshot_reads_too(db, k):
     """Snapshot reads see own writes, so they cannot see through an unreadable one."""
     tr = begin(db)

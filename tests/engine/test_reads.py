@@ -294,3 +294,25 @@ def test_reads_may_be_issued_together_and_awaited_later(db, k):
 def test_a_key_beyond_the_size_limit_is_absent(db, k):
     """There is no such key, so reading it finds nothing."""
     assert not db.create_transaction()[k(b"x" * 20_000)].present()
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "towards the middle", "shuffled"])
+def test_long_keys_keep_their_order_however_they_come(db, k, order):
+    """Three hundred keys that differ only far beyond what the engine can store as one key."""
+    stem = b"x" * 700
+    numbers = {
+        "ascending": list(range(300)),
+        "descending": [0, *range(299, 0, -1)],
+        "towards the middle": [n for pair in zip(range(150), range(299, 149, -1), strict=True) for n in pair],
+        "shuffled": [n * 101 % 300 for n in range(300)],
+    }[order]
+    for chunk in range(0, 300, 50):
+        tr = db.create_transaction()
+        for number in numbers[chunk : chunk + 50]:
+            tr[k(stem + b"%03d" % number)] = b"%d" % number
+        tr.commit().wait()
+    db.clear_range(k(stem + b"100"), k(stem + b"200"))
+    expected = [*range(100), *range(200, 300)]
+    assert [int(row.value) for row in db.get_range(k.begin, k.end)] == expected
+    assert [int(row.value) for row in db.get_range(k.begin, k.end, reverse=True)] == expected[::-1]
+    assert all(db[k(stem + b"%03d" % number)] == b"%d" % number for number in (0, 50, 99, 200, 299))

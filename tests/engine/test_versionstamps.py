@@ -86,7 +86,7 @@ def test_the_stamp_is_ready_only_with_the_commit(db, k):
     assert becomes_ready(stamp)
 
 
-def test_a_read_only_transaction_has_no_stamp(db, k):
+def test_a_read_only_transaction_has_no_stamp(db):
     """Nothing was written, so there is no commit version to be stamped with."""
     tr = begin(db)
     stamp = tr.get_versionstamp()

@@ -51,6 +51,16 @@ def test_a_watch_fires_after_a_change(db, k, change):
     assert future.wait() is None
 
 
+def test_a_watch_fires_for_a_write_that_conflicts_with_nobody(db, k):
+    """next_write_no_write_conflict_range hides a write from the conflict check, not from watches."""
+    future = watch(db, k("a"))
+    tr = db.create_transaction()
+    tr.options.set_next_write_no_write_conflict_range()
+    tr[k("a")] = b"1"
+    tr.commit().wait()
+    assert becomes_ready(future)
+
+
 def test_a_watch_of_an_absent_key_fires_when_it_is_set(db, k):
     """From absent to present is a change."""
     future = watch(db, k("a"))

@@ -62,6 +62,14 @@ class Bench:
         found = self.queue.statistics(self.db)
         return tuple((found["tasks"] | found["calls"])[name] for name in names)
 
+    def stored(self) -> list[tuple[bytes, bytes]]:
+        return [(bytes(row.key), bytes(row.value)) for row in self.db.get_range(b"", b"\xff")]
+
+    def contents(self) -> list[tuple[bytes, bytes]]:
+        """What there is of tasks, in whatever state."""
+        under = self.queue._shape.keys.contents
+        return [row for row in self.stored() if under.start <= row[0] < under.stop]
+
 
 def keeper(db: Database) -> Keeper:
     return keeper_of(db, RootKeys(DEFAULT_ROOT))

@@ -1,0 +1,118 @@
+"""The reading half of a transaction, shared with its snapshot: the binding's names and futures."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.futures import Future
+from fdbqueue.embedded.options import StreamingMode
+from fdbqueue.embedded.rangeread import FDBRange, bytes_wanted, selector_of
+from fdbqueue.embedded.selectors import Anchor, KeySelector
+from fdbqueue.embedded.values import Key, Value, key_bytes
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.attempt import Attempt
+    from fdbqueue.embedded.database import Database
+
+USER_END = b"\xff"
+
+
+def strinc(prefix: bytes) -> bytes:
+    """The first key after all that start with `prefix`. Raises ValueError when there is none."""
+    prefix = prefix.rstrip(b"\xff")
+    if not prefix:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class ReadTransaction:
+    """The reading half, shared by a transaction and its snapshot."""
+
+    _tr: "Attempt"
+    _is_snapshot: bool
+
+    @property
+    def db(self) -> "Database":
+        return self._tr._database
+
+    def get_read_version(self) -> Future:
+        """A future of the version that all reads see."""
+        return answer(self._tr._read_version)
+
+    def get(self, key: Any) -> Value:
+        """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
+        if key.__class__ is not bytes:
+            key = key_bytes(key)
+        try:
+            return Value(self._tr._read(key, self._is_snapshot))
+        except FDBError as error:
+            return Value(None, error)
+
+    def get_key(self, key_selector: KeySelector) -> Key:
+        """The key that a selector names; conflicts with what could change the answer."""
+        key = key_bytes(key_selector.key)
+        anchor = Anchor.of(key, key_selector.or_equal, key_selector.offset)
+        try:
+            return Key(self._tr._locate(key, anchor, self._is_snapshot))
+        except FDBError as error:
+            return Key(None, error)
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.iterator,
+    ) -> FDBRange:
+        """The records from `begin` (None: the first) to before `end` (None: the last), keys or selectors."""
+        begin = selector_of(b"" if begin is None else begin)
+        end = selector_of(USER_END if end is None else end)
+        return FDBRange(self, begin, end, limit, reverse, streaming_mode)
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        prefix = key_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+        return self.get(key)
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> Future:
+        """Bytes of the records in a range: counted here, sampled on a cluster."""
+        begin, end = key_bytes(begin_key), key_bytes(end_key)
+        return answer(lambda: self._tr._range_bytes(begin, end))
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> Future:
+        """Keys that cut a range into chunks of about `chunk_size` bytes."""
+        if begin_key is None or end_key is None or chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        begin, end = key_bytes(begin_key), key_bytes(end_key)
+        return answer(lambda: self._tr._split_points(begin, end, chunk_size))
+
+    def _get_range(
+        self, begin: KeySelector, end: KeySelector, limit: int, mode: int, iteration: int, reverse: bool
+    ) -> Future:
+        ends = [(key_bytes(s.key), s.or_equal, s.offset) for s in (begin, end)]
+        try:
+            target = bytes_wanted(mode, iteration, limit)
+            return self._tr._read_range(ends, limit, target, reverse, self._is_snapshot)
+        except FDBError as error:
+            return Future(None, error)
+
+
+class SnapshotReads(ReadTransaction):
+    """`tr.snapshot`: reads at the same version that conflict with nothing."""
+
+    _is_snapshot = True
+
+    def __init__(self, tr: "Attempt") -> None:
+        self._tr = tr
+
+
+def answer(compute: Callable[[], Any]) -> Future:
+    try:
+        return Future(compute())
+    except FDBError as error:
+        return Future(None, error)

@@ -1,0 +1,73 @@
+"""Cases: a workload with a seed and a size; running one, and finding the smallest that still fails."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from fdbqueue.testing.faults import Faults
+from fdbqueue.testing.report import described
+from fdbqueue.testing.simulation import Result, Simulation
+from fdbqueue.testing.workloads import Size, Workload
+
+_SEEDS_PER_SIZE = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run, to be repeated at will. `without`: faults that are switched off."""
+
+    workload: Workload
+    seed: int
+    size: Size
+    without: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, workload: Workload, seed: int) -> "Case":
+        return cls(workload, seed, workload.size)
+
+    @property
+    def faults(self) -> Faults:
+        drawn = Faults.drawn(Random(f"{self.seed} faults"))
+        return drawn.without(*self.workload.never, *self.without)
+
+    def run(self, detailed: bool = False) -> Result:
+        simulation = Simulation(self.seed, faults=self.faults, detailed=detailed)
+        return simulation.run(self.workload.build(simulation, self.size))
+
+    def command(self) -> str:
+        """What repeats it, on a command line."""
+        words = [f"--workload {self.workload.name} --seed {self.seed}"]
+        words += [f"--clients {self.size.clients} --steps {self.size.steps}"]
+        words += [f"--without {name}" for name in self.without]
+        return f"python -m fdbqueue.testing.simulate {' '.join(words)} --trace"
+
+
+def shrunk(case: Case, patience_s: float = 30.0) -> Case:
+    """The smallest case found within `patience_s` that still fails: fewer clients and steps, then faults.
+
+    A smaller scenario meets other interleavings, so a few seeds are tried for each size.
+    """
+    until = time.monotonic() + patience_s
+    smallest = next((c for c in _smaller(case) if time.monotonic() < until and c.run().failed), case)
+    for name in smallest.faults.active:
+        fewer = replace(smallest, without=(*smallest.without, name))
+        if time.monotonic() < until and fewer.run().failed:
+            smallest = fewer
+    return smallest
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    sizes = [Size(c, s) for c in range(1, case.size.clients + 1) for s in range(1, case.size.steps + 1)]
+    for size in sorted(sizes, key=lambda size: size.clients * size.steps)[:-1]:
+        for seed in range(case.seed, case.seed + _SEEDS_PER_SIZE):
+            yield replace(case, seed=seed, size=size)
+
+
+def check(workload: Workload, seeds: Iterable[int]) -> None:
+    """Run `workload` once per seed; AssertionError with the smallest failing case and its trace."""
+    for seed in seeds:
+        case = Case.of(workload, seed)
+        if case.run().failed:
+            smallest = shrunk(case)
+            raise AssertionError(f"{smallest.command()}\n{described(smallest.run(detailed=True))}")

@@ -1,0 +1,159 @@
+"""SimulatedRuntime: `fdbqueue.runtime.Runtime` of one simulated machine.
+
+Waiting parks the task that runs; everything else is the scheduler's clock and the machine's own randomness.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from types import TracebackType
+
+from fdbqueue import runtime as runtimes
+from fdbqueue.runtime import Waitable
+from fdbqueue.testing.scheduler import Host, Scheduler, Task
+
+EPOCH_S = 1_700_000_000.0
+
+
+class SimulatedLock:
+    """A lock between the tasks of one machine; taking it is a scheduling point if there are several."""
+
+    __slots__ = ("_host", "_locked", "_scheduler", "_waiting")
+
+    def __init__(self, scheduler: Scheduler, host: Host) -> None:
+        self._scheduler = scheduler
+        self._host = host
+        self._locked = False
+        self._waiting: list[Task] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._host.threaded and self._scheduler.current is not None:
+            self._scheduler.point()
+        until = None if timeout < 0 else self._scheduler.now + timeout
+        while self._locked:
+            if not blocking or (until is not None and self._scheduler.now >= until):
+                return False
+            self._wait(until)
+        self._locked = True
+        return True
+
+    def _wait(self, until: float | None) -> None:
+        task = self._scheduler.current
+        assert task is not None, "a lock is held by a client that is not running"
+        self._waiting.append(task)
+        self._scheduler.park(until)
+        if task in self._waiting:
+            self._waiting.remove(task)
+
+    def release(self) -> None:
+        if not self._locked:
+            raise RuntimeError("release unlocked lock")
+        self._locked = False
+        if self._waiting:
+            self._scheduler.wake(self._waiting.pop(0))
+
+    def locked(self) -> bool:
+        return self._locked
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class SimulatedEvent:
+    __slots__ = ("_scheduler", "_set", "_waiting")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._set = False
+        self._waiting: list[Task] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            self._scheduler.wake(task)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._scheduler.point()
+        if self._set:
+            return True
+        task = self._scheduler.current
+        assert task is not None, "only a client can wait"
+        self._waiting.append(task)
+        woken = self._scheduler.park(None if timeout is None else self._scheduler.now + timeout)
+        if task in self._waiting:
+            self._waiting.remove(task)
+        return woken or self._set
+
+
+class SimulatedThread:
+    def __init__(self, runtime: "SimulatedRuntime", target: Callable[[], None], name: str) -> None:
+        self._ended = runtime.event()
+        self._target = target
+        self._task = runtime.scheduler.spawn(runtime.host, self._run, name)
+
+    def _run(self) -> None:
+        self._target()
+        self._ended.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+
+class SimulatedRuntime:
+    """One machine's clock (`skew_s` ahead of the others), randomness, threads, locks and waiting."""
+
+    def __init__(
+        self, scheduler: Scheduler, host: Host, random: Random, process_id: int, skew_s: float = 0.0
+    ) -> None:
+        self.scheduler = scheduler
+        self.host = host
+        self.skew_s = skew_s
+        self.random_bytes = random.randbytes
+        self.random = random.random
+        self._process_id = process_id
+
+    def now(self) -> float:
+        return EPOCH_S + self.scheduler.now + self.skew_s
+
+    def monotonic(self) -> float:
+        # Common to all machines: the engine compares the ages of its snapshots by it.
+        return self.scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self.scheduler.park(self.scheduler.now + seconds)
+        else:
+            self.scheduler.point()
+
+    def lock(self) -> SimulatedLock:
+        return SimulatedLock(self.scheduler, self.host)
+
+    def event(self) -> SimulatedEvent:
+        return SimulatedEvent(self.scheduler)
+
+    def spawn(self, target: Callable[[], None], name: str) -> SimulatedThread:
+        return SimulatedThread(self, target, name)
+
+    def thread_id(self) -> int:
+        current = self.scheduler.current
+        return 0 if current is None else current.number
+
+    def process_id(self) -> int:
+        return self._process_id
+
+    def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        return runtimes.wait_any(self, futures, timeout_s)

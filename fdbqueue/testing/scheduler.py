@@ -1,0 +1,227 @@
+"""The scheduler: greenlets on one thread, virtual time, and a seed that picks who runs next.
+
+A *task* is what a thread is elsewhere, a *host* the machine it runs on. Every scheduling point hands control
+to a task that the seed chooses. Time moves a little at each point, so that a loop which never waits cannot
+stop the clock, and jumps to the next timer when every task waits.
+
+A host that dies takes its tasks with it: they are never resumed, so no `finally` of theirs runs, just as
+after SIGKILL. Their greenlets are kept until the simulation has been judged, because dropping one would
+unwind it.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+# What a scheduling point costs: about a round trip between neighbours.
+POINT_S = 0.0002
+
+
+class Stuck(Exception):
+    """The simulation cannot go on, and this is why."""
+
+
+class Host:
+    """A machine, as far as scheduling is concerned."""
+
+    __slots__ = ("dead", "name", "stalled_until", "tasks")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.stalled_until = 0.0
+        self.tasks: list[Task] = []
+
+    @property
+    def threaded(self) -> bool:
+        """Whether several tasks have lived here, so that its locks matter."""
+        return len(self.tasks) > 1
+
+
+class Task:
+    """One thread of control. `turn` counts its sleeps, so that an old timer does not wake a later one."""
+
+    __slots__ = ("greenlet", "host", "name", "number", "parked", "turn", "woken")
+
+    def __init__(self, host: Host, name: str, number: int) -> None:
+        self.host = host
+        self.name = name
+        self.number = number
+        self.parked = self.woken = False
+        self.turn = 0
+        self.greenlet: Any = None
+
+
+class Scheduler:
+    """Runs tasks, one at a time, until whoever called `run` has seen enough."""
+
+    def __init__(self, random: Random, points_max: int) -> None:
+        self.now = 0.0
+        self.points = 0
+        self.points_max = points_max
+        self.current: Task | None = None
+        self.over = False
+        self.failures: list[tuple[Task, Exception]] = []  # what tasks raised
+        self._random = random.random
+        self._ready: list[Task] = []
+        self._timers: list[tuple[float, int, Callable[[], None] | Task, int]] = []
+        self._sequence = count()
+        self._numbers = count(1)
+        self._tasks: list[Task] = []
+        self._hub = getcurrent()
+
+    # -- for tasks ----------------------------------------------------------------------------------------
+
+    def point(self) -> None:
+        """A scheduling point: others may run before this returns."""
+        if self.over:
+            raise GreenletExit
+        self.now += POINT_S
+        self.points += 1
+        if self._timers and self._timers[0][0] <= self.now:
+            self._fire_due()
+        if self.points > self.points_max:
+            self._hub.switch()
+        ready = self._ready
+        if ready:
+            chosen = int(self._random() * (len(ready) + 1))
+            if chosen < len(ready):
+                successor = ready[chosen]
+                ready[chosen] = self._running
+                self._switch_to(successor)
+
+    def park(self, until: float | None) -> bool:
+        """Sleep until woken, or until the time `until`; whether it was woken."""
+        if self.over:
+            raise GreenletExit
+        task = self._running
+        task.parked = True
+        if until is not None:
+            heappush(self._timers, (until, next(self._sequence), task, task.turn))
+        self._go_on()
+        return task.woken
+
+    def wake(self, task: Task) -> None:
+        """Let a parked task go on; one that is not parked needs no waking."""
+        if task.parked:
+            self._unpark(task, woken=True)
+
+    def stall(self, host: Host, until: float) -> None:
+        """Stop every task of `host`, also the current one, until then; they notice only by the clock."""
+        host.stalled_until = until
+        for task in [task for task in self._ready if task.host is host]:
+            self._ready.remove(task)
+            self._make_ready(task)
+        if self.current is not None and self.current.host is host:
+            self._make_ready(self.current)
+            self._go_on()
+
+    def die(self, host: Host) -> None:
+        """End `host` here and now. Does not return to one of its own tasks."""
+        host.dead = True
+        self._ready = [task for task in self._ready if task.host is not host]
+        if self.current is not None and self.current.host is host:
+            self._hub.switch()
+
+    def call_at(self, due: float, callback: Callable[[], None]) -> None:
+        """Call `callback`, which must not wait, at the time `due`."""
+        heappush(self._timers, (due, next(self._sequence), callback, 0))
+
+    def spawn(self, host: Host, target: Callable[[], None], name: str) -> Task:
+        """A new task of `host`, ready to run."""
+        task = Task(host, name, next(self._numbers))
+
+        def body() -> None:
+            try:
+                target()
+            except Exception as error:
+                self.failures.append((task, error))
+
+        task.greenlet = greenlet(body, self._hub)
+        host.tasks.append(task)
+        self._tasks.append(task)
+        self._make_ready(task)
+        return task
+
+    # -- for the one who runs it --------------------------------------------------------------------------
+
+    def run(self, finished: Callable[[], bool]) -> None:
+        """Run tasks until `finished`, which is asked whenever one ends or dies. Raises Stuck."""
+        while not finished():
+            if self.points > self.points_max:
+                raise Stuck(f"no end after {self.points_max} scheduling points")
+            successor = self._next()
+            if successor is None:
+                raise Stuck("everybody waits for ever")
+            self._switch_to(successor)
+            self.current = None
+
+    def unwind(self) -> None:
+        """The simulation is over: let go of the tasks that never ended. Nothing they do counts any more."""
+        self.over = True
+        for task in self._tasks:
+            if not task.greenlet.dead:
+                self.current = task
+                task.greenlet.throw()
+        self.current = None
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Task:
+        assert self.current is not None, "only a client can wait"
+        return self.current
+
+    def _switch_to(self, task: Task) -> None:
+        self.current = task
+        task.greenlet.switch()
+
+    def _go_on(self) -> None:
+        """The current task cannot: somebody else runs, or the hub learns that nobody can."""
+        successor = self._next()
+        if successor is None:
+            self._hub.switch()
+        elif successor is not self.current:
+            self._switch_to(successor)
+
+    def _next(self) -> Task | None:
+        """Take a ready task, letting time pass until there is one."""
+        while not self._ready and self._timers:
+            self._fire(heappop(self._timers))
+        if not self._ready:
+            return None
+        chosen = int(self._random() * len(self._ready))
+        self._ready[chosen], self._ready[-1] = self._ready[-1], self._ready[chosen]
+        return self._ready.pop()
+
+    def _fire_due(self) -> None:
+        while self._timers and self._timers[0][0] <= self.now:
+            self._fire(heappop(self._timers))
+
+    def _fire(self, timer: tuple[float, int, Callable[[], None] | Task, int]) -> None:
+        due, _, target, turn = timer
+        if isinstance(target, Task):
+            if target.parked and target.turn == turn and not target.host.dead:
+                self.now = max(self.now, due)
+                self._unpark(target, woken=False)
+        else:
+            self.now = max(self.now, due)
+            target()
+
+    def _unpark(self, task: Task, woken: bool) -> None:
+        task.parked = False
+        task.turn += 1
+        task.woken = woken
+        self._make_ready(task)
+
+    def _make_ready(self, task: Task) -> None:
+        if task.host.dead:
+            return
+        if task.host.stalled_until > self.now:
+            self.call_at(task.host.stalled_until, lambda: self._make_ready(task))
+        else:
+            self._ready.append(task)

@@ -1,0 +1,158 @@
+"""`python -m fdbqueue.testing.simulate`: run seeds until the time is over, or one fails.
+
+Exit status 0 if all is well, 1 if a seed failed, 2 for wrong arguments.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count
+from random import SystemRandom
+from typing import TextIO
+
+from fdbqueue.testing.cases import Case, shrunk
+from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.report import described
+from fdbqueue.testing.simulation import Result
+from fdbqueue.testing.workloads import Size, Workload, all_workloads
+
+_PROGRESS_EVERY_S = 0.5
+_COLLECT_EVERY_RUNS = 50
+_SEED_MAX = 2**31
+
+
+class Tally:
+    """What has been run so far."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.seeds: Counter[str] = Counter()
+        self.transactions = self.operations = 0
+        self.virtual_s = 0.0
+        self.faults: Counter[str] = Counter()
+        self._shown = 0.0
+
+    def add(self, case: Case, result: Result) -> None:
+        self.seeds[case.workload.name] += 1
+        self.transactions += len(result.trace.transactions)
+        self.operations += len(result.trace.operations)
+        self.virtual_s += result.trace.virtual_s
+        self.faults.update(result.trace.faults)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def show(self, out: TextIO, last: bool = False) -> None:
+        """One line, rewritten in place on a terminal; elsewhere only the last."""
+        now = time.monotonic()
+        due = out.isatty() and now - self._shown > _PROGRESS_EVERY_S
+        if due or last:
+            self._shown = now
+            start, end = ("\r", "") if out.isatty() and not last else ("\r" if out.isatty() else "", "\n")
+            out.write(f"{start}{self}{end}")
+            out.flush()
+
+    def __str__(self) -> str:
+        seeds = self.seeds.total()
+        return (
+            f"{seeds} seeds, {seeds / self.elapsed_s:.0f}/s, {self.transactions} transactions, "
+            f"{self.faults.total()} faults, {self.virtual_s / 3600:.0f} virtual hours"
+        )
+
+    def table(self) -> str:
+        rows = [("workload", "seeds"), *sorted(self.seeds.items())]
+        rows += [("fault", "times"), *sorted(self.faults.items())]
+        return "\n".join(f"  {name:<20} {number:>10}" for name, number in rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    workloads = all_workloads()
+    unknown = set(options.workload) - set(workloads)
+    if unknown:
+        parser.error(f"no workload {unknown.pop()!r}: choose from {', '.join(workloads)}")
+    chosen = [workloads[name] for name in options.workload or workloads]
+    cases = _cases(chosen, options)
+    if options.trace:
+        return _show_one(next(cases))
+    return _run(cases, None if options.minutes is None else options.minutes * 60)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m fdbqueue.testing.simulate", description=__doc__)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--minutes", type=float, help="run new seeds for so long (default: 1)")
+    which.add_argument("--seeds", type=_seed_range, metavar="A:B", help="run the seeds from A to before B")
+    which.add_argument("--seed", type=int, help="run one seed")
+    parser.add_argument("--from", type=int, dest="first", metavar="N", help="with --minutes: the first seed")
+    parser.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
+    parser.add_argument("--steps", type=int, help="steps of each client")
+    parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a fault off")
+    parser.add_argument("--trace", action="store_true", help="tell what happened, also if nothing failed")
+    return parser
+
+
+def _seed_range(text: str) -> range:
+    first, _, last = text.partition(":")
+    return range(int(first), int(last))
+
+
+def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterator[Case]:
+    """Every seed with every workload, seed by seed."""
+    for seed in _seeds(options):
+        for workload in workloads:
+            size = Size(options.clients or workload.size.clients, options.steps or workload.size.steps)
+            yield Case(workload, seed, size, tuple(options.without))
+
+
+def _seeds(options: argparse.Namespace) -> Iterator[int]:
+    if options.seed is not None:
+        return iter((options.seed,))
+    if options.seeds is not None:
+        return iter(options.seeds)
+    options.minutes = options.minutes or 1
+    return count(SystemRandom().randrange(_SEED_MAX) if options.first is None else options.first)
+
+
+def _run(cases: Iterator[Case], seconds: float | None) -> int:
+    tally = Tally()
+    gc.freeze()  # what is there stays: collections need not look at it between the runs
+    for number, case in enumerate(cases):
+        if seconds is not None and tally.elapsed_s > seconds:
+            break
+        result = case.run()
+        tally.add(case, result)
+        tally.show(sys.stdout)
+        if number % _COLLECT_EVERY_RUNS == 0:
+            gc.collect()
+        if result.failed:
+            return _show_failure(case, result, tally)
+    tally.show(sys.stdout, last=True)
+    print(tally.table())
+    return 0
+
+
+def _show_failure(case: Case, result: Result, tally: Tally) -> int:
+    tally.show(sys.stdout, last=True)
+    print(f"\n{case.workload.name}, {result}\n{case.command()}\n\nshrinking ...")
+    smallest = shrunk(case)
+    print(f"smallest: {smallest.command()}\nfaults: {', '.join(smallest.faults.active) or 'none'}\n")
+    print(described(smallest.run(detailed=True)))
+    return 1
+
+
+def _show_one(case: Case) -> int:
+    result = case.run(detailed=True)
+    print(f"{case.command()}\nfaults: {', '.join(case.faults.active) or 'none'}\n")
+    print(described(result))
+    return int(result.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

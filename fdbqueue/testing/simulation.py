@@ -1,0 +1,199 @@
+"""Simulation: clients on machines of their own, one shared engine, one seed.
+
+def worker(client):                      # ordinary code, the ordinary blocking API
+    while (job := queue.dequeue(client.db, timeout=5)) is not None:
+        handle(client.db, job)
+
+simulation = Simulation(seed=7)
+simulation.client(worker, "worker")
+result = simulation.run([no_key_left_behind(b"...")])
+assert not result.violations, result
+"""
+
+import gc
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+from fdbqueue import limits
+from fdbqueue.database import Database
+from fdbqueue.embedded.database import Database as EmbeddedDatabase
+from fdbqueue.embedded.store import Store
+from fdbqueue.testing.engine import FaultyDatabase, Machine
+from fdbqueue.testing.faults import NONE, Faults, scattered
+from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
+from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
+from fdbqueue.testing.trace import Trace
+
+T = TypeVar("T")
+
+POINTS_MAX = 300_000
+
+Checker = Callable[[Trace, Database], Iterable[str]]
+"""Given the trace and the final database, yields one sentence per violation."""
+
+
+class Client:
+    """A simulated process: what its function is given."""
+
+    def __init__(self, machine: Machine, db: Database, trace: Trace, pace: float) -> None:
+        self.db = db
+        self.runtime = machine.runtime
+        self.random = Random(machine.random.random())
+        self._machine = machine
+        self._trace = trace
+        self._pace = pace
+
+    @property
+    def name(self) -> str:
+        return self._machine.name
+
+    def call(self, subject: str, name: str, argument: Any, function: Callable[[], T]) -> T:
+        """Do `function`, and have the trace remember it as an operation on `subject`."""
+        me, now = self.runtime.thread_id(), self.runtime.monotonic
+        operation = self._trace.begin(now(), self._machine.thread_name(), subject, name, argument)
+        self._machine.operations[me] = operation
+        try:
+            result = function()
+        except Exception as error:
+            self._trace.end(now(), operation, None, error)
+            raise
+        self._trace.end(now(), operation, result)
+        del self._machine.operations[me]
+        return result
+
+    def pause(self, mean_s: float) -> None:
+        """Do something else for up to `mean_s` on average; in most runs clients are much busier."""
+        if self.random.random() < 0.6:
+            self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
+
+    def thread(self, function: Callable[["Client"], None], name: str) -> SimulatedThread:
+        """Run `function` in another thread of this machine."""
+        return self.runtime.spawn(lambda: function(self), f"{self.name}/{name}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run: the violations, none if all is well, and the trace."""
+
+    seed: int
+    violations: tuple[str, ...]
+    trace: Trace
+    points: int
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+    def __str__(self) -> str:
+        return "\n".join((f"seed {self.seed}", *self.violations))
+
+
+class Simulation:
+    """One run. `faults` are drawn from the seed unless given; `detailed` traces record every key."""
+
+    def __init__(
+        self, seed: int, *, faults: Faults | None = None, detailed: bool = False, points_max: int = POINTS_MAX
+    ) -> None:
+        self.seed = seed
+        self.random = Random(f"{seed} plan")
+        self.faults = Faults.drawn(Random(f"{seed} faults")) if faults is None else faults
+        self.trace = Trace(detailed)
+        self.scheduler = Scheduler(Random(f"{seed} schedule"), points_max)
+        # How much of their time clients pause: crowds and lulls find different bugs.
+        self._pace = scattered(self.random, 0.003, 1.0)
+        self._machines: list[Machine] = []
+        self._afterwards: list[tuple[Callable[[Client], None], str]] = []
+        self._limits: dict[str, int] = {}  # as they were
+        self._store = self._open_store()
+
+    def _open_store(self) -> Store:
+        # In memory where the system has such a directory: opening costs more than most runs.
+        shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        path = tempfile.mkdtemp(prefix="fdbqueue-simulation-", dir=shared_memory)
+        store = Store(path, self._runtime(Host("engine")), private=True)
+        store.users = 1
+        return store
+
+    def _runtime(self, host: Host, skew_s: float = 0.0) -> SimulatedRuntime:
+        random = Random(f"{self.seed} runtime {host.name}")
+        return SimulatedRuntime(self.scheduler, host, random, 1000 + len(self._machines), skew_s)
+
+    def limit(self, **values: int) -> None:
+        """Set names of `fdbqueue.limits` for this run: small bounds are reached by small scenarios."""
+        for name, value in values.items():
+            self._limits.setdefault(name, getattr(limits, name))
+            setattr(limits, name, value)
+
+    def client(self, function: Callable[[Client], None], name: str) -> None:
+        """Add a process that runs `function` and then closes its database. Names must differ."""
+        self._start(function, name, self.faults)
+
+    def afterwards(self, function: Callable[[Client], None], name: str) -> None:
+        """When every client has ended or died, run `function`, without faults; several run in turn."""
+        self._afterwards.append((function, name))
+
+    def _start(self, function: Callable[[Client], None], name: str, faults: Faults) -> None:
+        random = Random(f"{self.seed} machine {name}")
+        runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
+        machine = Machine(runtime, random, faults, self.trace)
+        self._machines.append(machine)
+        database = Database(FaultyDatabase(self._store, machine), runtime)
+        client = Client(machine, database, self.trace, self._pace)
+
+        def main() -> None:
+            try:
+                function(client)
+                database.close()
+            finally:
+                machine.finished = True
+
+        self.scheduler.spawn(runtime.host, main, name)
+
+    def run(self, checkers: Sequence[Checker] = ()) -> Result:
+        """Run the clients to their end, then what comes afterwards, then the checkers. Only once."""
+        collecting = gc.isenabled()
+        gc.disable()  # a collection may cancel what nobody refers to, at a moment that no seed decides
+        try:
+            stuck = self._run_clients()
+            violations = [*self._failures(), *stuck]
+            if not violations:
+                violations = self._judge(checkers)
+            self.trace.virtual_s = self.scheduler.now
+            return Result(self.seed, tuple(violations), self.trace, self.scheduler.points)
+        finally:
+            self._close()
+            if collecting:
+                gc.enable()
+
+    def _run_clients(self) -> list[str]:
+        try:
+            self.scheduler.run(self._all_ended)
+            for function, name in self._afterwards:
+                self._start(function, name, NONE)
+                self.scheduler.run(self._all_ended)
+        except Stuck as reason:
+            waiting = [m.name for m in self._machines if not m.ended]
+            return [f"{reason}: {', '.join(waiting)} did not end"]
+        return []
+
+    def _all_ended(self) -> bool:
+        return all(machine.ended for machine in self._machines)
+
+    def _failures(self) -> list[str]:
+        return [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
+
+    def _judge(self, checkers: Sequence[Checker]) -> list[str]:
+        database = Database(EmbeddedDatabase(self._store, self._runtime(Host("judge"))))
+        return [sentence for checker in checkers for sentence in checker(self.trace, database)]
+
+    def _close(self) -> None:
+        self.limit(**self._limits)
+        self.scheduler.unwind()
+        for machine in self._machines:
+            for watch in machine.watches:
+                watch.cancel()
+        EmbeddedDatabase(self._store, self._runtime(Host("engine"))).close()

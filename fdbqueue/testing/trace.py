@@ -1,0 +1,110 @@
+"""The trace: what happened in a simulation, in order; the same seed gives the same trace.
+
+An *event* is a tuple of plain values; an *operation* is one call that a client made, from when it began
+until it ended, in numbers of events. An operation whose client died never ends: it may have happened or not.
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, who, what, particulars
+
+
+@dataclass(slots=True)
+class Operation:
+    """`client` did `name` with `argument`, of the thing called `subject`."""
+
+    client: str
+    subject: str
+    name: str
+    argument: Any
+    began: int
+    began_s: float
+    ended: int | None = None
+    ended_s: float | None = None
+    result: Any = None
+    error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it came back with a result."""
+        return self.ended is not None and self.error is None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether its client died in it: it may have happened, once, or not at all."""
+        return self.ended is None
+
+    def before(self, other: "Operation") -> bool:
+        """Whether it had ended when `other` began."""
+        return self.ended is not None and self.ended < other.began
+
+
+@dataclass(slots=True)
+class Footprint:
+    """What one attempt to commit read and wrote."""
+
+    who: str
+    number: int
+    at_s: float
+    outcome: str
+    keys_read: int
+    keys_written: int
+    size_bytes: int
+    reads: list[tuple[str, bytes, Any]] = field(default_factory=list)
+    writes: list[tuple[str, bytes, Any]] = field(default_factory=list)
+    operation: Operation | None = None
+
+
+class Trace:
+    """Events, operations, transactions and counts of one run. `detailed`: also every key of each."""
+
+    def __init__(self, detailed: bool = False) -> None:
+        self.detailed = detailed
+        self.events: list[Event] = []
+        self.operations: list[Operation] = []
+        self.transactions: list[Footprint] = []
+        self.faults: Counter[str] = Counter()
+        self.virtual_s = 0.0
+
+    def note(self, at_s: float, who: str, what: str, *particulars: Any) -> None:
+        self.events.append((at_s, who, what, particulars))
+
+    def fault(self, at_s: float, who: str, name: str) -> None:
+        self.faults[name] += 1
+        self.events.append((at_s, who, "fault", (name,)))
+
+    def begin(self, at_s: float, client: str, subject: str, name: str, argument: Any) -> Operation:
+        operation = Operation(client, subject, name, argument, len(self.events), at_s)
+        self.operations.append(operation)
+        self.note(at_s, client, f"{name} {subject}", argument)
+        return operation
+
+    def end(self, at_s: float, operation: Operation, result: Any, error: Exception | None = None) -> None:
+        operation.ended, operation.ended_s = len(self.events), at_s
+        operation.result, operation.error = result, error
+        self.note(at_s, operation.client, f"{operation.name} {operation.subject} ended", result, repr(error))
+
+    def committed(self, footprint: Footprint) -> None:
+        self.transactions.append(footprint)
+        self.note(
+            footprint.at_s,
+            footprint.who,
+            f"transaction {footprint.outcome}",
+            footprint.keys_read,
+            footprint.keys_written,
+            footprint.size_bytes,
+        )
+
+    def of(self, subject: str, *names: str) -> list[Operation]:
+        """The operations on `subject`, or those with one of `names`, in order of their beginning."""
+        return [op for op in self.operations if op.subject == subject and (not names or op.name in names)]
+
+    def hash(self) -> str:
+        """Equal for equal traces, in any process."""
+        digest = hashlib.sha256()
+        for event in self.events:
+            digest.update(repr(event).encode())
+        return digest.hexdigest()

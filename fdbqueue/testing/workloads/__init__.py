@@ -1,0 +1,53 @@
+"""Workloads: a function each that adds clients to a simulation and returns its checkers.
+
+To add one, write a file with a function under `@workload(...)` and import it in `all_workloads`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from fdbqueue.testing.simulation import Checker, Simulation
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a scenario is: how many clients of each role, how many steps each takes."""
+
+    clients: int
+    steps: int
+
+
+Build = Callable[[Simulation, Size], Sequence[Checker]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A scenario. `never`: faults that its checkers do not allow for."""
+
+    name: str
+    build: Build
+    size: Size
+    never: tuple[str, ...] = ()
+
+
+_MODULES = ("bank", "batches", "clearing", "crowd", "named", "order", "pipeline", "recipe", "waits")
+_workloads: dict[str, Workload] = {}
+
+
+def workload(*, clients: int, steps: int, never: Sequence[str] = ()) -> Callable[[Build], Build]:
+    """Register the decorated function under its name, with the size that it has by default."""
+
+    def register(build: Build) -> Build:
+        name = build.__name__
+        _workloads[name] = Workload(name, build, Size(clients, steps), tuple(never))
+        return build
+
+    return register
+
+
+def all_workloads() -> dict[str, Workload]:
+    """Those that come with fdbqueue, and those registered since, by name."""
+    for module in _MODULES:
+        import_module(f"{__name__}.{module}")
+    return dict(_workloads)

@@ -1,0 +1,50 @@
+"""A queue that somebody clears in the middle of everything."""
+
+from collections.abc import Sequence
+
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import (
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    either,
+    enqueue,
+    queue,
+    values_of,
+)
+
+NAME = "clearing"
+
+
+@workload(clients=2, steps=5)
+def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+
+    def produce(client: Client) -> None:
+        q = either(client, NAME)
+        for value in values_of(client, size.steps):
+            enqueue(client, q, NAME, [value])
+            client.pause(0.05)
+
+    def consume(client: Client) -> None:
+        q = either(client, NAME)
+        for _ in range(size.steps):
+            dequeue(client, q, NAME, client.random.choice((0, 0, 1, 5)))
+            client.pause(0.05)
+
+    def clear(client: Client) -> None:
+        q = queue(NAME)
+        for _ in range(2):
+            client.pause(0.3)
+            client.call(NAME, "clear", None, lambda: q.clear(client.db))
+            audit(client, q, NAME)
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(consume, f"consumer-{number}")
+    simulation.client(clear, "clearer")
+    simulation.afterwards(drain(NAME), "survivor")
+    return checks(NAME)

@@ -1,0 +1,127 @@
+"""What workloads of queues share: producers, consumers, auditors, and the quiet end."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import limits
+from fdbqueue.database import run
+from fdbqueue.queue import Queue
+from fdbqueue.queue_keys import QueueKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.testing.checkers import (
+    bounded_transactions,
+    exact_statistics,
+    no_key_left_behind,
+    total_queue,
+)
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+
+SPACE = Subspace(("simulated",))
+
+# After this long whatever the dead held is overdue, on the most skewed clock too.
+_QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
+
+Step = Callable[[Client, str], None]
+
+
+def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
+    return Queue(SPACE[name], contended=contended, codec=codec)
+
+
+def either(client: Client, name: str) -> Queue:
+    """Most clients stand in the line, some retry."""
+    return queue(name, "simple" if client.random.random() < 0.25 else "staged")
+
+
+def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
+    if len(values) == 1:
+        client.call(name, "enqueue", list(values), lambda: q.enqueue(client.db, values[0]))
+    else:
+        client.call(name, "enqueue", list(values), lambda: q.enqueue_many(client.db, values))
+
+
+def dequeue(client: Client, q: Queue, name: str, timeout: float = 0) -> list[Any]:
+    """The value that is dequeued, in a list, or an empty one."""
+
+    def body() -> list[Any]:
+        value = q.dequeue(client.db, timeout=timeout)
+        return [] if value is None else [value]
+
+    return client.call(name, "dequeue", 1, body)
+
+
+def audit(client: Client, q: Queue, name: str) -> None:
+    """Count the values and compare with the counter, at one version."""
+    items = QueueKeys(SPACE[name]).items
+
+    def body(tr: Any) -> tuple[int, int]:
+        return q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list())
+
+    client.call(name, "audit", None, lambda: run(client.db, body))
+
+
+def cramped(simulation: Simulation) -> None:
+    """In many runs, bounds so small that even a few clients reach them."""
+    random = simulation.random
+    if random.random() < 0.5:
+        simulation.limit(
+            SERVE_MAX=random.randint(1, 4),
+            RESULTS_RETURNED_MAX=random.randint(1, 3),
+            BATCH_ITEMS_MAX=12,
+            PAYLOAD_PIECE_BYTES_MAX=random.choice((8, limits.PAYLOAD_PIECE_BYTES_MAX)),
+        )
+
+
+def values_of(client: Client, steps: int) -> list[str]:
+    """Values that nobody else enqueues."""
+    return [f"{client.name}.{step}" for step in range(steps)]
+
+
+def drain(name: str) -> Callable[[Client], None]:
+    """Take what is left, also what the dead held, then wait until their receipts are swept."""
+
+    def body(client: Client) -> None:
+        q = queue(name)
+        client.runtime.sleep(_QUIET_S)
+        audit(client, q, name)
+        while dequeue(client, q, name):
+            pass
+        dequeue(client, q, name, timeout=1)
+        client.runtime.sleep(limits.RECEIPT_STALE_S)
+        # Calls that leave a receipt, so that closing sweeps.
+        enqueue(client, q, name, [f"the last of {name}"])
+        dequeue(client, q, name)
+
+    return body
+
+
+def checks(*names: str) -> list[Checker]:
+    """What every workload of drained queues is judged by."""
+    return [
+        total_queue(*names),
+        *(exact_statistics(name) for name in names),
+        bounded(),
+        *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
+        no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
+    ]
+
+
+def bounded(batches: bool = True) -> Checker:
+    """By the limits of this run: a look at the line, a batch in a few pieces each, what is overdue."""
+    served = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX * (limits.SERVE_MAX + 2)
+    keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
+    return bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX)
+
+
+def is_counter(name: str) -> Callable[[bytes, bytes], bool]:
+    """The two numbers that stay of an empty queue: its size, which is zero, and the floor of its index."""
+    keys = QueueKeys(SPACE[name])
+    return lambda key, value: key == keys.floor or (key == keys.size and not any(value))
+
+
+def is_definition(key: bytes, _: bytes) -> bool:
+    """What stays of named queues when all is quiet."""
+    root = RootKeys(DEFAULT_ROOT)
+    return root.definitions.start <= key < root.definitions.stop or key == root.last_id

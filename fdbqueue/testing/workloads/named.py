@@ -1,0 +1,82 @@
+"""Named queues: everybody creates the same name at once, uses it, and now and then somebody drops it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue.database import Database
+from fdbqueue.errors import QueueDropped, QueueNotFound
+from fdbqueue.queue import Queue
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import CONTENTS, DEFAULT_ROOT
+from fdbqueue.testing.checkers import total_queue
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import dequeue, enqueue, values_of
+
+NAMES = ("red", "blue")
+
+
+@workload(clients=2, steps=4)
+def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    def produce(client: Client) -> None:
+        for value in values_of(client, size.steps):
+            name = client.random.choice(NAMES)
+            until_it_exists(client, name, enqueue, [value])
+            client.pause(0.1)
+
+    def consume(client: Client) -> None:
+        for _ in range(size.steps):
+            name = client.random.choice(NAMES)
+            until_it_exists(client, name, dequeue, client.random.choice((0, 0, 2)))
+            client.pause(0.1)
+
+    def drop(client: Client) -> None:
+        for name in NAMES:
+            client.pause(0.3)
+            try:
+                # A drop is a clear: what it removes is not lost.
+                client.call(name, "clear", None, partial(Registry(DEFAULT_ROOT).drop, client.db, name))
+            except QueueNotFound:
+                continue
+
+    def look(client: Client) -> None:
+        for name in NAMES:
+            q = Queue.named(client.db, name)
+            client.runtime.sleep(60)
+            while dequeue(client, q, name):
+                pass
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(consume, f"consumer-{number}")
+    simulation.client(drop, "dropper")
+    simulation.afterwards(look, "survivor")
+    return [*(total_queue(name) for name in NAMES), no_orphans, distinct_ids]
+
+
+def until_it_exists(client: Client, name: str, use: Callable[..., Any], argument: Any) -> None:
+    """Open by name and use; a queue that was dropped in between is opened anew."""
+    while True:
+        try:
+            use(client, Queue.named(client.db, name), name, argument)
+            return
+        except QueueDropped:
+            client.pause(0.01)
+
+
+def no_orphans(_: Trace, database: Database) -> Iterator[str]:
+    """Nothing is left in the contents of a queue that was dropped."""
+    live = {definition.id for definition in Registry(DEFAULT_ROOT).names(database)}
+    for entry in database.get_range_startswith(DEFAULT_ROOT[CONTENTS].key()):
+        id_ = DEFAULT_ROOT.unpack(entry.key)[1]
+        if id_ not in live:
+            yield f"orphan of dropped queue {id_}: {entry.key!r}"
+
+
+def distinct_ids(_: Trace, database: Database) -> Iterator[str]:
+    """No two queues share their contents."""
+    ids = [definition.id for definition in Registry(DEFAULT_ROOT).names(database)]
+    if len(ids) != len(set(ids)):
+        yield f"two queues have one id: {ids}"

@@ -1,0 +1,55 @@
+"""Consumers that wait, with timeouts, for producers that take their time; some give up, some time out."""
+
+from collections.abc import Iterator, Sequence
+
+from fdbqueue.testing.checkers import never_nothing, order, prompt
+from fdbqueue.testing.faults import scattered
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
+
+NAME = "waits"
+TIMEOUTS_S = (0.0, 0.1, 1.0, 4.0, 15.0)
+
+# Nothing here delays a wake-up: what waits longer than this was not woken, and mended by the slow look.
+PROMPT_S = 0.6
+HARMLESS = {"clock_skew_s", "watch_spurious"}
+
+
+@workload(clients=3, steps=4)
+def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    q = queue(NAME)
+    haste = scattered(simulation.random, 0.01, 1)
+    threaded = simulation.random.random() < 0.5
+
+    def produce(client: Client) -> None:
+        for value in values_of(client, size.steps):
+            client.pause(2.0)
+            enqueue(client, q, NAME, [value])
+
+    def consume(client: Client) -> None:
+        for _ in range(size.steps):
+            dequeue(client, q, NAME, client.random.choice(TIMEOUTS_S) * haste)
+            client.pause(0.5)
+
+    def consume_by_three(client: Client) -> None:
+        threads = [client.thread(consume, name) for name in ("a", "b", "c")]
+        for thread in threads:
+            thread.join()
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(consume_by_three if threaded and not number else consume, f"consumer-{number}")
+    simulation.afterwards(drain(NAME), "survivor")
+    return [*checks(NAME), *_more(set(simulation.faults.active), threaded)]
+
+
+def _more(active: set[str], threaded: bool) -> Iterator[Checker]:
+    if active <= HARMLESS:
+        yield prompt(NAME, PROMPT_S)
+    if "die" not in active:
+        yield order(NAME, consumer="survivor")
+    # What was delivered to a machine for three callers, two of whom gave up, is given back a moment later.
+    if not threaded and not {"die", "stall"} & active:
+        yield never_nothing(NAME)

@@ -1,0 +1,621 @@
+"""One directory, many processes: nothing lost, nothing torn, nobody waits for the dead."""
+
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import layout, store
+from fdbqueue.errors import StorageFormat, StorageInUse
+from tests.engine import programs
+from tests.support import (
+    NOT_COMMITTED,
+    PATIENCE_S,
+    TOO_OLD,
+    TRANSACTION_TOO_LARGE,
+    becomes_ready,
+    begin,
+    commit_code,
+    error_code,
+    run_program,
+)
+
+
+class Program:
+    """A running program of programs.py; its lines are read as they come."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, programs.__file__, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line; empty when the program has ended."""
+        return self.process.stdout.readline().rstrip("\n")
+
+    def expect(self, line: str) -> None:
+        found = self.line()
+        assert found == line
+
+    def go(self) -> None:
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> list[str]:
+        """End it with SIGKILL; the lines that had not been read."""
+        self.process.send_signal(signal.SIGKILL)
+        rest = self.process.stdout.read().splitlines()
+        self.process.wait()
+        return rest
+
+
+@contextmanager
+def running(*arguments: object):
+    program = Program(*arguments)
+    watchdog = threading.Timer(3 * PATIENCE_S, program.process.kill)  # a hang is a failure, not for ever
+    watchdog.start()
+    try:
+        yield program
+    finally:
+        watchdog.cancel()
+        program.process.kill()
+        program.process.wait()
+        program.process.stdout.close()
+        program.process.stdin.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def shared(path):
+    """The database of a directory, in this process."""
+    with fdbqueue.open(f"embedded:{path}") as database:
+        yield database
+
+
+def test_concurrent_increments_lose_none(path, shared, rounds):
+    """Four processes read and write one key; every increment is there."""
+    count = rounds(50, 500)
+    with (
+        running("increment", path, "n", count) as a,
+        running("increment", path, "n", count) as b,
+        running("increment", path, "n", count) as c,
+    ):
+        for program in (a, b, c):
+            program.expect("ready")
+        for program in (a, b, c):
+            program.go()
+        for _ in range(count):
+            increment(shared)
+        for program in (a, b, c):
+            program.expect("done")
+    assert shared[b"n"] == b"%d" % (4 * count)
+
+
+def increment(db):
+    tr = db.create_transaction()
+    while True:
+        tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)
+        code = commit_code(tr)
+        if code == 0:
+            return
+        tr.on_error(code).wait()
+
+
+def test_conflicts_are_found_across_processes(path, shared):
+    """A write of another process conflicts with a read of this one."""
+    tr = begin(shared)
+    tr[b"a"].wait()
+    run_program(path.parent, f"import fdbqueue\nfdbqueue.open('embedded:{path}')[b'a'] = b'other'")
+    tr[b"b"] = b"1"
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_commit_is_seen_by_other_processes_at_once(path, shared):
+    """A read version taken after a commit returned, anywhere, sees it."""
+    with running("write_together", path, "w") as writer:
+        for _ in range(20):
+            acknowledged = int(writer.line())
+            assert int(shared[b"w" + programs.TOGETHER[0]]) >= acknowledged
+
+
+def test_a_watch_set_in_one_process_fires_from_another(path, shared):
+    """Again and again, without polling by the test."""
+    with running("watch", path, "bell") as watcher:
+        watcher.expect("saw None")
+        for number in range(20):
+            shared[b"bell"] = b"%d" % number
+            watcher.expect(f"saw b'{number}'")
+
+
+def test_a_watch_of_this_process_fires_from_another(path, shared):
+    """The other way round."""
+    tr = shared.create_transaction()
+    changed = tr.watch(b"w" + programs.TOGETHER[0])
+    tr.commit().wait()
+    with running("write_together", path, "w"):
+        assert becomes_ready(changed)
+
+
+def test_a_watch_does_not_fire_for_what_other_processes_write_elsewhere(path, shared):
+    """Being rung is only a hint to look."""
+    tr = shared.create_transaction()
+    changed = tr.watch(b"elsewhere")
+    tr.commit().wait()
+    with running("write_together", path, "w") as writer:
+        for _ in range(10):
+            writer.line()
+    assert not changed.is_ready()
+
+
+@pytest.mark.parametrize("writer", ["write_together", "write_together_in_threads"])
+def test_a_killed_writer_loses_and_tears_nothing(path, writer, rounds):
+    """Killed at a random moment: what was acknowledged is there, each transaction whole or not at all."""
+    moments = random.Random(f"{writer} 1")
+    total = 0
+    for attempt in range(rounds(4, 25)):
+        with running(writer, path, f"w{attempt}-") as program:
+            for _ in range(moments.randrange(1, 40)):
+                program.line()
+            # Not at a line, but somewhere between two of them.
+            threading.Event().wait(moments.random() * 0.01)
+            program.kill()
+        with fdbqueue.open(f"embedded:{path}") as db:
+            total += check_together(db, f"w{attempt}-".encode())
+            assert int.from_bytes(db[b"total"], "little") == total
+
+
+@pytest.mark.parametrize("writer", ["write_together", "write_together_in_threads"])
+def test_what_a_killed_writer_acknowledged_is_there(path, writer, rounds):
+    """Every number that was said before the kill was committed, in every key of its transaction."""
+    moments = random.Random(f"{writer} 2")
+    for attempt in range(rounds(2, 15)):
+        name = f"w{attempt}-"
+        with running(writer, path, name) as program:
+            said = [int(program.line()) for _ in range(moments.randrange(1, 40))]
+            said += [int(line) for line in program.kill() if line.isdigit()]
+        with fdbqueue.open(f"embedded:{path}") as db:
+            assert check_together(db, name.encode()) >= len(said)
+
+
+def check_together(db, name):
+    """How many transactions of `name` are in the database, each of them whole."""
+    total = 0
+    for writer in [name, *(name + b"%d" % number for number in range(4))]:
+        numbers = {bytes(db[writer + key] or b"0") for key in programs.TOGETHER}
+        large = db[writer + b"large"]
+        numbers.add(large.removesuffix(programs.LARGE) if large is not None else b"0")
+        assert len(numbers) == 1, (writer, numbers)
+        total += int(numbers.pop())
+    return total
+
+
+def test_a_killed_writer_leaves_nothing_locked(path, rounds):
+    """Another process that writes meanwhile goes on writing."""
+    moments = random.Random(3)
+    with running("write_together", path, "survivor") as survivor:
+        survivor.line()
+        for attempt in range(rounds(3, 10)):
+            with running("write_together_in_threads", path, f"victim{attempt}-") as victim:
+                for _ in range(moments.randrange(1, 20)):
+                    victim.line()
+                victim.kill()
+            numbers = [int(survivor.line()) for _ in range(50)]
+            assert numbers == list(range(numbers[0], numbers[0] + 50))
+
+
+def test_a_killed_reader_holds_nothing_up(path, shared):
+    """Its snapshot does not keep old pages for ever: the file stays small."""
+    shared[b"a"] = b"1"
+    for _ in range(3):
+        with running("hold_snapshot", path) as reader:
+            reader.expect("reading")
+            reader.kill()
+    # The store looks for dead readers when it is opened, as a worker that comes back does.
+    with running("increment", path, "n", 1) as other:
+        other.expect("ready")
+        other.go()
+        other.expect("done")
+    for _ in range(200):
+        shared[b"a"] = b"v" * 50_000
+    assert (path / "data.mdb").stat().st_size < 5_000_000
+
+
+def test_a_forked_child_gets_a_clean_handle(tmp_path):
+    """Parent and child both go on reading, writing, watching, and see each other's commits."""
+    printed = run_program(
+        tmp_path,
+        """
+        import os
+        import fdbqueue
+
+        db = fdbqueue.open("embedded:data")
+        db[b"a"] = b"parent"
+        before = db.create_transaction()
+        before[b"a"].wait()
+        watching = db.create_transaction()
+        changed = watching.watch(b"from child")
+        watching.commit().wait()
+        child = os.fork()
+        if child == 0:
+            assert db[b"a"] == b"parent"
+            db[b"from child"] = b"1"
+            for _ in range(50):
+                db.add(b"count", b"\\x01\\x00")
+            value, bell = db.get_and_watch(b"from parent")
+            if not value.present():
+                bell.wait()
+            print("child", db[b"from parent"], flush=True)
+            os._exit(0)
+        changed.wait()
+        print("parent", db[b"from child"], flush=True)
+        for _ in range(50):
+            db.add(b"count", b"\\x01\\x00")
+        assert before[b"a"] == b"parent"
+        db[b"from parent"] = b"2"
+        _, status = os.waitpid(child, 0)
+        print(status, int.from_bytes(db[b"count"], "little"))
+        db.close()
+        """,
+    )
+    assert printed == "parent b'1'\nchild b'2'\n0 100\n"
+
+
+def test_a_forked_child_of_many_threads_is_not_locked(tmp_path):
+    """A fork in the middle of other threads' commits leaves the child a database that works."""
+    printed = run_program(
+        tmp_path,
+        """
+        import os
+        import threading
+        import fdbqueue
+
+        db = fdbqueue.open("embedded:data")
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                db.add(b"count", b"\\x01\\x00\\x00\\x00")
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in range(10):
+            child = os.fork()
+            if child == 0:
+                db[b"child"] = b"%d" % number
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            assert status == 0
+            assert db[b"child"] == b"%d" % number
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print("done")
+        """,
+    )
+    assert printed == "done\n"
+
+
+def test_a_forked_childs_exit_leaves_the_parents_private_database(tmp_path):
+    """A private directory belongs to the process that made it."""
+    printed = run_program(
+        tmp_path,
+        """
+        import os
+        import sys
+        import fdbqueue
+
+        db = fdbqueue.open("memory:")
+        db[b"a"] = b"1"
+        child = os.fork()
+        if child == 0:
+            db.close()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        db[b"b"] = b"2"
+        print(len(db.get_range(b"a", b"c")))
+        """,
+    )
+    assert printed == "2\n"
+
+
+def test_a_forked_child_that_ends_leaves_the_parents_snapshots(tmp_path):
+    """When the child's interpreter ends it frees nothing of the parent's: open snapshots stay protected."""
+    printed = run_program(
+        tmp_path,
+        """
+        import os
+        import sys
+        import fdbqueue
+
+        db = fdbqueue.open("embedded:data")
+        for number in range(50):
+            db[b"%02d" % number] = b"old" + b"v" * 10_000
+        tr = db.create_transaction()
+        tr.get_read_version().wait()
+        child = os.fork()
+        if child == 0:
+            db[b"child"] = b"1"
+            sys.exit(0)
+        os.waitpid(child, 0)
+        for turn in range(5):
+            for number in range(50):
+                db[b"%02d" % number] = b"new" + b"w" * 10_000
+        rows = tr.get_range(b"0", b"9").to_list()
+        print(len(rows), {row.value[:4] for row in rows}, db[b"child"])
+        """,
+    )
+    assert printed == "50 {b'oldv'} b'1'\n"
+
+
+def test_files_are_their_owners_only(path, shared):
+    """0600 in 0700, whatever the umask."""
+    shared[b"a"] = b"1"
+    assert mode_of(path) == 0o700
+    for file in path.iterdir():
+        assert mode_of(file) == (0o700 if file.is_dir() else 0o600), file
+
+
+def mode_of(file):
+    return stat.S_IMODE(os.stat(file).st_mode)
+
+
+def test_contents_outlive_the_process(path):
+    """Close, open, and all is there; versions go on from where they were."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+        before = begin(db).get_read_version().wait()
+    with fdbqueue.open(f"embedded:{path}") as db:
+        assert db[b"a"] == b"1"
+        assert begin(db).get_read_version().wait() >= before
+
+
+def test_one_process_may_open_a_directory_twice(path, shared):
+    """Both see the same; closing one leaves the other."""
+    with fdbqueue.open(f"embedded:{path}") as again:
+        again[b"a"] = b"1"
+        assert shared[b"a"] == b"1"
+    shared[b"b"] = b"2"
+    assert shared[b"b"] == b"2"
+
+
+def test_a_newer_format_is_refused(path):
+    """A directory of a later release is refused with a sentence, and not touched."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+    newer = b"%d.0" % (layout.FORMAT_MAJOR + 1)
+    rewrite_format(path, newer)
+    with pytest.raises(StorageFormat) as refused:
+        fdbqueue.open(f"embedded:{path}")
+    assert str(path) in str(refused.value)
+    assert "upgrade fdbqueue" in str(refused.value)
+    rewrite_format(path, b"%d.%d" % (layout.FORMAT_MAJOR, layout.FORMAT_MINOR))
+    with fdbqueue.open(f"embedded:{path}") as db:
+        assert db[b"a"] == b"1"
+
+
+def rewrite_format(path, version):
+    with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
+        txn.put(layout.FORMAT_KEY, version)
+
+
+def test_what_is_no_directory_is_refused(tmp_path):
+    """A file in the way is told in a sentence."""
+    (tmp_path / "data").write_text("something else")
+    with pytest.raises(StorageInUse):
+        fdbqueue.open(f"embedded:{tmp_path / 'data'}")
+
+
+@pytest.fixture
+def small_map(monkeypatch):
+    monkeypatch.setattr(store, "MAP_BYTES_FIRST", 1 << 20)
+
+
+@pytest.mark.usefixtures("small_map")
+def test_the_map_grows_by_itself(path):
+    """Contents beyond the first map are written like any others."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        for number in range(100):
+            db[b"%03d" % number] = b"v" * 100_000
+        assert len(db.get_range(b"0", b"9")) == 100
+    with fdbqueue.open(f"embedded:{path}") as db:
+        assert len(db.get_range(b"0", b"9")) == 100
+
+
+@pytest.mark.usefixtures("small_map")
+def test_one_transaction_larger_than_the_map_commits(path):
+    """Growing happens as often as it takes."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        tr = db.create_transaction()
+        for number in range(90):
+            tr[b"%03d" % number] = b"v" * 100_000
+        assert commit_code(tr) == 0
+        assert len(db.get_range(b"0", b"9")) == 90
+
+
+@pytest.mark.usefixtures("small_map")
+def test_a_map_that_another_process_grew_is_followed(path):
+    """Reading and writing go on in the process with the small map, watches included."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+        tr = db.create_transaction()
+        changed = tr.watch(b"a")
+        tr.commit().wait()
+        run_program(
+            path.parent,
+            f"""
+            import fdbqueue
+            db = fdbqueue.open("embedded:{path}")
+            for number in range(100):
+                db[b"%03d" % number] = b"v" * 100_000
+            db[b"a"] = b"2"
+            """,
+        )
+        assert becomes_ready(changed)
+        assert len(db.get_range(b"0", b"9")) == 100
+        db[b"b"] = b"1"
+        assert db[b"b"] == b"1"
+
+
+@pytest.mark.usefixtures("small_map")
+def test_a_snapshot_that_growing_ended_is_too_old(path):
+    """Open transactions may end with 1007, which is retryable; they never read anything else."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+        tr = begin(db)
+        for number in range(100):
+            db[b"%03d" % number] = b"v" * 100_000
+        db[b"a"] = b"2"
+        code = error_code(lambda: tr[b"a"].wait())
+        assert code in (0, TOO_OLD)
+        assert code == TOO_OLD or tr[b"a"] == b"1"
+
+
+def test_a_private_directory_goes_at_close():
+    """memory: leaves nothing behind."""
+    db = fdbqueue.open("memory:")
+    directory = Path(db.engine._store.path)
+    db[b"a"] = b"1"
+    assert mode_of(directory) == 0o700
+    db.close()
+    assert not directory.exists()
+
+
+def test_a_private_directory_goes_with_its_process(tmp_path):
+    """Also when nobody closed it."""
+    printed = run_program(
+        tmp_path,
+        """
+        import fdbqueue
+        db = fdbqueue.open("memory:")
+        db[b"a"] = b"1"
+        print(db.engine._store.path)
+        """,
+    )
+    assert not Path(printed.strip()).exists()
+
+
+def test_two_private_databases_share_nothing():
+    """Each has a directory of its own."""
+    with fdbqueue.open("memory:") as first, fdbqueue.open("memory:") as second:
+        first[b"a"] = b"1"
+        assert second[b"a"] is None
+
+
+# Group commit: several transactions, one batch, one fsync, each still on its own.
+
+
+@pytest.fixture
+def grouped(shared):
+    """Run commits in one batch: they wait together for the store's write lock, which this holds."""
+
+    def commit_together(transactions):
+        engine_store = shared.engine._store
+        committer = engine_store.committer
+        codes = [None] * len(transactions)
+
+        def commit(number):
+            codes[number] = commit_code(transactions[number])
+
+        def work(number):
+            return threading.Thread(target=commit, args=(number,))
+
+        holding = engine_store.begin(write=True)
+        leader = shared.create_transaction()
+        leader[b"leader"] = b"1"
+        threads = [threading.Thread(target=leader.commit)]
+        threads[0].start()
+        wait_until(lambda: committer._led and not committer._waiting)
+        for number in range(len(transactions)):
+            threads.append(work(number))
+            threads[-1].start()
+            wait_until(lambda number=number: len(committer._waiting) == number + 1)
+        holding.abort()
+        for thread in threads:
+            thread.join()
+        return codes
+
+    return commit_together
+
+
+def wait_until(condition):
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("waited in vain")
+
+
+def test_commits_that_wait_together_are_one_batch(shared, grouped):
+    """They have one version, and stamps in the order they came."""
+    writers = [shared.create_transaction() for _ in range(8)]
+    stamps = []
+    for number, tr in enumerate(writers):
+        tr[b"k%d" % number] = b"1"
+        stamps.append(tr.get_versionstamp())
+    assert grouped(writers) == [0] * 8
+    assert len({tr.get_committed_version() for tr in writers}) == 1
+    assert [stamp.value for stamp in stamps] == sorted({stamp.value for stamp in stamps})
+    assert len(shared.get_range(b"k", b"l")) == 8
+
+
+def test_in_a_batch_each_transaction_stands_alone(shared, grouped):
+    """One that conflicts or is too large leaves no trace of itself, and harms no other."""
+    shared[b"read"] = b"1"
+    late = begin(shared)
+    late[b"read"].wait()
+    late[b"late"] = b"1"
+    late.add(b"sum", b"\x64\x00")
+    shared[b"read"] = b"2"
+    too_large = shared.create_transaction()
+    for number in range(100):
+        too_large[b"large%d" % number] = b"v" * 100_000
+    writers = [shared.create_transaction() for _ in range(4)]
+    for number, tr in enumerate(writers):
+        tr[b"k%d" % number] = b"1"
+        tr.add(b"sum", b"\x01\x00")
+    assert commit_code(too_large) == TRANSACTION_TOO_LARGE
+    codes = grouped([writers[0], writers[1], late, writers[2], writers[3]])
+    assert codes == [0, 0, NOT_COMMITTED, 0, 0]
+    assert shared[b"sum"] == b"\x04\x00"
+    assert shared[b"late"] is None
+    assert shared.get_range(b"large", b"largf") == []
+    assert len(shared.get_range(b"k", b"l")) == 4
+
+
+def test_in_a_batch_later_ones_conflict_with_earlier_ones(shared, grouped):
+    """The order within a batch counts as the order of commits."""
+    first, second, third = begin(shared), begin(shared), begin(shared)
+    for tr in (first, second, third):
+        tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)
+    assert grouped([first, second, third]) == [0, NOT_COMMITTED, NOT_COMMITTED]
+    assert shared[b"n"] == b"1"
+
+
+def test_in_a_batch_a_failed_one_conflicts_with_nobody(shared, grouped):
+    """What was not committed was not written."""
+    failing, reader = begin(shared), begin(shared)
+    failing[b"a"].wait()
+    failing[b"b"] = b"1"
+    reader[b"b"].wait()
+    reader[b"c"] = b"1"
+    shared[b"a"] = b"other"
+    assert grouped([failing, reader]) == [NOT_COMMITTED, 0]
+    assert shared[b"b"] is None

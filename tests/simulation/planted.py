@@ -1,0 +1,271 @@
+"""Realistic bugs, each a line or two of the project's own source changed, and how to plant one.
+
+The function's code is exchanged in place, so that whoever holds a reference to it runs the bug. The old line
+must occur exactly once: a refactoring that moves it fails the test instead of planting nothing.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import combine, queue_calls, receipts, recipe, registry, staging, waiting
+from fdbqueue.embedded import watches
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug: what it is, where, and within how many seeds of which workload it has to be found."""
+
+    what: str
+    function: Callable[..., Any]
+    old: str
+    new: str
+    workload: str
+    seeds_max: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.function.__module__.removeprefix('fdbqueue.')}.{self.function.__qualname__}"
+
+
+@contextmanager
+def planted(plant: Plant) -> Iterator[None]:
+    """While inside, the bug is there."""
+    function: Any = plant.function
+    healthy = function.__code__
+    function.__code__ = _sick(plant).__code__
+    try:
+        yield
+    finally:
+        function.__code__ = healthy
+
+
+def _sick(plant: Plant) -> Any:
+    source = textwrap.dedent(inspect.getsource(plant.function))
+    found = source.count(plant.old)
+    assert found == 1, f"{plant.where} contains {plant.old!r} {found} times: adapt the planted bug"
+    namespace: dict[str, Any] = {}
+    code = compile(source.replace(plant.old, plant.new), f"<{plant.what}>", "exec")
+    exec(code, dict(plant.function.__globals__), namespace)
+    return namespace[plant.function.__name__]
+
+
+PLANTS = (
+    Plant(
+        "no read-conflict key for the items of a fulfilment",
+        recipe.Recipe.claim,
+        "tr.add_read_conflict_key(self.keys.item(offer.id))",
+        "pass",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "no read-conflict key for the requests of a fulfilment",
+        staging.Line._protect,
+        "tr.add_read_conflict_key(self.keys.request(ticket))",
+        "pass",
+        "crowd",
+        0,
+    ),
+    Plant(
+        "conflict keys added after their own writes",
+        staging.Line._act,
+        """self._protect(tr, leaving, pairs)
+    for ticket in leaving:
+        self._clear_request(tr, ticket)
+""",
+        """for ticket in leaving:
+        self._clear_request(tr, ticket)
+    self._protect(tr, leaving, pairs)
+""",
+        "crowd",
+        0,
+    ),
+    Plant(
+        "a snapshot read of the items that a take removes",
+        recipe.Recipe._ask_first,
+        "tr.get_range(items.start",
+        "getattr(tr, 'snapshot', tr).get_range(items.start",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a retry after an unknown result that does not look at its receipt",
+        receipts._Call._committed_before_all,
+        "if not self._unsure:",
+        "if True:",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a receipt's slot chosen inside the retried body",
+        receipts._Call.run,
+        "self._tr.set(self._slot, attempt)",
+        "self._tr.set(self._receipts.take_slot(), attempt)",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a counter changed outside the transaction",
+        recipe.Recipe._add_size,
+        "tr.add(",
+        "tr.db.add(",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "no hand-over when the head leaves the line",
+        waiting.Place.stand,
+        "if outcome is not Outcome.WAIT and self._duty:",
+        "if False:",
+        "waits",
+        0,
+    ),
+    Plant(
+        "a server that does not watch the doorbell",
+        staging.Line._stay,
+        "if leads:",
+        "if False:",
+        "waits",
+        0,
+    ),
+    Plant(
+        "a waiter that does not watch its own call",
+        staging.Line._stay,
+        "watches = [tr.watch(self.keys.call(ticket.rid))]",
+        "watches = []",
+        "waits",
+        0,
+    ),
+    Plant(
+        "a hand-over to one that has left meanwhile",
+        staging.Line.tell_the_head,
+        "tr.add_read_conflict_key(request.key)",
+        "pass",
+        "waits",
+        0,
+    ),
+    Plant(
+        "results that are collected and never cleared",
+        staging.Line._clear_results,
+        "tr.clear_range(results.start, results.stop)",
+        "pass",
+        "waits",
+        0,
+    ),
+    Plant(
+        "the pieces of a large payload are never cleared",
+        recipe.Recipe._clear_pieces,
+        "tr.clear_range(under.start, under.stop)",
+        "pass",
+        "batches",
+        0,
+    ),
+    Plant(
+        "a returned item goes to the tail",
+        recipe.Recipe.give_back,
+        "tr.set(self.keys.item(delivery.id), delivery.value)",
+        "tr.set(self.keys.item(suffix(1 << 40, delivery.id)), delivery.value)",
+        "crowd",
+        0,
+    ),
+    Plant(
+        "a dead request is dropped together with its item",
+        staging.Line.return_overdue,
+        "self.source.give_back(tr, self._deliveries(results))",
+        "pass",
+        "waits",
+        0,
+    ),
+    Plant(
+        "a deadline compared the wrong way",
+        staging.Line.overdue,
+        "entry.deadline_us < now_us",
+        "entry.deadline_us > now_us",
+        "waits",
+        0,
+    ),
+    Plant(
+        "a clear that forgets what lies ready for somebody",
+        recipe.Recipe.clear,
+        "self.line.clear_results(tr)",
+        "pass",
+        "clearing",
+        0,
+    ),
+    Plant(
+        "an enqueue into a queue that has just been dropped",
+        recipe.Recipe.append,
+        "    check()\n",
+        "",
+        "named",
+        0,
+    ),
+    Plant(
+        "two queues created at once with one id",
+        registry.Registry._create,
+        "tr.get(self.keys.last_id)",
+        "tr.snapshot.get(self.keys.last_id)",
+        "named",
+        0,
+    ),
+    Plant(
+        "a leader that forgets its followers",
+        combine.Combiner._pass_on,
+        "self._pending[0].signal()",
+        "pass",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a caller is told nothing because another took the last",
+        queue_calls._answer,
+        "if taken.wrote and not taken.values:",
+        "if False:",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a caller who came after the look is told what it saw",
+        queue_calls.QueueCalls._attempt,
+        "keep=lambda taken: _answer(crew, taken, to_all)",
+        "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
+        "recipe",
+        0,
+    ),
+    Plant(
+        "a watch of a transaction that is never committed",
+        receipts._Call.run,
+        "            self._commit(answer)",
+        "            if self._wrote(answer): self._commit(answer)",
+        "waits",
+        0,
+    ),
+    Plant(
+        "who stands at the head waits to be told",
+        staging.Line.look,
+        " or head[0].key == self.keys.request(ticket)",
+        "",
+        "waits",
+        0,
+    ),
+    Plant(
+        "serving reads the whole queue",
+        recipe.Recipe.available,
+        "items.stop, limit=limit)",
+        "items.stop)",
+        "crowd",
+        0,
+    ),
+    Plant(
+        "a watch armed without a second look",
+        watches.Watches.arm,
+        "self._look([key])",
+        "pass",
+        "bank",
+        0,
+    ),
+)

@@ -1,0 +1,464 @@
+"""The command line as a shell meets it: real processes, pipes, signals and exit statuses."""
+
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue.cli import values as cli_values
+from tests.conftest import CLUSTER_FILE
+from tests.support import PATIENCE_S
+
+PROGRAM = [sys.executable, "-m", "fdbqueue.cli"]
+CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
+HELD_S = 10.0
+
+
+def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str, str]:
+    """What a process still writes until it ends; `communicate` would forget what `readline` has buffered."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        written = process.stdout.read(), process.stderr.read()
+    process.wait(timeout_s)
+    return written
+
+
+class Shell:
+    """Runs the program on one database; `url` and `root` are put into every command."""
+
+    def __init__(self, url: str, root: list[str], folder: Path) -> None:
+        self.url = url
+        self.where = ["--url", url, *(["--root", "/".join(root)] if root else [])]
+        self.root = root
+        self.folder = folder
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        piped = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            [*PROGRAM, *self.where, *arguments], text=True, cwd=self.folder, **(piped | options)
+        )
+
+    def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
+        """Status, standard output and standard error."""
+        if given is not None:
+            options["stdin"] = subprocess.PIPE
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(given, timeout=60)
+        return process.returncode, out, err
+
+    def get(self, queue: str, n: int = 1000) -> list[Any]:
+        """Everything that `get` prints, read as JSON."""
+        _, out, _ = self.run("get", queue, "-n", str(n))
+        return [json.loads(line) for line in out.splitlines()]
+
+    def get_until(self, queue: str, complete: Callable[[list[Any]], bool]) -> list[Any]:
+        """What is left, also what a dead reader still holds."""
+        left: list[Any] = []
+        deadline = time.monotonic() + HELD_S + PATIENCE_S
+        while not complete(left):
+            assert time.monotonic() < deadline, "some never came back"
+            _, out, _ = self.run("get", queue, "-n", "1000", "--wait", "1")
+            left += [json.loads(line) for line in out.splitlines()]
+        return left
+
+
+@pytest.fixture(params=["embedded", "fdb"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    """The program on a database of its own, or below a root of its own on the cluster."""
+    if request.param == "embedded":
+        yield Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+        return
+    if CLUSTER_FILE is None:
+        pytest.skip("FDB_CLUSTER_FILE names no cluster")
+    root = ["fdbqueue-test-cli", os.urandom(8).hex()]
+    yield Shell(f"fdb:{CLUSTER_FILE}", root, tmp_path)
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
+        db.clear_range_startswith(Subspace(tuple(root)).key())
+
+
+# -- put and get ----------------------------------------------------------------------------------------
+
+
+def test_values_come_out_in_order_one_json_value_a_line(shell: Shell) -> None:
+    assert shell.run("put", "q", "1", "hello", '{"a": [null, true]}', '"quoted"') == (0, "", "")
+    assert shell.run("size", "q") == (0, "4\n", "")
+    assert shell.run("peek", "q") == (0, "1\n", "")
+    assert shell.run("get", "q", "-n", "3") == (0, '1\n"hello"\n{"a":[null,true]}\n', "")
+    assert shell.run("get", "q") == (0, '"quoted"\n', "")
+
+
+def test_nothing_there_is_status_1(shell: Shell) -> None:
+    shell.run("put", "q", "1")
+    assert shell.get("q") == [1]
+    for command in ("get", "peek"):
+        assert shell.run(command, "q") == (1, "", "fdbqueue: 'q' is empty\n")
+    assert shell.run("size", "q") == (0, "0\n", "")
+
+
+def test_fewer_than_asked_for_is_no_failure(shell: Shell) -> None:
+    shell.run("put", "q", "1", "2")
+    assert shell.run("get", "q", "-n", "5") == (0, "1\n2\n", "")
+
+
+@pytest.mark.parametrize("command", [["get"], ["size"], ["peek"], ["clear", "--yes"]])
+def test_an_unknown_queue_is_status_1_and_said_so(shell: Shell, command: list[str]) -> None:
+    shell.run("put", "other", "1")
+    status, out, err = shell.run(command[0], "q", *command[1:])
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "no queue named 'q'" in err
+    assert "put" in err
+
+
+def test_reading_makes_no_database(tmp_path: Path) -> None:
+    shell = Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path)
+    assert shell.run("get", "q") == (1, "", f"fdbqueue: there is no database at {shell.url}\n")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_looks_like_json_and_is_not_is_refused_and_nothing_put(shell: Shell) -> None:
+    shell.run("put", "q", "first")
+    for broken in ('{"a": 1', "[1,]", '"open'):
+        status, out, err = shell.run("put", "q", "fine", broken)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "is not JSON" in err
+    assert shell.get("q") == ["first"]
+
+
+def test_text_is_taken_as_it_is(shell: Shell) -> None:
+    assert shell.run("put", "q", "--text", "42", "{", "née")[0] == 0
+    assert shell.get("q") == ["42", "{", "née"]
+
+
+def test_a_value_too_large_is_refused(shell: Shell) -> None:
+    shell.run("put", "q", "1")
+    status, out, err = shell.run("put", "q", "--lines", "-", given="2\n" + "x" * 9_000_000)
+    assert (status, out) == (1, "")
+    assert "over the limit of 8000000 bytes" in err
+    assert shell.get("q") == [1, 2]
+
+
+def test_a_queue_of_bytes_says_what_it_carries(shell: Shell) -> None:
+    root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.Queue.named(db, "q", codec="bytes", **root).enqueue(db, b"\xff\x00")
+    assert shell.run("put", "q", "hello") == (1, "", "fdbqueue: codec 'bytes' carries bytes, not str\n")
+    assert shell.run("get", "q") == (0, '"/wA="\n', "")
+
+
+def test_clear_wants_a_yes(shell: Shell) -> None:
+    shell.run("put", "q", "1", "2")
+    status, _, err = shell.run("clear", "q")
+    assert (status, err) == (1, "fdbqueue: clear would remove 2 item(s) of 'q': say --yes\n")
+    assert shell.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
+    assert shell.run("size", "q") == (0, "0\n", "")
+
+
+# -- lines ----------------------------------------------------------------------------------------------
+
+
+def test_lines_of_a_file_keep_their_order(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(2_500)))
+    assert shell.run("put", "q", "--lines", "lines") == (0, "", "fdbqueue: 2500 put\n")
+    assert shell.get("q", 2_500) == list(range(2_500))
+
+
+def test_one_queue_pours_into_another(shell: Shell) -> None:
+    shell.run("put", "a", '{"n": 1}', "two", "3")
+    getting = shell.start("get", "a", "-n", "9")
+    assert shell.run("put", "b", "--lines", "-", stdin=getting.stdout)[0] == 0
+    assert rest_of(getting) == ("", "")
+    assert getting.returncode == 0
+    assert shell.get("b") == [{"n": 1}, "two", 3]
+
+
+def test_empty_lines_are_skipped_and_the_last_needs_no_end(shell: Shell) -> None:
+    assert shell.run("put", "q", "--lines", "-", given="a\n\n  \nb\r\nc")[2] == "fdbqueue: 3 put\n"
+    assert shell.get("q") == ["a", "b", "c"]
+
+
+def test_a_broken_line_stops_there_and_says_where(shell: Shell) -> None:
+    status, _, err = shell.run("put", "q", "--lines", "-", given='1\n2\n{"a"\n4\n')
+    assert status == 2
+    assert err.splitlines()[0] == "fdbqueue: 2 put"
+    assert "line 3:" in err.splitlines()[1]
+    assert shell.get("q") == [1, 2]
+
+
+def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
+    process = shell.start("put", "q", "--lines", "-", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.buffer.write(b"fine\n\xff\xfe\n")
+    _, err = process.communicate()
+    assert process.returncode == 2
+    assert "line 2" in err
+
+
+def test_lines_are_put_as_they_come(shell: Shell) -> None:
+    """A slow producer's line does not wait for a batch to fill."""
+    process = shell.start("put", "q", "--lines", "-", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("1\n")
+    process.stdin.flush()
+    assert shell.run("get", "q", "--wait", "20")[:2] == (0, "1\n") or shell.get("q") == [1]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (INTERRUPTED, "fdbqueue: 1 put\n")
+
+
+def test_a_pipe_sees_plain_lines_a_terminal_a_bar(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(12_000)))
+    _, _, plain = shell.run("put", "q", "--lines", "lines")
+    assert plain.splitlines()[-1] == "fdbqueue: 12000 put"
+    assert "\x1b" not in plain
+    ours, theirs = pty.openpty()
+    process = shell.start("put", "q", "--lines", "lines", stderr=theirs, env=os.environ | {"TERM": "xterm"})
+    os.close(theirs)
+    assert "\x1b" in read_all(ours)
+    assert process.communicate() == ("", None)
+    assert process.returncode == 0
+
+
+def read_all(terminal: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # what Linux says when the other side of a terminal is closed
+            part = b""
+        if not part:
+            os.close(terminal)
+            return b"".join(parts).decode()
+        parts.append(part)
+
+
+def test_batches_fit_into_transactions() -> None:
+    from fdbqueue.cli.put import batches_of
+
+    large, small = "x" * 600_000, [1] * 2_500
+    assert [len(batch) for batch in batches_of(small)] == [1_000, 1_000, 500]
+    assert [len(batch) for batch in batches_of([large, 1, large, large])] == [2, 1, 1]
+    assert list(batches_of([])) == []
+
+
+def test_a_long_text_is_shortened_in_a_message() -> None:
+    assert len(cli_values.shortened("x" * 1_000)) < 70
+
+
+# -- waiting, and readers that go away ------------------------------------------------------------------
+
+
+def test_wait_prints_what_comes_meanwhile(shell: Shell) -> None:
+    shell.run("put", "q", "1")
+    waiting = shell.start("get", "q", "-n", "2", "--wait", "30")
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "1\n"
+    shell.run("put", "q", "2")
+    assert rest_of(waiting) == ("2\n", "")
+    assert waiting.returncode == 0
+
+
+def test_wait_ends_when_its_time_is_over(shell: Shell) -> None:
+    shell.run("put", "q", "1")
+    shell.get("q")
+    began = time.monotonic()
+    assert shell.run("get", "q", "--wait", "0.5")[0] == 1
+    assert 0.5 <= time.monotonic() - began < 10
+
+
+def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> None:
+    shell.run("put", "q", "1")
+    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)):
+        waiting = shell.start("get", "q", "-n", "9", "--wait", "60")
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "1\n"
+        waiting.send_signal(number)
+        assert rest_of(waiting) == ("", "")
+        assert waiting.returncode == status
+        shell.run("put", "q", "1")
+    assert shell.get("q") == [1]
+
+
+def test_a_closed_pipe_takes_nothing(shell: Shell) -> None:
+    shell.run("put", "q", "1", "2")
+    for command in (["get", "q", "-n", "2"], ["peek", "q"], ["size", "q"]):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        process = shell.start(*command, stdout=theirs)
+        os.close(theirs)
+        assert process.communicate()[1] == ""
+        assert process.returncode == CLOSED_PIPE
+    assert shell.get("q") == [1, 2]
+
+
+def test_a_full_disk_takes_nothing(shell: Shell) -> None:
+    shell.run("put", "q", "1", "2")
+    with open("/dev/full", "w") as full:
+        status, _, err = shell.run("get", "q", "-n", "2", stdout=full)
+    assert status == 2
+    assert "No space left" in err
+    assert shell.get("q") == [1, 2]
+
+
+def test_a_closed_standard_output_takes_nothing(shell: Shell) -> None:
+    """Descriptor 1 would otherwise become a file of the engine's, and lines be written into the data."""
+    shell.run("put", "q", "1")
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *shell.where, "get", "q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "fdbqueue: standard output is closed\n")
+    assert shell.get("q") == [1]
+
+
+def test_a_reader_that_leaves_gets_a_prefix_and_the_rest_stays(shell: Shell) -> None:
+    """Lines so long that the pipe holds a few: most are still in the queue, in order, when it is closed."""
+    items = [f"{number} " + "x" * 5_000 for number in range(100)]
+    shell.run("put", "q", "--lines", "-", given="\n".join(items))
+    getting = shell.start("get", "q", "-n", "100")
+    assert getting.stdout is not None
+    taken = [json.loads(getting.stdout.readline()) for _ in range(3)]
+    time.sleep(0.5)  # the writer fills the pipe, and waits
+    getting.stdout.close()
+    assert getting.communicate(timeout=20)[1] == ""
+    assert getting.returncode == CLOSED_PIPE
+    left = shell.get("q")
+    assert taken == items[:3]
+    assert left == items[len(items) - len(left) :]
+    assert len(left) > 50
+
+
+def test_a_slow_reader_loses_nothing_and_gets_nothing_twice(shell: Shell) -> None:
+    """A reader that stops for longer than items are held for."""
+    items = [f"{number} " + "x" * 3_000 for number in range(60)]
+    shell.run("put", "q", "--lines", "-", given="\n".join(items))
+    getting = shell.start("get", "q", "-n", "60")
+    time.sleep(HELD_S + 1)
+    out, err = getting.communicate(timeout=30)
+    assert (getting.returncode, err) == (0, "")
+    assert [json.loads(line) for line in out.splitlines()] == items
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_any_moment_loses_nothing(shell: Shell, number: int) -> None:
+    items = list(range(400))
+    shell.run("put", "q", *map(str, items))
+    printed: list[int] = []
+    for _ in range(6):
+        getting = shell.start("get", "q", "-n", "60")
+        assert getting.stdout is not None
+        first = getting.stdout.readline()
+        time.sleep(random.random() * 0.05)
+        getting.send_signal(number)
+        out, err = rest_of(getting)
+        assert getting.returncode in (0, 128 + number, -number)
+        assert err == ""
+        printed += map(int, (first + out).splitlines())
+    assert printed + shell.get("q") == items
+
+
+def test_a_kill_loses_nothing(shell: Shell) -> None:
+    items = list(range(300))
+    shell.run("put", "q", *map(str, items))
+    printed: list[int] = []
+    for _ in range(4):
+        getting = shell.start("get", "q", "-n", "100")
+        assert getting.stdout is not None
+        first = getting.stdout.readline()
+        time.sleep(random.random() * 0.03)
+        getting.kill()
+        out, _ = rest_of(getting)
+        printed += map(int, (first + out).splitlines())
+    left = shell.get_until("q", lambda left: set(printed + left) == set(items))
+    assert len(printed + left) <= len(items) + 4 * 50, "more than what four readers can have held came twice"
+
+
+def test_readers_side_by_side_share_without_overlap(shell: Shell) -> None:
+    items = list(range(300))
+    shell.run("put", "q", *map(str, items))
+    readers = [shell.start("get", "q", "-n", "100") for _ in range(4)]
+    shares = [[int(line) for line in reader.communicate(timeout=60)[0].splitlines()] for reader in readers]
+    assert sorted(chain.from_iterable(shares)) == items
+    assert all(share == sorted(share) for share in shares)
+
+
+# -- mistakes and environments --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["put", "q"],
+        ["put", "q", "1", "--lines", "-"],
+        ["put", "q", "--lines", "no-such-file"],
+        ["put", "", "1"],
+        ["get"],
+        ["get", "q", "-n", "0"],
+        ["get", "q", "-n", "many"],
+        ["get", "q", "--wait", "-1"],
+        ["nonsense"],
+        ["--url", "nonsense:", "put", "q", "1"],
+        ["--url", "embedded:/proc/nowhere", "put", "q", "1"],
+        ["demo", "--url", "memory:"],
+    ],
+)
+def test_a_mistake_is_status_2_and_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    status, out, err = Shell(f"embedded:{tmp_path}/data", [], tmp_path).run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("fdbqueue: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["put", "q", b"\xff"], ["put", "q", "--text", b"\xff"], ["put", b"\xff", "1"]]
+)
+def test_arguments_that_are_no_text_are_a_mistake(tmp_path: Path, arguments: list[Any]) -> None:
+    status, _, err = Shell(f"embedded:{tmp_path}/data", [], tmp_path).run(*arguments)
+    assert status == 2
+    assert err.count("\n") == 1
+
+
+def test_url_and_root_may_stand_behind_the_command(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path}/data"
+    bare = Shell(url, [], tmp_path)
+    assert bare.run("put", "q", "1", "--root", "team/mail")[0] == 0
+    assert bare.run("size", "q")[0] == 1
+    assert bare.run("--root", "team/mail", "size", "q") == (0, "1\n", "")
+    with fdbqueue.open(url) as db:
+        queue = fdbqueue.Queue.named(db, "q", root=Subspace(("team", "mail")), create=False)
+        assert queue.size(db) == 1
+
+
+def test_without_url_the_environment_says_where(tmp_path: Path) -> None:
+    shell = Shell("", [], tmp_path)
+    shell.where = []
+    assert shell.run("put", "q", "1")[0] == 0
+    assert (tmp_path / "fdbqueue-data").is_dir()
+    elsewhere = os.environ | {"FDBQUEUE_URL": f"embedded:{tmp_path}/elsewhere"}
+    assert shell.run("put", "q", "2", env=elsewhere)[0] == 0
+    assert shell.run("get", "q", env=elsewhere) == (0, "2\n", "")
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    status, out, err = Shell("memory:", [], tmp_path).run("size", "q", env=os.environ | {"PYTHONPATH": path})
+    assert (status, out) == (2, "")
+    assert err == "fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'\n"
+
+
+def test_help_names_every_command() -> None:
+    done = subprocess.run([*PROGRAM], capture_output=True, text=True, check=True)
+    for command in ("put", "get", "peek", "size", "clear", "demo"):
+        assert f"\n  {command} " in done.stdout

@@ -1,0 +1,151 @@
+"""Items that are shown before they leave: what is held, settled, put back, and forgotten by a dead holder."""
+
+from collections.abc import Iterator
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import limits
+from fdbqueue.queue import Queue
+from tests.support import ManualClock
+
+OVERDUE_S = limits.REQUEST_DEADLINE_S + 1
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space["queue"], root=space["root"])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timed(clock: ManualClock) -> Iterator[fdbqueue.Database]:
+    """A database whose clock is set by hand."""
+    with fdbqueue.open("memory:", runtime=clock) as database:
+        yield database
+
+
+def test_what_was_shown_leaves_and_the_rest_returns_to_its_place(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue_many(db, list("abcde"))
+    holder = queue.holder(db)
+    assert holder.hold(3) == ["a", "b", "c"]
+    queue.enqueue(db, "f")
+    assert holder.settle(shown=1)
+    assert queue.size(db) == 5
+    assert queue.items(db, 10) == list("bcdef")
+
+
+def test_what_is_held_is_nobody_elses_and_not_counted(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue_many(db, list("abc"))
+    holder = queue.holder(db)
+    assert holder.hold(2) == ["a", "b"]
+    assert queue.size(db) == 1
+    assert queue.holder(db).hold(5) == ["c"]
+    assert queue.dequeue(db) is None
+    assert queue.holder(db).hold(1) == []
+
+
+def test_a_holder_works_again_and_again(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue_many(db, list(range(7)))
+    holder, shown = queue.holder(db), []
+    while values := holder.hold(3):
+        shown += values
+        assert holder.settle(len(values))
+    assert shown == list(range(7))
+    assert queue.size(db) == 0
+
+
+def test_a_split_payload_is_held_and_returned_whole(db: fdbqueue.Database, queue: Queue) -> None:
+    large = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
+    queue.enqueue_many(db, [large, "small"])
+    holder = queue.holder(db)
+    assert holder.hold(2) == [large, "small"]
+    assert holder.settle(shown=0)
+    assert queue.dequeue_many(db, 2) == [large, "small"]
+
+
+def test_payloads_of_several_megabytes_are_held_a_few_at_a_time(db: fdbqueue.Database, queue: Queue) -> None:
+    """Within limits.BATCH_BYTES_MAX, like every take of many."""
+    large = "x" * 600_000
+    for _ in range(3):
+        queue.enqueue(db, large)
+    holder = queue.holder(db)
+    assert holder.hold(3) == [large]
+    assert holder.settle(shown=1)
+    assert queue.size(db) == 2
+
+
+def test_no_more_than_one_serving_is_held(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue_many(db, list(range(limits.SERVE_MAX + 10)))
+    assert queue.holder(db).hold(1_000) == list(range(limits.SERVE_MAX))
+
+
+def test_what_a_dead_holder_held_returns_to_its_place(
+    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue_many(timed, list("abc"))
+    assert queue.holder(timed).hold(3) == ["a", "b", "c"]
+    assert queue.holder(timed).hold(1) == []
+    clock.advance(OVERDUE_S)
+    assert queue.holder(timed).hold(2) == ["a", "b"]
+    assert queue.dequeue(timed) == "c"
+
+
+def test_settling_too_late_says_so_and_removes_nothing(
+    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue(timed, "a")
+    slow = queue.holder(timed)
+    assert slow.hold(1) == ["a"]
+    clock.advance(OVERDUE_S)
+    assert queue.holder(timed).hold(1) == ["a"]
+    assert not slow.settle(shown=1)
+    assert queue.size(timed) == 0
+
+
+def test_settling_late_is_in_time_if_nobody_came(
+    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue(timed, "a")
+    slow = queue.holder(timed)
+    assert slow.hold(1) == ["a"]
+    clock.advance(OVERDUE_S)
+    assert slow.settle(shown=1)
+    assert queue.dequeue(timed) is None
+
+
+def test_clear_removes_what_is_held(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue_many(db, list("ab"))
+    holder = queue.holder(db)
+    holder.hold(1)
+    queue.clear(db)
+    assert not holder.settle(shown=0)
+    assert queue.size(db) == 0
+    assert queue.items(db, 10) == []
+
+
+def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) -> None:
+    holder = queue.holder(db)
+    putting = db.runtime.spawn(lambda: queue.enqueue(db, "a"), "putting")
+    began = db.runtime.monotonic()
+    while not (values := holder.hold(1)):
+        holder.wait(60)
+    putting.join()
+    assert values == ["a"]
+    assert db.runtime.monotonic() - began < 20
+
+
+def test_a_dropped_queue_is_noticed(db: fdbqueue.Database, space: Subspace) -> None:
+    from fdbqueue.errors import QueueDropped
+    from fdbqueue.registry import Registry
+
+    root = space["root"]
+    holder = Queue.named(db, "q", root=root).holder(db)
+    Registry(root).drop(db, "q")
+    with pytest.raises(QueueDropped):
+        holder.hold(1)

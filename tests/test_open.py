@@ -1,0 +1,240 @@
+"""`fdbqueue.open(url)`: which engine, where, and what goes wrong on the way."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue import embedded
+from fdbqueue.errors import (
+    ClientLibraryMissing,
+    ClientLibraryTooOld,
+    DatabaseClosed,
+    FdbQueueError,
+    NotADatabase,
+    UnknownUrl,
+)
+from fdbqueue.limits import TRANSACTION_AGE_MAX_S
+from tests.support import TOO_OLD, ManualClock, begin, error_code
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(monkeypatch, tmp_path):
+    """An empty working directory, and an environment that says nothing."""
+    monkeypatch.delenv("FDBQUEUE_URL", raising=False)
+    monkeypatch.delenv("FDB_CLUSTER_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A binding without a network: which cluster files it was asked for, with which API version."""
+    fake = types.ModuleType("fdb")
+    fake.versions, fake.opened = [], []
+    fake.is_api_version_selected = lambda: bool(fake.versions)
+    fake.api_version = fake.versions.append
+    fake.open = lambda cluster_file=None: fake.opened.append(cluster_file) or embedded.database.open_private()
+    fake.impl = types.ModuleType("fdb.impl")
+    fake.impl.FDBError = embedded.FDBError
+    monkeypatch.setitem(sys.modules, "fdb", fake)
+    monkeypatch.setitem(sys.modules, "fdb.impl", fake.impl)
+    return fake
+
+
+def test_without_a_url_it_is_the_embedded_engine_here(somewhere_else):
+    """`./fdbqueue-data`, durable."""
+    with fdbqueue.open() as db:
+        db[b"a"] = b"1"
+        assert not db.engine._store.private
+    assert (somewhere_else / "fdbqueue-data" / "data.mdb").exists()
+    with fdbqueue.open("embedded:fdbqueue-data") as db:
+        assert db[b"a"] == b"1"
+
+
+def test_the_url_of_the_environment_comes_first(monkeypatch, somewhere_else, cluster):
+    """FDBQUEUE_URL wins over FDB_CLUSTER_FILE."""
+    monkeypatch.setenv("FDBQUEUE_URL", "embedded:elsewhere")
+    monkeypatch.setenv("FDB_CLUSTER_FILE", "/etc/some.cluster")
+    fdbqueue.open().close()
+    assert (somewhere_else / "elsewhere").is_dir()
+    assert cluster.opened == []
+
+
+def test_then_the_cluster_file_of_the_environment(monkeypatch, cluster):
+    """FDB_CLUSTER_FILE names the cluster."""
+    monkeypatch.setenv("FDB_CLUSTER_FILE", "/etc/some.cluster")
+    with fdbqueue.open():
+        assert cluster.opened == ["/etc/some.cluster"]
+
+
+def test_a_url_of_the_call_is_not_asked_of_the_environment(monkeypatch, cluster):
+    """What the program says counts."""
+    monkeypatch.setenv("FDBQUEUE_URL", "fdb:/etc/other.cluster")
+    fdbqueue.open("memory:").close()
+    assert cluster.opened == []
+
+
+@pytest.mark.parametrize(
+    ("url", "cluster_file"), [("fdb:", None), ("fdb:/etc/a:b.cluster", "/etc/a:b.cluster")]
+)
+def test_a_cluster_is_opened_by_its_file_or_by_default(cluster, url, cluster_file):
+    """`fdb:` leaves the choice to the client library."""
+    with fdbqueue.open(url) as db:
+        assert cluster.opened == [cluster_file]
+        assert db.create_transaction() is not None
+
+
+def test_the_api_version_is_chosen_unless_it_was(cluster):
+    """710, or what the program has chosen already."""
+    fdbqueue.open("fdb:")
+    fdbqueue.open("fdb:")
+    assert cluster.versions == [710]
+    cluster.versions[:] = [730]
+    fdbqueue.open("fdb:")
+    assert cluster.versions == [730]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "fdb", "embedded:", "embedded", "memory", "memory:x", "redis://localhost", "/some/path", "FDB:"],
+)
+def test_another_url_is_refused_with_the_choices(url):
+    """The error says what there is."""
+    with pytest.raises(UnknownUrl) as refused:
+        fdbqueue.open(url)
+    assert repr(url) in str(refused.value)
+    assert '"embedded:PATH"' in str(refused.value)
+    assert isinstance(refused.value, FdbQueueError)
+    assert isinstance(refused.value, ValueError)
+
+
+def test_without_the_client_library_one_line_says_what_to_install(monkeypatch):
+    """Not the binding's traceback."""
+
+    def import_module(_name):
+        raise Exception("Unable to locate the FoundationDB API shared library!")
+
+    monkeypatch.setattr(fdbqueue.open.__globals__["importlib"], "import_module", import_module)
+    with pytest.raises(ClientLibraryMissing) as missing:
+        fdbqueue.open("fdb:")
+    assert "foundationdb-clients" in str(missing.value)
+    assert "\n" not in str(missing.value)
+
+
+def test_a_binding_newer_than_the_library_is_one_line_too(cluster):
+    """Its reason is kept, the cure added."""
+
+    def api_version(_version):
+        raise RuntimeError("This version of the FoundationDB Python binding is not supported.")
+
+    cluster.api_version = api_version
+    with pytest.raises(ClientLibraryTooOld) as too_old:
+        fdbqueue.open("fdb:")
+    assert "not supported" in str(too_old.value)
+    assert "Install foundationdb-clients" in str(too_old.value)
+    assert "\n" not in str(too_old.value)
+
+
+def test_a_closed_database_says_so():
+    """Every use after close is DatabaseClosed, closing again is nothing."""
+    db = fdbqueue.open("memory:")
+    db.close()
+    db.close()
+    assert db.closed
+    with pytest.raises(DatabaseClosed):
+        db.create_transaction()
+
+
+def test_the_context_manager_closes():
+    """Also when its block raises."""
+    with pytest.raises(LookupError, match="mine"), fdbqueue.open("memory:") as db:
+        raise LookupError("mine")
+    assert db.closed
+
+
+def test_a_transaction_of_a_closed_database_fails():
+    """It cannot commit what nobody stores."""
+    db = fdbqueue.open("memory:")
+    tr = begin(db)
+    tr[b"a"] = b"1"
+    db.close()
+    with pytest.raises((DatabaseClosed, embedded.FDBError)):
+        tr.commit().wait()
+
+
+def test_a_home_directory_in_a_path_is_not_guessed(somewhere_else):
+    """A path is taken as it is, relative ones from the working directory."""
+    fdbqueue.open("embedded:deep/er/data").close()
+    assert (somewhere_else / "deep" / "er" / "data").is_dir()
+
+
+def test_the_runtime_of_the_caller_is_the_engines_too():
+    """Simulation hands in its own clock."""
+    clock = ManualClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        tr = begin(db)
+        assert db.runtime is clock
+        clock.advance(TRANSACTION_AGE_MAX_S + 1)
+        assert error_code(lambda: tr[b"a"].wait()) == TOO_OLD
+
+
+class Recorder:
+    """A service that counts how often it was made and closed."""
+
+    made = 0
+
+    def __init__(self, db):
+        self.db, self.closed = db, 0
+        Recorder.made += 1
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_service_exists_once_per_database():
+    """Made at first use, the same afterwards, another one for another database or key."""
+    with fdbqueue.open("memory:") as db, fdbqueue.open("memory:") as other:
+        service = db.service("key", Recorder)
+        assert service.db is db
+        assert db.service("key", Recorder) is service
+        assert db.service("other key", Recorder) is not service
+        assert other.service("key", Recorder) is not service
+
+
+def test_closing_a_database_closes_its_services_first():
+    """While they can still write."""
+    db = fdbqueue.open("memory:")
+
+    class Writer(Recorder):
+        def close(self):
+            self.db[b"goodbye"] = b"1"
+            super().close()
+
+    service = db.service("key", Writer)
+    db.close()
+    assert service.closed == 1
+    with pytest.raises(DatabaseClosed):
+        db.service("key", Writer)
+
+
+def test_a_raw_database_has_one_companion():
+    """The binding's own database, never wrapped by us, keeps its services for as long as it lives."""
+    raw = embedded.database.open_private()
+    try:
+        companion = fdbqueue.database.as_database(raw)
+        assert fdbqueue.database.as_database(raw) is companion
+        assert companion.service("key", Recorder) is fdbqueue.database.as_database(raw).service(
+            "key", Recorder
+        )
+    finally:
+        raw.close()
+
+
+def test_what_is_no_database_is_told(tmp_path: Path):
+    """The error names what it got."""
+    with pytest.raises(NotADatabase, match="PosixPath") as refused:
+        fdbqueue.database.as_database(tmp_path)
+    assert isinstance(refused.value, TypeError)

@@ -1,0 +1,290 @@
+"""The recipe queue, one call at a time: every verb, with a database and with a transaction."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Database, Queue, limits
+from fdbqueue.errors import (
+    DatabaseClosed,
+    InvalidArgument,
+    NotADatabase,
+    PayloadTooLarge,
+    TooMuchForOneTransaction,
+    UnknownCodec,
+)
+from tests.support import NOT_COMMITTED, begin, commit_code
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space[0], root=space[1])
+
+
+def test_first_in_first_out(db: Database, queue: Queue) -> None:
+    for number in range(5):
+        queue.enqueue(db, number)
+    queue.enqueue_many(db, [5, 6])
+    assert queue.size(db) == 7
+    assert queue.peek(db) == 0
+    assert queue.items(db, 3) == [0, 1, 2]
+    assert queue.dequeue(db) == 0
+    assert queue.dequeue_many(db, 3) == [1, 2, 3]
+    assert queue.dequeue_many(db, 100) == [4, 5, 6]
+    assert queue.empty(db)
+
+
+def test_nothing_there(db: Database, queue: Queue) -> None:
+    assert queue.dequeue(db) is None
+    assert queue.dequeue(db, "nothing") == "nothing"
+    assert queue.peek(db, "nothing") == "nothing"
+    assert queue.dequeue_many(db, 5) == queue.items(db, 5) == queue.dequeue_many(db, 0) == []
+    assert queue.size(db) == 0
+    queue.enqueue_many(db, [])
+    assert queue.empty(db)
+
+
+def test_none_is_a_value(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, None)
+    assert queue.dequeue(db, "nothing") is None
+
+
+def test_clear_empties_and_the_queue_goes_on(db: Database, queue: Queue) -> None:
+    queue.enqueue_many(db, [1, 2, "x" * 200_000])
+    queue.clear(db)
+    assert queue.empty(db)
+    assert queue.size(db) == 0
+    queue.enqueue(db, 3)
+    assert queue.dequeue(db) == 3
+
+
+def test_a_value_over_the_engines_limit_comes_back_whole_and_leaves_nothing(
+    db: Database, queue: Queue, space: Subspace
+) -> None:
+    large = "".join(map(str, range(100_000)))
+    assert len(large) > 4 * limits.PAYLOAD_PIECE_BYTES_MAX
+    queue.enqueue_many(db, ["before", large])
+    queue.enqueue(db, "after")
+    assert queue.items(db, 9) == ["before", large, "after"]
+    assert queue.dequeue_many(db, 9) == ["before", large, "after"]
+    left = space[0].range()
+    assert [row.key for row in db.get_range(left.start, left.stop)] == [space[0].pack((2,))]
+
+
+def test_the_largest_payload_fits_and_one_byte_more_does_not(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], codec="bytes", root=space[1])
+    largest = bytes(limits.PAYLOAD_BYTES_MAX)
+    queue.enqueue(db, largest)
+    assert queue.dequeue(db) == largest
+    with pytest.raises(PayloadTooLarge) as raised:
+        queue.enqueue(db, largest + b"x")
+    assert raised.value.size_bytes == limits.PAYLOAD_BYTES_MAX + 1
+    assert queue.empty(db)
+
+
+def test_large_values_are_dequeued_a_transaction_full_at_a_time(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], codec="bytes", root=space[1])
+    for number in range(5):
+        queue.enqueue(db, bytes([number]) * 400_000)
+    got: list[bytes] = []
+    while found := queue.dequeue_many(db, 10):
+        assert sum(map(len, found)) <= limits.BATCH_BYTES_MAX
+        got += found
+    assert [payload[0] for payload in got] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("codec", ["bytes", "msgpack"])
+def test_other_codecs(db: Database, space: Subspace, codec: str) -> None:
+    queue = Queue(space[0], codec=codec, root=space[1])
+    queue.enqueue(db, b"\x00\x01")
+    assert queue.peek(db) == b"\x00\x01"
+    assert queue.dequeue(db) == b"\x00\x01"
+
+
+# In a transaction: together with everything else in it, or not at all.
+
+
+def test_calls_compose_with_the_callers_own_writes(db: Database, queue: Queue, space: Subspace) -> None:
+    @fdbqueue.transactional
+    def move(tr: Any) -> Any:
+        value = queue.dequeue(tr)
+        tr[space.pack(("done", value))] = b""
+        queue.enqueue(tr, "next")
+        return value
+
+    queue.enqueue(db, "first")
+    assert move(db) == "first"
+    assert queue.dequeue_many(db, 9) == ["next"]
+
+
+def test_what_does_not_commit_did_not_happen(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, "a")
+    tr = db.create_transaction()
+    assert queue.dequeue(tr) == "a"
+    queue.enqueue(tr, "b")
+    tr.cancel()
+    assert queue.items(db, 9) == ["a"]
+    assert queue.size(db) == 1
+
+
+def test_a_transaction_sees_its_own_changes(db: Database, queue: Queue) -> None:
+    tr = db.create_transaction()
+    queue.enqueue(tr, "a")
+    queue.enqueue_many(tr, ["b", "c" * 100_000])
+    assert (queue.size(tr), queue.peek(tr), queue.empty(tr)) == (3, "a", False)
+    assert queue.dequeue_many(tr, 9) == ["a", "b", "c" * 100_000]
+    assert queue.dequeue(tr, "nothing") == "nothing"
+    tr.commit().wait()
+    assert queue.size(db) == 0
+
+
+def test_two_enqueues_never_conflict(db: Database, queue: Queue) -> None:
+    first, second = begin(db), begin(db)
+    queue.enqueue(first, "a")
+    queue.enqueue(second, "b")
+    assert commit_code(first) == commit_code(second) == 0
+    assert sorted(queue.dequeue_many(db, 9)) == ["a", "b"]
+
+
+def test_an_enqueue_does_not_disturb_a_dequeue(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, "a")
+    taker, putter = begin(db), begin(db)
+    assert queue.dequeue(taker) == "a"
+    queue.enqueue(putter, "b")
+    assert commit_code(putter) == commit_code(taker) == 0
+
+
+def test_two_takers_of_one_item_conflict(db: Database, queue: Queue) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    first, second = begin(db), begin(db)
+    assert queue.dequeue(first) == queue.dequeue(second) == "a"
+    assert [commit_code(first), commit_code(second)] == [0, NOT_COMMITTED]
+
+
+def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Queue, space: Subspace) -> None:
+    taker = begin(db)
+    assert queue.dequeue(taker) is None
+    taker[space.pack(("saw nothing",))] = b""
+    queue.enqueue(db, "a")
+    assert commit_code(taker) == NOT_COMMITTED
+
+
+@pytest.mark.parametrize("look", [Queue.size, lambda queue, tr: queue.items(tr, 9)], ids=["size", "items"])
+def test_looking_in_conflicts_with_nothing(
+    db: Database, queue: Queue, space: Subspace, look: Callable[[Queue, Any], Any]
+) -> None:
+    queue.enqueue(db, "a")
+    tr = begin(db)
+    look(queue, tr)
+    tr[space.pack(("looked",))] = b""
+    queue.dequeue(db)
+    assert commit_code(tr) == 0
+
+
+def test_a_clear_wins_over_a_dequeue_that_began_before_it(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, "a")
+    taker = begin(db)
+    queue.dequeue(taker)
+    queue.clear(db)
+    assert commit_code(taker) == NOT_COMMITTED
+
+
+def test_a_raw_engine_database_will_do(engine_db: Any, queue: Queue) -> None:
+    queue.enqueue(engine_db, "a")
+    tr = engine_db.create_transaction()
+    queue.enqueue(tr, "b")
+    tr.commit().wait()
+    assert queue.dequeue_many(engine_db, 9) == ["a", "b"]
+
+
+def test_queues_beside_each_other_do_not_meet(db: Database, space: Subspace) -> None:
+    first, second = Queue(space[0]), Queue(space[1])
+    first.enqueue(db, 1)
+    second.enqueue(db, 2)
+    first.clear(db)
+    assert second.dequeue_many(db, 9) == [2]
+
+
+# Bad input: an error that names it, and nothing written.
+
+
+@pytest.mark.parametrize("target", [None, 1, "db", object()], ids=repr)
+def test_neither_database_nor_transaction(queue: Queue, target: Any) -> None:
+    for call in (
+        lambda: queue.enqueue(target, 1),
+        lambda: queue.enqueue_many(target, []),
+        lambda: queue.dequeue(target),
+        lambda: queue.dequeue_many(target, 0),
+        lambda: queue.peek(target),
+        lambda: queue.size(target),
+        lambda: queue.empty(target),
+        lambda: queue.clear(target),
+        lambda: queue.items(target, 1),
+    ):
+        with pytest.raises(NotADatabase):
+            call()
+
+
+def test_a_snapshot_cannot_be_written(db: Database, queue: Queue) -> None:
+    snapshot = db.create_transaction().snapshot
+    for call in (
+        lambda: queue.enqueue(snapshot, 1),
+        lambda: queue.dequeue(snapshot),
+        lambda: queue.clear(snapshot),
+    ):
+        with pytest.raises(NotADatabase):
+            call()
+
+
+def test_a_closed_database(db: Database, queue: Queue) -> None:
+    db.close()
+    for call in (lambda: queue.enqueue(db, 1), lambda: queue.dequeue(db), lambda: queue.size(db)):
+        with pytest.raises(DatabaseClosed):
+            call()
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, "3", None], ids=repr)
+def test_an_n_that_is_no_count(db: Database, queue: Queue, n: Any) -> None:
+    for call in (lambda: queue.dequeue_many(db, n), lambda: queue.items(db, n)):
+        with pytest.raises(InvalidArgument):
+            call()
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1", None], ids=repr)
+def test_a_timeout_that_is_no_duration(db: Database, queue: Queue, timeout: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        queue.dequeue(db, timeout=timeout)
+
+
+def test_a_transaction_cannot_wait(db: Database, queue: Queue) -> None:
+    with pytest.raises(InvalidArgument):
+        queue.dequeue(db.create_transaction(), timeout=1)
+
+
+def test_too_much_for_one_transaction(db: Database, queue: Queue) -> None:
+    with pytest.raises(TooMuchForOneTransaction):
+        queue.enqueue_many(db, range(limits.BATCH_ITEMS_MAX + 1))
+    with pytest.raises(TooMuchForOneTransaction):
+        queue.enqueue_many(db, ["x" * 600_000] * 2)
+    with pytest.raises(TooMuchForOneTransaction):
+        queue.dequeue_many(db, limits.BATCH_ITEMS_MAX + 1)
+    assert queue.empty(db)
+
+
+def test_one_value_that_cannot_be_carried_refuses_the_whole_batch(db: Database, queue: Queue) -> None:
+    with pytest.raises(TypeError):
+        queue.enqueue_many(db, [1, {2}, 3])
+    assert queue.empty(db)
+
+
+def test_bad_construction(space: Subspace) -> None:
+    with pytest.raises(UnknownCodec):
+        Queue(space, codec="pickle")
+    with pytest.raises(InvalidArgument):
+        Queue(space, contended="maybe")
+    with pytest.raises(TypeError):
+        Queue(b"prefix")

@@ -1,0 +1,112 @@
+"""Bounded work (I9): no transaction grows with the queue, with the line, or with the dead in it."""
+
+import time
+from types import ModuleType
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Queue, limits
+from fdbqueue.codec import codec_named
+from fdbqueue.line_keys import Due as DueResults
+from fdbqueue.line_keys import LineKeys, Ticket, call_value, request_value
+from fdbqueue.queue_keys import QueueKeys, suffix, whole
+from fdbqueue.recipe import Recipe
+from fdbqueue.staging import DEADLINE_US
+from tests.queue_support import FaultyEngine, faulty
+
+LONG = 1000
+READS_MAX = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX
+WRITES_MAX = 8 * limits.SERVE_MAX
+
+
+@pytest.fixture
+def counted(db: Database, fdb_module: ModuleType) -> tuple[Database, FaultyEngine]:
+    return faulty(db, fdb_module.FDBError)
+
+
+def fill(db: Database, queue: Queue) -> None:
+    for _ in range(LONG // 500):
+        queue.enqueue_many(db, list(range(500)))
+
+
+def long_ago_us() -> int:
+    return round(time.time() * 1_000_000) - 2 * DEADLINE_US
+
+
+def test_a_long_queue(counted: tuple[Database, FaultyEngine], db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    fill(db, queue)
+    client, engine = counted
+    queue.enqueue(client, 1)
+    queue.dequeue(client)
+    queue.peek(client)
+    queue.size(client)
+    queue.clear(client)
+    assert engine.read_most <= 2
+    assert engine.written_most <= 4
+
+
+def test_a_line_full_of_the_dead(
+    counted: tuple[Database, FaultyEngine], db: Database, space: Subspace
+) -> None:
+    queue, line = Queue(space[0], root=space[1]), LineKeys(QueueKeys(space[0]).line)
+    tr = db.create_transaction()
+    for number in range(LONG):
+        tr.set(
+            line.request(Ticket(number, b"dead", 1)), request_value(Ticket(number, b"dead", 1), long_ago_us())
+        )
+    tr.commit().wait()
+    queue.enqueue_many(db, ["a", "b"])
+    client, engine = counted
+    assert queue.dequeue(client) == "a"
+    assert engine.read_most <= READS_MAX
+    assert engine.written_most <= WRITES_MAX
+    assert list(db.get_range(line.requests.start, line.requests.stop)) == []
+
+
+def test_results_that_nobody_collects(
+    counted: tuple[Database, FaultyEngine], db: Database, space: Subspace
+) -> None:
+    queue, line = Queue(space[0], root=space[1]), LineKeys(QueueKeys(space[0]).line)
+    tr, deadline_us = db.create_transaction(), long_ago_us()
+    for number in range(LONG):
+        rid = b"dead%d" % number
+        tr.set(line.due_key(DueResults(deadline_us, rid)), b"")
+        tr.set(line.call(rid), call_value(deadline_us, 1))
+        tr.set(line.result(rid, suffix(number, b"x")), whole(b"%d" % number))
+    tr.commit().wait()
+    client, engine = counted
+    taken: list[int] = []
+    while found := queue.dequeue_many(client, 100):
+        taken += found
+    assert sorted(taken) == list(range(LONG))
+    assert engine.read_most <= READS_MAX
+    assert engine.written_most <= WRITES_MAX
+
+
+def test_a_long_line_is_served_a_portion_at_a_time(
+    counted: tuple[Database, FaultyEngine], db: Database, space: Subspace
+) -> None:
+    queue = Queue(space[0], root=space[1])
+    line = Recipe(QueueKeys(space[0]), codec_named("json")).line
+    now_us = round(time.time() * 1_000_000)
+    for number in range(3 * limits.SERVE_MAX):
+        tr = db.create_transaction()
+        line.register(tr, b"rid%d" % number, 1, b"", now_us)
+        tr.commit().wait()
+    fill(db, queue)
+    client, engine = counted
+    assert queue.dequeue(client) == 3 * limits.SERVE_MAX
+    assert engine.read_most <= READS_MAX
+    assert engine.written_most <= WRITES_MAX
+    assert queue.size(db) == LONG - 3 * limits.SERVE_MAX - 1
+
+
+def test_a_call_takes_one_transaction(counted: tuple[Database, FaultyEngine], space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    client, engine = counted
+    queue.enqueue(client, 1)
+    queue.dequeue(client)
+    queue.dequeue(client)
+    assert engine.commits == 3

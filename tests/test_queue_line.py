@@ -1,0 +1,409 @@
+"""The waiting line: who serves, what becomes of the dead, and that no wake-up and no item is lost."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Queue, limits
+from fdbqueue.codec import codec_named
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.line_keys import SERVE, Ticket
+from fdbqueue.queue_keys import QueueKeys
+from fdbqueue.recipe import Recipe
+from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, Turn, pair, portion_of, within
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
+
+NOW = 10**15
+
+
+# Plans.
+
+
+def ticket(number: int, count: int = 1) -> Ticket:
+    return Ticket(number, b"rid%d" % number, count)
+
+
+def offer(number: int, size_bytes: int = 1) -> Offer:
+    return Offer(b"item%d" % number, bytes(min(size_bytes, 1000)), size_bytes)
+
+
+def test_requests_and_offers_are_paired_in_order() -> None:
+    requests, offers = [ticket(0, 2), ticket(1), ticket(2, 5), ticket(3)], [offer(n) for n in range(5)]
+    pairs = pair(requests, [2, 1, 5, 1], offers)
+    assert [(who.index, [o.id for o in what]) for who, what in pairs] == [
+        (0, [b"item0", b"item1"]),
+        (1, [b"item2"]),
+        (2, [b"item3", b"item4"]),
+    ]
+
+
+def test_a_request_without_callers_gets_nothing() -> None:
+    assert [who.index for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [1]
+
+
+def test_nobody_gets_more_than_one_collection_can_carry() -> None:
+    large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
+    assert len(portion_of(large, 3)) == 1
+    assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)], 3)) == 1
+
+
+def test_a_serving_moves_a_bounded_number_of_bytes_but_at_least_one_item() -> None:
+    assert [o.id for o in within(2500, iter([offer(0, 1000), offer(1, 1000), offer(2, 1000)]))] == [
+        b"item0",
+        b"item1",
+    ]
+    assert len(list(within(10, iter([offer(0, 1000), offer(1, 1000)])))) == 1
+
+
+# Transactions of the line, step by step.
+
+
+class Steps:
+    """A queue's line, driven by hand."""
+
+    def __init__(self, db: Database, space: Subspace) -> None:
+        self.db = db
+        self.queue = Queue(space[0], root=space[1])
+        self.line = Recipe(QueueKeys(space[0]), codec_named("json")).line
+        self._rids = 0
+
+    def run(self, body: Callable[[Any], Any]) -> Any:
+        tr = self.db.create_transaction()
+        answer = body(tr)
+        tr.commit().wait()
+        return answer
+
+    def register(self, count: int = 1, now_us: int = NOW) -> Ticket:
+        self._rids += 1
+        rid = b"rid%03d" % self._rids
+        return self.run(lambda tr: self.line.register(tr, rid, count, b"", now_us))
+
+    def look(self, who: Ticket, now_us: int = NOW, **how: Any) -> Turn:
+        return self.run(lambda tr: self.line.look(tr, who, Look(now_us, **how)))
+
+    def keys(self) -> int:
+        return sum(1 for _ in self.db.get_range_startswith(self.line.keys.prefix))
+
+
+@pytest.fixture
+def steps(db: Database, space: Subspace) -> Steps:
+    return Steps(db, space)
+
+
+def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
+    first, second, third = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    assert steps.look(second).outcome is Outcome.WAIT
+    served = steps.look(first)
+    assert (served.outcome, served.answers, served.duty, served.crowd) == (Outcome.SERVED, ["a"], True, 3)
+    assert steps.queue.size(steps.db) == 0
+    assert steps.look(third).answers == ["c"]
+    assert steps.look(second).answers == ["b"]
+    assert steps.keys() == 0
+
+
+def test_registrations_do_not_conflict(steps: Steps) -> None:
+    first, second = begin(steps.db), begin(steps.db)
+    for tr, rid in ((first, b"x"), (second, b"y")):
+        steps.line.register(tr, rid, 1, b"", NOW)
+    assert commit_code(first) == commit_code(second) == 0
+
+
+def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
+    steps.queue.enqueue(steps.db, "a")
+    first = steps.register()
+    early = begin(steps.db)
+    second = steps.register()
+    late = begin(steps.db)
+    steps.line.look(early, first, Look(NOW))
+    steps.line.look(late, second, Look(NOW, serve=True))
+    assert commit_code(late) == 0
+    assert commit_code(early) == NOT_COMMITTED
+    assert steps.look(first).answers == ["a"]
+    assert steps.look(second).outcome is Outcome.WAIT
+
+
+def test_one_item_is_not_delivered_by_a_server_and_taken_by_a_plain_dequeue(steps: Steps) -> None:
+    steps.queue.enqueue(steps.db, "a")
+    head = steps.register()
+    server, taker = begin(steps.db), begin(steps.db)
+    assert steps.line.look(server, head, Look(NOW)).answers == ["a"]
+    assert steps.queue.dequeue(taker) == "a"
+    assert [commit_code(taker), commit_code(server)] == [0, NOT_COMMITTED]
+
+
+def test_a_request_for_several_is_satisfied_by_fewer(steps: Steps) -> None:
+    first, second = steps.register(3), steps.register(3)
+    steps.queue.enqueue_many(steps.db, [1, 2, 3, 4])
+    assert steps.look(first).answers == [1, 2, 3]
+    assert steps.look(second).answers == [4]
+
+
+def test_what_has_no_caller_any_more_returns_to_its_old_place_uncounted(steps: Steps) -> None:
+    first, second = steps.register(), steps.register(3)
+    steps.queue.enqueue_many(steps.db, [0, 1, 2, 3])
+    steps.look(first)
+    steps.queue.enqueue(steps.db, 4)
+    assert steps.look(second, wanted=1).answers == [1]
+    assert steps.queue.items(steps.db, 9) == [2, 3, 4]
+    assert steps.queue.size(steps.db) == 3
+
+
+def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> None:
+    dead, renewed, mine = steps.register(), steps.register(), steps.register(now_us=NOW + DEADLINE_US)
+    assert steps.look(renewed, NOW + DEADLINE_US, renew=True).outcome is Outcome.AGAIN
+    steps.queue.enqueue(steps.db, "a")
+    steps.look(mine, NOW + DEADLINE_US + 1, serve=True)
+    assert steps.look(dead).outcome is Outcome.GONE
+    assert steps.look(renewed).answers == ["a"]
+
+
+def test_results_of_the_dead_go_back_under_their_old_keys(steps: Steps, db: Database) -> None:
+    server, _dead = steps.register(), steps.register(2)
+    steps.queue.enqueue_many(db, [0, 1, "x" * 200_000, 3])
+    steps.look(server)
+    later = NOW + DEADLINE_US + 1
+    assert steps.queue.size(db) == 1
+    mine = steps.register(now_us=later)
+    assert steps.look(mine, later).outcome is Outcome.AGAIN
+    assert steps.queue.items(db, 9) == [1, "x" * 200_000, 3]
+    assert steps.queue.size(db) == 3
+    assert steps.look(mine, later).answers == [1]
+
+
+@pytest.mark.parametrize("by", ["transaction", "database"])
+def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Subspace, by: str) -> None:
+    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
+    steps = Steps(db, space)
+    server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
+    steps.queue.enqueue_many(db, ["mine", "overdue"])
+    steps.look(server, long_ago)
+    assert steps.queue.empty(db)
+    take = steps.queue.dequeue
+    assert (take(db) if by == "database" else steps.run(take)) == "overdue"
+    assert (steps.queue.size(db), steps.keys()) == (0, 0)
+
+
+def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
+    server, owner = steps.register(), steps.register()
+    steps.queue.enqueue_many(db, [0, 1])
+    steps.look(server)
+    collector, returner = begin(db), begin(db)
+    assert steps.line.look(collector, owner, Look(NOW)).answers == [1]
+    steps.line.return_overdue(
+        returner, steps.line.overdue(steps.line.ask_due(returner), NOW + 2 * DEADLINE_US)
+    )
+    assert [commit_code(collector), commit_code(returner)] == [0, NOT_COMMITTED]
+    assert steps.queue.size(db) == 0
+
+
+def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: Steps, db: Database) -> None:
+    server, owner = steps.register(), steps.register()
+    steps.queue.enqueue_many(db, [0, 1])
+    steps.look(server)
+    steps.queue.clear(db)
+    assert steps.look(owner).outcome is Outcome.GONE
+    assert steps.keys() == 0
+
+
+def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
+    server, owner = steps.register(), steps.register()
+    steps.queue.enqueue_many(db, [0, 1])
+    steps.look(server)
+    steps.run(lambda tr: steps.line.withdraw(tr, owner, NOW))
+    assert (steps.queue.items(db, 9), steps.keys()) == ([1], 0)
+
+
+def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
+    server, owner = steps.register(), steps.register()
+    steps.queue.enqueue_many(db, [0, 1])
+    steps.look(server)
+    assert steps.look(owner, leave=True, serve=True).answers == [1]
+
+
+def test_leaving_is_not_told_behind_its_back(steps: Steps, db: Database) -> None:
+    """One that is told to serve while it leaves has to look again, and hand on."""
+    head = steps.register()
+    leaver, teller = begin(db), begin(db)
+    assert steps.line.look(leaver, head, Look(NOW, leave=True)).outcome is Outcome.LEFT
+    steps.line.tell_the_head(teller)
+    assert [commit_code(teller), commit_code(leaver)] == [0, NOT_COMMITTED]
+
+
+def test_telling_does_not_overwrite_an_item(steps: Steps, db: Database) -> None:
+    server, told = steps.register(), steps.register()
+    steps.queue.enqueue_many(db, [0, 1])
+    steps.run(lambda tr: tr.clear(steps.line.keys.request(server)))
+    teller = begin(db)
+    steps.line.tell_the_head(teller)
+    passing = db.create_transaction()
+    steps.line.pass_by(passing, 1, b"", Look(NOW))
+    assert [commit_code(passing), commit_code(teller)] == [0, NOT_COMMITTED]
+    assert steps.look(told).answers == [0]
+
+
+def test_the_told_one_serves_although_it_is_not_the_first(steps: Steps, db: Database) -> None:
+    first, told = steps.register(), steps.register()
+    db.set(steps.line.keys.call(told.rid), SERVE)
+    steps.queue.enqueue_many(db, [0, 1])
+    assert steps.look(told).answers == [1]
+    assert steps.look(first).answers == [0]
+
+
+def test_one_who_passes_by_serves_the_line_before_itself(steps: Steps, db: Database) -> None:
+    now_us = round(time.time() * 1_000_000)
+    waiting = steps.register(now_us=now_us)
+    steps.queue.enqueue_many(db, ["theirs", "mine"])
+    assert steps.queue.dequeue(db) == "mine"
+    assert steps.look(waiting, now_us).answers == ["theirs"]
+
+
+# The whole: threads, time-outs, wake-ups. Each thread has a Database of its own, so that nothing combines.
+
+
+@contextmanager
+def in_threads(count: int, call: Callable[[int], Any]) -> Iterator[list[Any]]:
+    """Run `call(number)` in threads; their answers, in order of number, once the block has ended."""
+    answers: list[Any] = [None] * count
+
+    def run(number: int) -> None:
+        answers[number] = call(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    yield answers
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def apart(db: Database) -> Database:
+    """A second client of the same database."""
+    return Database(db.engine, db.runtime)
+
+
+def test_waiters_of_several_clients_get_one_item_each(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    with in_threads(6, lambda _: queue.dequeue(apart(db), "nothing", timeout=PATIENCE_S)) as answers:
+        for number in range(6):
+            db.runtime.sleep(0.05)
+            queue.enqueue(db, number)
+    assert sorted(answers) == list(range(6))
+    assert queue.size(db) == 0
+
+
+def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    requests = QueueKeys(space[0])
+    with in_threads(8, lambda _: queue.dequeue(db, "nothing", timeout=PATIENCE_S)) as answers:
+        db.runtime.sleep(0.2)
+        line = Recipe(requests, codec_named("json")).line.keys.requests
+        assert len(list(db.get_range(line.start, line.stop))) == 1
+        queue.enqueue_many(db, range(5))
+        for number in range(5, 8):
+            queue.enqueue(db, number)
+    assert sorted(answers) == list(range(8))
+
+
+def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:
+    steps = Steps(db, space)
+    began = time.monotonic()
+    with in_threads(
+        4, lambda n: steps.queue.dequeue(apart(db), "nothing", timeout=0.1 + 0.05 * n)
+    ) as answers:
+        pass
+    assert answers == ["nothing"] * 4
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert steps.keys() == 0
+
+
+def test_a_follower_whose_time_is_over_leaves_the_leader_waiting(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    with in_threads(1, lambda _: queue.dequeue(db, "nothing", timeout=PATIENCE_S)) as answers:
+        db.runtime.sleep(0.1)
+        assert queue.dequeue(db, "nothing", timeout=0.1) == "nothing"
+        queue.enqueue(db, "a")
+    assert answers == ["a"]
+
+
+def test_a_leader_whose_time_is_over_leaves_its_request_to_the_others(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    timeouts = [0.3, PATIENCE_S, PATIENCE_S]
+
+    def wait(number: int) -> Any:
+        db.runtime.sleep(0.05 * number)
+        return queue.dequeue(db, "nothing", timeout=timeouts[number])
+
+    with in_threads(3, wait) as answers:
+        db.runtime.sleep(0.6)
+        queue.enqueue_many(db, ["a", "b"])
+    assert answers[0] == "nothing"
+    assert sorted(answers[1:]) == ["a", "b"]
+
+
+def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -> None:
+    """Its request stands in the line, live by its deadline, and nobody serves."""
+    steps = Steps(db, space)
+    steps.register(now_us=round(time.time() * 1_000_000))
+    steps.queue.enqueue_many(db, ["theirs", "mine"])
+    assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
+
+
+def test_waiting_may_be_for_ever(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    with in_threads(2, lambda _: queue.dequeue(db, timeout=math.inf)) as answers:
+        db.runtime.sleep(0.1)
+        queue.enqueue_many(db, [1, 2])
+    assert sorted(answers) == [1, 2]
+
+
+def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
+    queue, client = Queue(space[0], root=space[1]), apart(db)
+
+    def wait(_: int) -> Any:
+        try:
+            return queue.dequeue(client, timeout=PATIENCE_S)
+        except DatabaseClosed:
+            return "closed"
+
+    with in_threads(3, wait) as answers:
+        db.runtime.sleep(0.1)
+        client.close()
+    assert answers == ["closed"] * 3
+
+
+def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) -> None:
+    steps = Steps(db, space)
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> bool:
+        raise Interrupted
+
+    client = apart(db)
+    client.runtime = _Runtime(db.runtime, interrupt)
+    with pytest.raises(Interrupted):
+        steps.queue.dequeue(client, timeout=PATIENCE_S)
+    assert steps.keys() == 0
+    steps.queue.enqueue(db, "a")
+    client.runtime = db.runtime
+    assert steps.queue.dequeue(client) == "a"
+
+
+class _Runtime:
+    """A runtime that waits in its own way."""
+
+    def __init__(self, runtime: Any, wait_any: Callable[..., bool]) -> None:
+        self._runtime = runtime
+        self.wait_any = wait_any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)

@@ -1,0 +1,165 @@
+"""The queue and its line against a plain model: random programs, every item accounted for after each step."""
+
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+import fdbqueue
+from fdbqueue import Queue, limits
+from fdbqueue.codec import codec_named
+from fdbqueue.line_keys import Ticket
+from fdbqueue.queue_keys import QueueKeys, stored
+from fdbqueue.recipe import Recipe
+from fdbqueue.staging import DEADLINE_US, Look, Outcome
+from tests.support import ManualClock
+
+SPACE = Subspace(("model",))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Values are numbers in the order of their enqueues, so that order and identity are one."""
+
+    tickets = Bundle("tickets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Small pieces: every second item is split, and the test stays fast.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(limits, "PAYLOAD_PIECE_BYTES_MAX", 20)
+        self.clock = ManualClock()
+        self.db = fdbqueue.open("memory:", runtime=self.clock)
+        self.queue = Queue(SPACE[0], root=SPACE[1])
+        self.line = Recipe(QueueKeys(SPACE[0]), codec_named("json")).line
+        self.next = 0
+        self.inside: set[int] = set()
+
+    def teardown(self) -> None:
+        self.db.close()
+        self.patch.undo()
+
+    def run(self, body: Any) -> Any:
+        tr = self.db.create_transaction()
+        answer = body(tr)
+        tr.commit().wait()
+        return answer
+
+    def now_us(self) -> int:
+        return round(self.clock.now() * 1_000_000)
+
+    def left(self, values: Any) -> None:
+        """These went to a caller: each was inside, in order, and is not any more."""
+        assert list(values) == sorted(values)
+        assert self.inside.issuperset(values)
+        self.inside.difference_update(values)
+
+    @rule(count=st.integers(1, 6), large=st.booleans())
+    def put(self, count: int, large: bool) -> None:
+        values = range(self.next, self.next + count)
+        padding = "x" * 50 if large else ""
+        self.queue.enqueue_many(self.db, [[value, padding] for value in values])
+        self.next += count
+        self.inside.update(values)
+
+    @rule(count=st.integers(1, 4))
+    def take_by_transaction(self, count: int) -> None:
+        first = self.available()[:count]
+        taken = [value for value, _ in self.run(lambda tr: self.queue.dequeue_many(tr, count))]
+        assert taken == first or not first
+        self.left(taken)
+
+    @rule(count=st.integers(1, 4))
+    def take_by_database(self, count: int) -> None:
+        taken = [value for value, _ in self.queue.dequeue_many(self.db, count)]
+        assert taken or not self.available()
+        self.left(taken)
+
+    @rule()
+    def take_in_vain(self) -> None:
+        tr = self.db.create_transaction()
+        self.queue.dequeue_many(tr, 2)
+        tr.cancel()
+
+    @rule()
+    def peek(self) -> None:
+        first = self.available()[:1]
+        assert [self.queue.peek(self.db)[0]] == first if first else self.queue.empty(self.db)
+
+    @rule()
+    def clear(self) -> None:
+        self.queue.clear(self.db)
+        self.inside.clear()
+
+    @rule(target=tickets, count=st.integers(1, 3))
+    def register(self, count: int) -> Ticket:
+        rid = self.clock.random_bytes(12)
+        return self.run(lambda tr: self.line.register(tr, rid, count, b"", self.now_us()))
+
+    @rule(
+        target=tickets,
+        ticket=consumes(tickets),
+        serve=st.booleans(),
+        leave=st.booleans(),
+        renew=st.booleans(),
+        wanted=st.integers(0, 3),
+    )
+    def look(self, ticket: Ticket, serve: bool, leave: bool, renew: bool, wanted: int) -> Any:
+        how = Look(self.now_us(), serve, leave, renew and not leave, wanted=wanted)
+        turn = self.run(lambda tr: self.line.look(tr, ticket, how))
+        for watch in turn.watches:
+            watch.cancel()
+        self.left([value for value, _ in turn.answers])
+        stays = turn.outcome in (Outcome.AGAIN, Outcome.WAIT)
+        return ticket if stays else multiple()
+
+    @rule(ticket=consumes(tickets))
+    def withdraw(self, ticket: Ticket) -> None:
+        self.run(lambda tr: self.line.withdraw(tr, ticket, self.now_us()))
+
+    @rule()
+    def tell(self) -> None:
+        self.run(self.line.tell_the_head)
+
+    @rule(deadlines=st.floats(0.1, 2.5))
+    def wait(self, deadlines: float) -> None:
+        self.clock.advance(deadlines * DEADLINE_US / 1_000_000)
+
+    def available(self) -> list[int]:
+        return [value for value, _ in self.queue.items(self.db, 1000)]
+
+    def delivered(self) -> list[int]:
+        """Values that lie ready for somebody, read straight from their keys."""
+        results = self.line.keys.all_results
+        recipe = Recipe(QueueKeys(SPACE[0]), codec_named("json"))
+        rows = list(self.db.get_range(results.start, results.stop))
+        items = [(self.line.keys.item_id_of(row.key), row.value) for row in rows]
+        return [value for value, _ in self.run(lambda tr: recipe._values(tr, items))]
+
+    @invariant()
+    def every_item_is_in_one_place(self) -> None:
+        assert sorted([*self.available(), *self.delivered()]) == sorted(self.inside)
+
+    @invariant()
+    def what_is_available_is_in_order(self) -> None:
+        assert self.available() == sorted(self.available())
+
+    @invariant()
+    def size_is_exact(self) -> None:
+        assert self.queue.size(self.db) == len(self.available())
+
+    @invariant()
+    def pieces_belong_to_items(self) -> None:
+        keys = QueueKeys(SPACE[0])
+        rows = [
+            *self.db.get_range(keys.items.start, keys.items.stop),
+            *self.db.get_range(self.line.keys.all_results.start, self.line.keys.all_results.stop),
+        ]
+        pieces = sum(1 for _ in self.db.get_range(keys.pieces.start, keys.pieces.stop))
+        assert pieces == sum(stored(row.value).pieces for row in rows)
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -1,0 +1,163 @@
+"""Exactly once (I3): commits with an unknown result, of either outcome, at every commit of a call."""
+
+import itertools
+from types import ModuleType
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Queue, limits
+from fdbqueue.errors import PayloadUnreadable
+from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import RealRuntime
+from tests.queue_support import FaultyEngine, faulty
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock
+
+CLUSTER_VERSION_CHANGED = 1039
+FATES = [
+    (0, True),
+    (COMMIT_UNKNOWN, True),
+    (COMMIT_UNKNOWN, False),
+    (CLUSTER_VERSION_CHANGED, True),
+    (NOT_COMMITTED, False),
+]
+
+
+@pytest.fixture
+def faults(db: Database, fdb_module: ModuleType) -> tuple[Database, FaultyEngine]:
+    return faulty(db, fdb_module.FDBError)
+
+
+def scripted(engine: FaultyEngine, *fates: tuple[int, bool]) -> None:
+    """The next commits meet these fates, later ones none."""
+    script = iter(fates)
+    engine.fate = lambda _: next(script, (0, True))
+
+
+@pytest.mark.parametrize("fates", list(itertools.product(FATES, FATES)), ids=str)
+def test_a_call_has_its_effect_once_whatever_becomes_of_its_commits(
+    faults: tuple[Database, FaultyEngine], space: Subspace, fates: tuple[tuple[int, bool], ...]
+) -> None:
+    db, engine = faults
+    queue = Queue(space[0], root=space[1])
+    scripted(engine, *fates)
+    queue.enqueue(db, "a")
+    assert queue.items(db, 10) == ["a"]
+    scripted(engine, *fates)
+    assert queue.dequeue(db) == "a"
+    assert queue.size(db) == 0
+
+
+@pytest.mark.parametrize("fates", list(itertools.product(FATES, FATES)), ids=str)
+def test_the_same_in_the_line(
+    faults: tuple[Database, FaultyEngine], space: Subspace, fates: tuple[tuple[int, bool], ...]
+) -> None:
+    """Two lost races send a take to the line: its registration, serving and hand-over meet the fates."""
+    db, engine = faults
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue_many(db, ["a", "b"])
+    scripted(engine, (NOT_COMMITTED, False), (NOT_COMMITTED, False), *fates)
+    assert queue.dequeue(db) == "a"
+    assert queue.items(db, 10) == ["b"]
+    assert queue.size(db) == 1
+
+
+def test_an_item_that_was_consumed_meanwhile_is_not_enqueued_again(
+    faults: tuple[Database, FaultyEngine], space: Subspace, db: Database
+) -> None:
+    """Why "is my item's key there?" is no receipt."""
+    flaky, engine = faults
+    queue = Queue(space[0], root=space[1])
+    taken: list[Any] = []
+
+    def fate(commit: int) -> tuple[int, bool]:
+        if commit == 2:  # the retry, which reads the slot, has not committed yet
+            taken.append(queue.dequeue(db))
+        return (COMMIT_UNKNOWN, True) if commit == 1 else (0, True)
+
+    engine.fate = fate
+    queue.enqueue(flaky, "a")
+    assert taken == []  # the retry found its receipt before it came to commit
+    assert queue.dequeue(db) == "a"
+    assert queue.dequeue(db) is None
+
+
+def test_calls_one_after_another_share_a_slot_and_closing_clears_it(
+    db: Database, fdb_module: ModuleType, space: Subspace
+) -> None:
+    other, _ = faulty(db, fdb_module.FDBError)
+    queue, root = Queue(space[0], root=space[1]), RootKeys(space[1])
+    for number in range(5):
+        queue.enqueue(other, number)
+        queue.dequeue(other)
+    assert len(receipts(db, root)) == 1
+    other.close()
+    assert receipts(db, root) == []
+
+
+def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_module: ModuleType) -> None:
+    """Its last attempt may still be under way, and must not overwrite the receipt of the slot's next user."""
+    root = RootKeys(space)
+    other, engine = faulty(db, fdb_module.FDBError)
+    scripted(engine, (4100, True))
+    with pytest.raises(fdb_module.FDBError):
+        run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
+    run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
+    assert len(receipts(db, root)) == 2
+
+
+def test_reading_leaves_no_receipt(db: Database, space: Subspace) -> None:
+    queue, root = Queue(space[0], root=space[1]), RootKeys(space[1])
+    assert queue.dequeue(db) is None
+    assert queue.dequeue_many(db, 5) == []
+    assert receipts(db, root) == []
+
+
+def test_sweeping_clears_slots_that_are_a_day_old_and_no_others(db: Database, space: Subspace) -> None:
+    root = RootKeys(space)
+    now_us = 10**15
+    day_us = round(limits.RECEIPT_STALE_S * 1_000_000)
+    db.set(root.receipt(b"dead", 1), ATTEMPT.pack(now_us - day_us - 1, 1))
+    db.set(root.receipt(b"live", 1), ATTEMPT.pack(now_us - day_us + 1, 1))
+    tr = db.create_transaction()
+    assert sweep(tr, root, now_us) == 1
+    tr.commit().wait()
+    assert [key for key, _ in receipts(db, root)] == [root.receipt(b"live", 1)]
+
+
+def test_a_receipt_is_stale_after_a_day() -> None:
+    assert is_stale(ATTEMPT.pack(0, 1), 10**15)
+    assert not is_stale(ATTEMPT.pack(10**15, 1), 10**15)
+
+
+def test_a_forked_process_has_slots_of_its_own(
+    db: Database, fdb_module: ModuleType, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = faulty(db, fdb_module.FDBError, RealRuntime())
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue(client, "parent")
+    monkeypatch.setattr(client.runtime, "process_id", lambda: 1)
+    queue.enqueue(client, "child")
+    assert len(receipts(db, RootKeys(space[1]))) == 2
+
+
+def test_an_error_of_the_body_is_the_callers_and_nothing_is_written(db: Database, space: Subspace) -> None:
+    Queue(space[0], codec="bytes", root=space[1]).enqueue(db, b"{")
+    with pytest.raises(PayloadUnreadable):
+        Queue(space[0], codec="json", root=space[1]).dequeue(db)
+    assert Queue(space[0], codec="bytes", root=space[1]).dequeue(db) == b"{"
+
+
+def test_the_clock_of_a_receipt_is_the_runtimes(
+    db: Database, space: Subspace, fdb_module: ModuleType
+) -> None:
+    clocked, _ = faulty(db, fdb_module.FDBError, ManualClock(7.0))
+    Queue(space[0], root=space[1]).enqueue(clocked, 1)
+    ((_, value),) = receipts(db, RootKeys(space[1]))
+    assert ATTEMPT.unpack(value)[0] == 7_000_000
+
+
+def receipts(db: Database, root: RootKeys) -> list[tuple[bytes, bytes]]:
+    return [(row.key, row.value) for row in db.get_range(root.receipts.start, root.receipts.stop)]

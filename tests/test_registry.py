@@ -1,0 +1,174 @@
+"""Named queues: allocated once, found by name, and noticed when they are gone."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Queue
+from fdbqueue.errors import (
+    InvalidArgument,
+    QueueDropped,
+    QueueExists,
+    QueueKindMismatch,
+    QueueNotFound,
+    UnknownCodec,
+)
+from fdbqueue.registry import Registry
+from tests.queue_support import faulty
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
+
+
+@pytest.fixture
+def registry(space: Subspace) -> Registry:
+    return Registry(space)
+
+
+def test_a_name_leads_to_the_same_queue_every_time(db: Database, space: Subspace) -> None:
+    Queue.named(db, "emails", root=space).enqueue(db, "a")
+    Queue.named(db, "other", root=space).enqueue(db, "b")
+    assert Queue.named(db, "emails", root=space).dequeue_many(db, 9) == ["a"]
+
+
+def test_the_codec_is_decided_at_creation(db: Database, space: Subspace) -> None:
+    Queue.named(db, "raw", codec="bytes", root=space).enqueue(db, b"x")
+    assert Queue.named(db, "raw", root=space).dequeue(db) == b"x"
+    with pytest.raises(QueueExists) as raised:
+        Queue.named(db, "raw", codec="json", root=space)
+    assert raised.value.options == {"codec": "bytes"}
+    with pytest.raises(UnknownCodec):
+        Queue.named(db, "new", codec="pickle", root=space)
+
+
+def test_without_create_a_queue_must_be_there(db: Database, space: Subspace) -> None:
+    with pytest.raises(QueueNotFound):
+        Queue.named(db, "emails", create=False, root=space)
+    Queue.named(db, "emails", root=space)
+    assert Queue.named(db, "emails", create=False, root=space).empty(db)
+
+
+def test_a_name_of_another_kind_is_refused(db: Database, registry: Registry, space: Subspace) -> None:
+    registry.create(db, "jobs", "fifo", {"ttr": 60})
+    with pytest.raises(QueueKindMismatch) as raised:
+        Queue.named(db, "jobs", root=space)
+    assert (raised.value.found, raised.value.wanted) == ("fifo", "queue")
+
+
+def test_create_refuses_a_name_in_use(db: Database, registry: Registry) -> None:
+    first = registry.create(db, "jobs", "fifo", {})
+    with pytest.raises(QueueExists):
+        registry.create(db, "jobs", "fifo", {})
+    assert registry.find(db, "jobs") == first
+
+
+@pytest.mark.parametrize("name", ["", "x" * 501, None, 3, b"bytes"], ids=str)
+def test_a_bad_name(db: Database, space: Subspace, name: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        Queue.named(db, name, root=space)
+
+
+def test_an_id_is_never_used_again(db: Database, registry: Registry) -> None:
+    first = registry.create(db, "jobs", "fifo", {})
+    registry.drop(db, "jobs")
+    assert registry.create(db, "jobs", "fifo", {}).id > first.id
+
+
+def test_drop_removes_the_contents(db: Database, registry: Registry, space: Subspace) -> None:
+    queue = Queue.named(db, "emails", root=space)
+    queue.enqueue_many(db, ["a", "x" * 200_000])
+    contents = registry.contents(registry.find(db, "emails")).range()
+    registry.drop(db, "emails")
+    assert list(db.get_range(contents.start, contents.stop)) == []
+    with pytest.raises(QueueNotFound):
+        registry.drop(db, "emails")
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda queue, db: queue.enqueue(db, 1),
+        lambda queue, db: queue.enqueue_many(db, [1]),
+        lambda queue, db: queue.dequeue(db),
+        lambda queue, db: queue.dequeue(db, timeout=5),
+        lambda queue, db: queue.dequeue_many(db, 2),
+        lambda queue, db: queue.peek(db),
+        lambda queue, db: queue.items(db, 2),
+        lambda queue, db: queue.empty(db),
+        lambda queue, db: queue.size(db),
+        lambda queue, db: queue.clear(db),
+    ],
+    ids=[
+        "enqueue",
+        "enqueue_many",
+        "dequeue",
+        "wait",
+        "dequeue_many",
+        "peek",
+        "items",
+        "empty",
+        "size",
+        "clear",
+    ],
+)
+def test_a_handle_to_a_dropped_queue_notices(
+    db: Database,
+    registry: Registry,
+    space: Subspace,
+    call: Callable[[Queue, Database], Any],
+    created_again: bool,
+) -> None:
+    queue = Queue.named(db, "emails", root=space)
+    registry.drop(db, "emails")
+    if created_again:
+        Queue.named(db, "emails", root=space)
+    with pytest.raises(QueueDropped):
+        call(queue, db)
+    if created_again:
+        assert Queue.named(db, "emails", root=space).empty(db)
+
+
+def test_an_enqueue_into_a_queue_that_is_being_dropped_is_not_left_behind(
+    db: Database, registry: Registry, space: Subspace
+) -> None:
+    queue = Queue.named(db, "emails", root=space)
+    tr = begin(db)
+    queue.enqueue(tr, "orphan")
+    registry.drop(db, "emails")
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_waiter_notices_that_its_queue_was_dropped(
+    db: Database, registry: Registry, space: Subspace
+) -> None:
+    queue = Queue.named(db, "emails", root=space)
+    dropper = db.runtime.spawn(lambda: (db.runtime.sleep(0.2), registry.drop(db, "emails")), "dropper")
+    with pytest.raises(QueueDropped):
+        queue.dequeue(db, timeout=30)
+    dropper.join()
+
+
+def test_creating_happens_once_even_when_the_commit_is_unknown(
+    db: Database, fdb_module: ModuleType, registry: Registry
+) -> None:
+    flaky, engine = faulty(db, fdb_module.FDBError)
+    fates = iter([(COMMIT_UNKNOWN, True), (0, True)])
+    engine.fate = lambda _: next(fates)
+    assert registry.create(flaky, "jobs", "fifo", {}).id == 1
+
+
+def test_names_are_listed_in_order_and_in_pages(db: Database, registry: Registry) -> None:
+    for name in ("b", "a", "c", "ä"):
+        registry.create(db, name, "fifo", {})
+    assert [found.name for found in registry.names(db)] == ["a", "b", "c", "ä"]
+    assert [found.name for found in registry.names(db, after="a", limit=2)] == ["b", "c"]
+
+
+def test_a_queue_can_be_created_and_used_in_one_transaction(db: Database, space: Subspace) -> None:
+    tr = db.create_transaction()
+    Queue.named(tr, "emails", root=space).enqueue(tr, "a")
+    assert Queue.named(tr, "emails", root=space).peek(tr) == "a"
+    tr.commit().wait()
+    assert Queue.named(db, "emails", root=space).dequeue(db) == "a"
