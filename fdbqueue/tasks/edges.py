@@ -47,16 +47,16 @@ def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record
 
 
 def ack(change: Change, records: Sequence[Record]) -> list[Record]:
-    return _gone(change, records, "ack", told="delete")
+    return _gone(change, records, "ack")
 
 
 def delete(change: Change, records: Sequence[Record]) -> list[Record]:
-    return _gone(change, records, "delete", told="delete")
+    return _gone(change, records, "delete")
 
 
 def expire(change: Change, records: Sequence[Record]) -> list[Record]:
-    gone = _gone(change, records, "delete", told="delete")
-    return _counted(change, gone, "ttl")
+    change.count("ttl", len(records))
+    return _gone(change, records, "delete", told=("delete", "ttl"))
 
 
 def release(change: Change, records: Sequence[Record], delay_us: int = 0) -> list[Record]:
@@ -156,10 +156,13 @@ def _become_ready(change: Change, records: Sequence[Record], call: str) -> list[
     return _counted(change, ready, call)
 
 
-def _gone(change: Change, records: Sequence[Record], call: str, told: str) -> list[Record]:
+def _gone(
+    change: Change, records: Sequence[Record], call: str, told: Sequence[str] = ("delete",)
+) -> list[Record]:
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
     for record in gone:
-        change.tell(record, told)  # while the payload is still there
+        for event in told:
+            change.tell(record, event)  # while the payload is still there
     change.remove(records)
     change.count(call, len(gone))
     return gone
