@@ -18,8 +18,9 @@ from tests.tasks.support import LONG_S, StillClock, keeper
 
 # Quarters of a second are exact in binary: the model and the queue agree to the microsecond.
 spans = st.sampled_from([0.25, 0.5, 1.0, 3.0, None])
-delays = st.sampled_from([0, 0, 0.5, 2.0])
-waits = st.sampled_from([0.0, 0.0, 0.0, 0.25, 1.0, 5.0])
+delays = st.sampled_from([0, 0, 0, 0.5, 2.0])
+waits = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.25, 1.0, 5.0])
+lives = st.sampled_from([None, None, 5.0, 1.0, 0.25])
 picks = st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 21])  # counted from the last
 in_transaction = st.booleans()
 
@@ -29,7 +30,7 @@ class LifeCycle(RuleBasedStateMachine):
     def create(self, kind: str) -> None:
         self.clock = StillClock()
         self.db = fdbqueue.open("memory:", runtime=self.clock)
-        capacity = 4 if kind == "limfifottl" else None
+        capacity = 8 if kind == "limfifottl" else None
         self.timed = kind != "fifo"
         options = {} if capacity is None else {"capacity": capacity}
         self.queue = TaskQueue.create(self.db, "model", kind, **options)
@@ -56,30 +57,37 @@ class LifeCycle(RuleBasedStateMachine):
     @rule(
         inside=in_transaction,
         wait=waits,
+        count=st.integers(1, 3),
         pri=st.integers(0, 2),
-        ttl=spans,
+        ttl=lives,
         ttr=spans,
-        delay=st.sampled_from([0, 0, 0.5, 2.0]),
+        delay=delays,
     )
     def put(
-        self, inside: bool, wait: float, pri: int, ttl: float | None, ttr: float | None, delay: float
+        self,
+        inside: bool,
+        wait: float,
+        count: int,
+        pri: int,
+        ttl: float | None,
+        ttr: float | None,
+        delay: float,
     ) -> None:
         self._wait(wait)
-        data = len(self.ids)
+        data = range(len(self.ids), len(self.ids) + count)
         options = {"pri": pri, "ttl": ttl, "ttr": ttr, "delay": delay} if self.timed else {}
-        full = self.model.full(1)
+        full = self.model.full(count)
         try:
-            task = self._run(inside, lambda tr: self.queue.put(tr, data, **options))
+            tasks = self._run(inside, lambda tr: self.queue.put_many(tr, data, **options))
         except QueueFull:
             assert full
             return
         assert not full
-        self.ids.append(task.id)
         if not self.timed:
             pri, ttl, ttr, delay = 0, None, None, 0
-        self.model.put(
-            task.id, data, pri, NEVER if ttl is None else ttl, NEVER if ttr is None else ttr, delay
-        )
+        for task in tasks:
+            self.ids.append(task.id)
+            self.model.put(task.id, task.data, pri, _span(ttl), _span(ttr), delay)
 
     @rule(inside=in_transaction, wait=waits, name=st.sampled_from("ab"), count=st.integers(1, 3))
     def take(self, inside: bool, wait: float, name: str, count: int) -> None:
@@ -200,6 +208,6 @@ def _agree(found: Task, expected: ModelTask) -> bool:
 
 
 LifeCycle.TestCase.settings = settings(
-    max_examples=500 if SLOW else 25, stateful_step_count=60 if SLOW else 30, deadline=None
+    max_examples=5_000 if SLOW else 200, stateful_step_count=60 if SLOW else 40, deadline=None
 )
 TestLifeCycle = LifeCycle.TestCase
