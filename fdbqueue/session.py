@@ -9,6 +9,7 @@ queue by queue; then its heartbeat's entry goes, by which a sweeper would have f
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from fdb import tuple as layer
@@ -156,14 +157,18 @@ def _is_overdue(now_us: int) -> May:
 def end_session(database: Database, keys: RootKeys, session: bytes, may: May) -> None:
     """End `session` if `may` says so of it; does nothing otherwise, or if it is over."""
     now_us = _now_us(database)
-    if run(database, lambda tr: _begin_end(tr, keys, session, may, now_us)):
+    begin = partial(_begin_end, keys=keys, session=session, may=may, now_us=now_us)
+    if run(database, begin, timeout_s=limits.CLOSE_TIMEOUT_S):
         _finish_end(database, keys, session, now_us)
 
 
 def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us: int) -> bool:
     """From now on nothing can be taken for it, and sweepers know that there is something left to do."""
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
-    if not found.present() or not may(found.value, heartbeat.value):
+    begun = tr.get(keys.beat_due(now_us, session))
+    if not found.present():  # but an earlier attempt with an unknown result may have been this one
+        return bool(begun.present())
+    if not may(found.value, heartbeat.value):
         return False
     name = layer.unpack(found.value)[1]
     if name is not None:
