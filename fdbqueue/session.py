@@ -71,6 +71,7 @@ class Session:
 
     def end(self) -> None:
         """End it: what it holds is released at once. Not if somebody has taken it over; twice is once."""
+        self.lost = True
         self._keeper.forget(self)
         end_session(self._database, self._keys, self.id, self._is_mine)
 
@@ -88,7 +89,7 @@ class Session:
         return check
 
     def beat_if_due(self) -> None:
-        if self._runtime.monotonic() >= self._beat_at:
+        if not self.lost and self._runtime.monotonic() >= self._beat_at:
             self.beat()
 
     def beat(self) -> None:
@@ -268,8 +269,9 @@ class Keeper:
     def tick(self) -> None:
         """One round: heartbeats first, so that nobody takes his own sessions for dead."""
         for session in list(self._sessions):
-            if not session.lost:
-                session.beat_if_due()
+            session.beat_if_due()
+            if session.lost:
+                self.forget(session)
         for queue in list(self._queues):
             self._tidy(queue)
         if self._runtime.monotonic() >= self._sweep_at:

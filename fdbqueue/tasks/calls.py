@@ -54,7 +54,7 @@ class TaskCalls:
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
         self._puts = Combiner(database.runtime, self._put_for)
-        self._takes: dict[bytes, Takes] = {}
+        self._takes: dict[Session, Takes] = {}
         keeper.look_after(self.source)
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ class TaskCalls:
     def takes(self, session: Session) -> Takes:
         """Only calls of one session combine."""
         with self._lock:
-            found = self._takes.get(session.id)
-            if found is None:
-                found = self._takes[session.id] = self._new_takes(session)
-            return found
+            if session not in self._takes:
+                self._takes = {known: takes for known, takes in self._takes.items() if not known.lost}
+                self._takes[session] = self._new_takes(session)
+            return self._takes[session]
 
     def _new_takes(self, session: Session) -> Takes:
         def take_in_turn(tr: Transaction, count: int, params: bytes, _: int) -> Taken:

@@ -9,6 +9,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.queue import KIND as PLAIN
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
@@ -18,8 +19,6 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 
-RECIPE = "queue"
-
 
 def end_in_all_queues(database: Database, keys: RootKeys, session: bytes) -> bool:
     """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out."""
@@ -27,7 +26,7 @@ def end_in_all_queues(database: Database, keys: RootKeys, session: bytes) -> boo
     complete, after = True, ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
-        complete &= all(is_kind(queue.kind) or queue.kind == RECIPE for queue in found)
+        complete &= all(is_kind(queue.kind) or queue.kind == PLAIN for queue in found)
         shapes = [Shape(registry, queue) for queue in found if is_kind(queue.kind)]
         for shape in run(database, partial(_concerned, shapes, session)):
             with suppress(QueueNotFound):

@@ -193,3 +193,17 @@ def test_a_kind_is_registered_once_and_with_known_options(kind: str) -> None:
             register_kind(taken, Fifo, ())
     with pytest.raises(InvalidArgument):
         register_kind(kind, Fifo, {"colour"})
+
+
+def test_a_queue_created_in_a_transaction_is_there_when_that_has_committed(
+    still_db: fdbqueue.Database,
+) -> None:
+    tr = still_db.create_transaction()
+    inside = TaskQueue.create(tr, "inside")
+    inside.put(tr, "with it")
+    with pytest.raises(QueueNotFound):
+        TaskQueue.open(still_db, "inside")
+    tr.commit().wait()
+    task = inside.take(still_db, 0)
+    assert task is not None
+    assert task.data == "with it"
