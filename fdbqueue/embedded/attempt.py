@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
 _SYSTEM_END = b"\xff\xff"
+_UNREADABLE = 1036
 # What FoundationDB counts beside the bytes of keys and values (sizes of its structures).
-_MUTATION_BYTES, _RANGE_BYTES = 40, 24
+_MUTATION_BYTES, _RANGE_BYTES = 44, 24
 
 
 class Attempt(ReadTransaction):
@@ -56,6 +57,7 @@ class Attempt(ReadTransaction):
         self._commit_started = False
         self._ended: FDBError | None = None  # cancelled, timed out, or used during its commit
         self._deferred: FDBError | None = None
+        self._failed_read: FDBError | None = None
         self._guarded = self._settings.timeout_ms > 0
 
     @property
@@ -83,6 +85,11 @@ class Attempt(ReadTransaction):
             if not self._settings.reuse_during_commit:
                 self._ended = FDBError(2017)
             raise FDBError(2017)
+
+    def _read_failed(self, error: FDBError) -> None:
+        """The commit waits for every read: one that met an unreadable key fails it as well."""
+        if error.code == _UNREADABLE:
+            self._failed_read = self._failed_read or error
 
     def _timed_out(self) -> bool:
         timeout_s = self._settings.timeout_ms / 1000
@@ -247,7 +254,8 @@ class Attempt(ReadTransaction):
             return  # there is no such key, so there is nothing to clear
         if self._may_write(key, b""):
             self._buffer.clear(key)
-            self._wrote(key, len(key))
+            # A clear is two ends, and counts as a range does.
+            self._wrote(key, len(key) + 1 + _RANGE_BYTES - _MUTATION_BYTES)
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear every key from `begin` to before `end`; None is the first, the last."""
@@ -346,7 +354,11 @@ class Attempt(ReadTransaction):
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Make others that read in the range conflict, as if it had been written."""
         end_of_writes = _SYSTEM_END if self._settings.write_system_keys else USER_END
-        self._conflict_range(begin, end, end_of_writes, self._buffer.conflicts.add_range)
+        self._conflict_range(begin, end, end_of_writes, self._add_write_conflict)
+
+    def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        self._buffer.conflicts.add_range(begin, end)
+        self._size_bytes += len(begin) + len(end) + _RANGE_BYTES
 
     def add_write_conflict_key(self, key: Any) -> None:
         key = key_bytes(key)
@@ -368,7 +380,6 @@ class Attempt(ReadTransaction):
             return
         if begin < end:
             add(begin, end)
-            self._size_bytes += len(begin) + len(end) + _RANGE_BYTES
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)

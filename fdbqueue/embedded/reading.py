@@ -46,6 +46,7 @@ class ReadTransaction:
         try:
             return Value(self._tr._read(key, self._is_snapshot))
         except FDBError as error:
+            self._tr._read_failed(error)
             return Value(None, error)
 
     def get_key(self, key_selector: KeySelector) -> Key:
@@ -55,6 +56,7 @@ class ReadTransaction:
         try:
             return Key(self._tr._locate(key, anchor, self._is_snapshot))
         except FDBError as error:
+            self._tr._read_failed(error)
             return Key(None, error)
 
     def get_range(
@@ -99,6 +101,7 @@ class ReadTransaction:
             target = bytes_wanted(mode, iteration, limit)
             return self._tr._read_range(ends, limit, target, reverse, self._is_snapshot)
         except FDBError as error:
+            self._tr._read_failed(error)
             return Future(None, error)
 
 

@@ -34,7 +34,10 @@ class Transaction(Attempt):
             self._defer(FDBError(2000))
             return
         self._settings = replace(self._settings)
-        apply_transaction_option(self._settings, name, param)
+        try:
+            apply_transaction_option(self._settings, name, param)
+        except FDBError as error:
+            self._defer(error)
         self._guarded = self._guarded or self._settings.timeout_ms > 0
 
     # -- watches ----------------------------------------------------------------------------------------
@@ -76,6 +79,8 @@ class Transaction(Attempt):
             if self._guarded:
                 self._check()
             self._commit_started = self._guarded = True
+            if self._failed_read is not None:
+                raise self._failed_read
             self._commit()
         except FDBError as error:
             self._fail(error)
