@@ -57,7 +57,8 @@ def test_a_row_is_a_pair(db, k):
 def test_a_value_behaves_as_its_bytes(db, k):
     """Comparison, concatenation, length, slices and the methods of bytes."""
     db[k("a")] = b"abc"
-    value = db.create_transaction()[k("a")]
+    tr = db.create_transaction()  # kept: dropping a transaction cancels its reads on the way
+    value = tr[k("a")]
     assert value == b"abc"
     assert value != b"abd"
     assert value == b"abc"
@@ -90,12 +91,14 @@ def test_two_values_compare_by_their_bytes(db, k):
 def test_a_number_in_a_value_is_an_int(db, k):
     """`int(value)` reads decimal digits."""
     db[k("a")] = b"42"
-    assert int(db.create_transaction()[k("a")]) == 42
+    tr = db.create_transaction()
+    assert int(tr[k("a")]) == 42
 
 
 def test_a_value_is_a_future_and_never_none(db, k):
     """`tr[key] is None` is always false: ask `== None`, `.present()` or `.value`."""
-    value = db.create_transaction()[k("a")]
+    tr = db.create_transaction()
+    value = tr[k("a")]
     assert value is not None
     assert value == None  # noqa: E711
     assert value.value is None
