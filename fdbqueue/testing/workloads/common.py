@@ -1,12 +1,12 @@
 """What workloads of queues share: producers, consumers, auditors, and the quiet end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.database import run
+from fdbqueue.database import Database, run
 from fdbqueue.queue import Queue
 from fdbqueue.queue_keys import QueueKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -17,6 +17,7 @@ from fdbqueue.testing.checkers import (
     total_queue,
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 
 SPACE = Subspace(("simulated",))
 
@@ -84,6 +85,7 @@ def drain(name: str) -> Callable[[Client], None]:
 
     def body(client: Client) -> None:
         q = queue(name)
+        client.call(name, "look at the line", None, lambda: run(client.db, line_of(name)))
         client.runtime.sleep(_QUIET_S)
         audit(client, q, name)
         while dequeue(client, q, name):
@@ -95,6 +97,23 @@ def drain(name: str) -> Callable[[Client], None]:
         dequeue(client, q, name)
 
     return body
+
+
+def line_of(name: str) -> Callable[[Any], int]:
+    """Counts the keys of a queue's line."""
+    line = QueueKeys(SPACE[name]).line
+    return lambda tr: len(tr.snapshot.get_range(line, line + b"\xff").to_list())
+
+
+def line_left_empty(name: str) -> Checker:
+    """Nobody is left in the line when every call has returned. Not for runs in which clients die."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        for look in trace.of(name, "look at the line"):
+            if look.result:
+                yield f"{look.result} keys are left in the line of {name}, in which nobody stands"
+
+    return check
 
 
 def checks(*names: str) -> list[Checker]:
