@@ -31,7 +31,7 @@ def test_a_database_reads_ranges_as_lists(db, k):
     rows = db.get_range(k.begin, k.end, limit=2, reverse=True)
     assert isinstance(rows, list)
     assert k.names(rows) == "cb"
-    assert k.names(db.get_range(None, None, 1)) != ""
+    assert len(db.get_range(None, None, 1)) == 1
 
 
 def test_clear_takes_selectors(db, fdb_module, k):
