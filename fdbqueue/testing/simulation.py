@@ -70,7 +70,7 @@ class Client:
         if self.random.random() < 0.6:
             self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
 
-    def thread(self, function: Callable[["Client"], None], name: str) -> SimulatedThread:
+    def thread(self, function: Callable[["Client"], object], name: str) -> SimulatedThread:
         """Run `function` in another thread of this machine."""
         return self.runtime.spawn(lambda: function(self), f"{self.name}/{name}")
 
@@ -106,7 +106,7 @@ class Simulation:
         # How much of their time clients pause: crowds and lulls find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
-        self._afterwards: list[tuple[Callable[[Client], None], str]] = []
+        self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # as they were
         self._store = self._open_store()
 
@@ -128,15 +128,15 @@ class Simulation:
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
 
-    def client(self, function: Callable[[Client], None], name: str) -> None:
+    def client(self, function: Callable[[Client], object], name: str) -> None:
         """Add a process that runs `function` and then closes its database. Names must differ."""
         self._start(function, name, self.faults)
 
-    def afterwards(self, function: Callable[[Client], None], name: str) -> None:
+    def afterwards(self, function: Callable[[Client], object], name: str) -> None:
         """When every client has ended or died, run `function`, without faults; several run in turn."""
         self._afterwards.append((function, name))
 
-    def _start(self, function: Callable[[Client], None], name: str, faults: Faults) -> None:
+    def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         machine = Machine(runtime, random, faults, self.trace)

@@ -221,6 +221,14 @@ PLANTS = (
         50,
     ),
     Plant(
+        "who is made leader in its last moment leaves the request behind",
+        combine.Combiner.call,
+        "if mine.leads:\n            self._lead(mine)",
+        "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
+        "crowd",
+        600,
+    ),
+    Plant(
         "a caller is told nothing because another took the last",
         queue_calls._answer,
         "if taken.wrote and not taken.values:",

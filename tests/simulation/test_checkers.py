@@ -1,6 +1,6 @@
 """Checkers, on traces made by hand: each sees what it is for, and is silent when all is well."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -137,7 +137,7 @@ def test_counter_and_contents() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(11, 1, 1), (1, 11, 1), (1, 1, 11)])
-def test_bounded_transactions(numbers: Sequence[int]) -> None:
+def test_bounded_transactions(numbers: tuple[int, int, int]) -> None:
     trace = Trace()
     trace.committed(Footprint("c", 1, 0.0, "committed", 10, 10, 10))
     checker = bounded_transactions(10, 10, 10)

@@ -13,11 +13,20 @@ from fdbqueue.testing.simulation import Result
 KEY = b"key"
 
 
-def simulated(faults: Faults, function: Callable[[Client], None], seed: int = 1) -> tuple[Result, bytes | None]:
-    """Run `function` as the only client; the result, and what `KEY` is at the end."""
-    simulation, final = Simulation(seed, faults=faults), []
-    simulation.client(function, "client")
-    result = simulation.run([lambda _, db: final.append(db[KEY]) or []])
+Work = Callable[[Client], object]
+
+
+def simulated(faults: Faults, work: Work, seed: int = 1) -> tuple[Result, bytes | None]:
+    """Run `work` as the only client; the result, and what `KEY` is at the end."""
+    simulation = Simulation(seed, faults=faults)
+    final: list[bytes | None] = []
+
+    def look(_: Trace, db: Database) -> list[str]:
+        final.append(db[KEY])
+        return []
+
+    simulation.client(work, "client")
+    result = simulation.run([look])
     return result, final[0] if final else None
 
 
@@ -61,7 +70,7 @@ def test_a_retry_loop_gets_through_all_of_them() -> None:
 
 def test_a_commit_that_writes_nothing_cannot_fail() -> None:
     faults = Faults(not_committed=1.0, unknown_done=1.0)
-    result, _ = simulated(faults, lambda client: client.db.get(KEY) and None)
+    result, _ = simulated(faults, lambda client: client.db.get(KEY))
     assert not result.failed
 
 
@@ -81,7 +90,7 @@ def test_a_transaction_that_is_stalled_for_long_is_too_old() -> None:
     assert codes == [1007]
 
 
-def woken_after(faults: Faults, change: Callable[[Client], None], seed: int) -> float | None:
+def woken_after(faults: Faults, change: Work, seed: int) -> float | None:
     """Seconds from the change of a watched key until its watch fires; None if it has not within a day."""
     simulation = Simulation(seed, faults=faults)
     times: dict[str, float] = {}

@@ -37,7 +37,9 @@ def test_every_order_of_two_clients_occurs() -> None:
 
 def test_a_lock_lets_one_thread_of_a_machine_in_at_a_time() -> None:
     for seed in range(20):
-        simulation, inside, worst = Simulation(seed, faults=NONE), [], []
+        simulation = Simulation(seed, faults=NONE)
+        inside: list[str] = []
+        worst: list[int] = []
 
         def client(client: Client, inside: list[str] = inside, worst: list[int] = worst) -> None:
             lock = client.runtime.lock()
@@ -59,17 +61,18 @@ def test_a_lock_lets_one_thread_of_a_machine_in_at_a_time() -> None:
 
 
 def test_a_lock_gives_up_after_its_timeout() -> None:
-    simulation, answers = Simulation(1, faults=NONE), []
+    simulation = Simulation(1, faults=NONE)
+    answers: list[bool] = []
 
     def client(client: Client) -> None:
         lock = client.runtime.lock()
         assert lock.acquire()
-        answers.append((lock.acquire(timeout=5), lock.acquire(blocking=False)))
+        answers.extend((lock.acquire(timeout=5), lock.acquire(blocking=False)))
         answers.append(client.runtime.monotonic() >= 5)
 
     simulation.client(client, "only")
     assert not simulation.run().failed
-    assert answers == [(False, False), True]
+    assert answers == [False, False, True]
 
 
 def test_nothing_of_a_client_that_dies_runs_any_more() -> None:
@@ -98,7 +101,7 @@ def test_nothing_of_a_client_that_dies_runs_any_more() -> None:
 def test_a_stalled_client_goes_on_minutes_later() -> None:
     simulation = Simulation(3, faults=Faults(stall=1.0))
     simulation.client(lambda client: client.db.set(b"key", b"value"), "slow")
-    result = simulation.run([lambda trace, db: [] if db[b"key"] == b"value" else ["it never went on"]])
+    result = simulation.run([lambda _, db: [] if db[b"key"] == b"value" else ["it never went on"]])
     assert not result.failed
     assert result.trace.virtual_s > 1
 
@@ -114,7 +117,7 @@ def test_a_client_that_raises_fails_the_run_and_is_named() -> None:
 
 def test_everybody_waiting_for_ever_is_a_failure() -> None:
     simulation = Simulation(1, faults=NONE)
-    simulation.client(lambda client: client.runtime.event().wait() and None, "waiter")
+    simulation.client(lambda client: client.runtime.event().wait(), "waiter")
     assert simulation.run().violations == ("everybody waits for ever: waiter did not end",)
 
 
