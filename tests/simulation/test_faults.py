@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fdbqueue.database import run
+from fdbqueue.database import Database, run
 from fdbqueue.embedded import FDBError
-from fdbqueue.testing import Client, Faults, Simulation
+from fdbqueue.testing import Client, Faults, Simulation, Trace
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.simulation import Result
 
