@@ -239,9 +239,9 @@ class Attempt(ReadTransaction):
     # -- writing ----------------------------------------------------------------------------------------
 
     def set(self, key: Any, value: Any) -> None:
-        if key.__class__ is not bytes:
+        if type(key) is not bytes:
             key = key_bytes(key)
-        if value.__class__ is not bytes:
+        if type(value) is not bytes:
             value = value_bytes(value)
         if self._may_write(key, value):
             self._buffer.set(key, value)

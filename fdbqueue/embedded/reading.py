@@ -41,7 +41,7 @@ class ReadTransaction:
 
     def get(self, key: Any) -> Value:
         """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
-        if key.__class__ is not bytes:
+        if type(key) is not bytes:
             key = key_bytes(key)
         try:
             return Value(self._tr._read(key, self._is_snapshot))

@@ -15,7 +15,6 @@ from fdbqueue.embedded.options import (
     apply_transaction_option,
     options_for,
 )
-from fdbqueue.embedded.reading import answer
 from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending
@@ -133,12 +132,7 @@ class Transaction(Attempt):
 
     def get_approximate_size(self) -> Future:
         """A future of the bytes that the commit would count so far."""
-        return answer(self._approximate_size)
-
-    def _approximate_size(self) -> int:
-        if self._guarded:
-            self._check()
-        return self._size_bytes
+        return Future(self._size_bytes)
 
     def set_read_version(self, version: int) -> None:
         """Read at `version` (of another transaction) instead of the newest one."""

@@ -213,3 +213,17 @@ def test_an_exception_in_a_transactional_function_commits_nothing(engine_db, fdb
     with pytest.raises(LookupError, match="no"):
         fail(engine_db)
     assert engine_db[k("a")] is None
+
+
+def test_a_value_read_is_a_value_to_write(db, k, fdb_module):
+    """What a read returned may be written again, value and key alike."""
+    db[k("a")] = b"kept"
+    tr = db.create_transaction()
+    read, found = tr[k("a")], tr.get_key(fdb_module.KeySelector.first_greater_or_equal(k("a")))
+    tr[k("copy")] = read
+    tr[found] = read
+    tr.set(k("names"), found)
+    tr.commit().wait()
+    assert db[k("copy")] == b"kept"
+    assert db[k("a")] == b"kept"
+    assert db[k("names")] == k("a")
