@@ -12,7 +12,9 @@ assert not result.violations, result
 
 import gc
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -114,6 +116,7 @@ class Simulation:
         # In memory where the system has such a directory: opening costs more than most runs.
         shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         path = tempfile.mkdtemp(prefix="fdbqueue-simulation-", dir=shared_memory)
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)  # of a simulation that never ran
         store = Store(path, self._runtime(Host("engine")), private=True)
         store.users = 1
         return store

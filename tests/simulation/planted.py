@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import combine, queue_calls, receipts, recipe, registry, staging, waiting
+from fdbqueue import combine, holding, queue_calls, receipts, recipe, registry, staging, waiting
 from fdbqueue.embedded import watches
 
 
@@ -266,6 +266,22 @@ PLANTS = (
         "items.stop, limit=limit)",
         "items.stop)",
         "crowd",
+        50,
+    ),
+    Plant(
+        "held items that do not conflict with who else takes them",
+        holding.Holder._hold,
+        "self._recipe.claim(tr, offers[: len(values)])",
+        "pass",
+        "holding",
+        100,
+    ),
+    Plant(
+        "a holder that forgets to put back what it did not show",
+        staging.Line._collect,
+        "self.source.give_back(tr, deliveries[how.wanted :])",
+        "pass",
+        "holding",
         50,
     ),
     Plant(

@@ -1,5 +1,11 @@
 """Virtual time, threads, locks and death, as clients of a simulation meet them."""
 
+import gc
+import os
+import tempfile
+
+import pytest
+
 from fdbqueue.testing import Client, Faults, Simulation
 
 NONE = Faults()
@@ -137,3 +143,20 @@ def test_clocks_differ_by_no_more_than_the_skew() -> None:
         simulation.client(lambda client: clocks.append(client.runtime.now()), f"client-{number}")
     simulation.run()
     assert 1 < max(clocks) - min(clocks) < 5.1
+
+
+def test_a_simulation_leaves_no_directory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that ran, nor one that was made and forgotten."""
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def noted(**kwargs: str) -> str:
+        made.append(mkdtemp(**kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    Simulation(1, faults=NONE).run()
+    Simulation(2, faults=NONE)
+    gc.collect()
+    assert len(made) == 2
+    assert [path for path in made if os.path.exists(path)] == []

@@ -31,7 +31,18 @@ class Workload:
     never: tuple[str, ...] = ()
 
 
-_MODULES = ("bank", "batches", "clearing", "crowd", "named", "order", "pipeline", "recipe", "waits")
+_MODULES = (
+    "bank",
+    "batches",
+    "clearing",
+    "crowd",
+    "holding",
+    "named",
+    "order",
+    "pipeline",
+    "recipe",
+    "waits",
+)
 _workloads: dict[str, Workload] = {}
 
 
