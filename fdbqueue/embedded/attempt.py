@@ -223,13 +223,15 @@ class Attempt(ReadTransaction):
             self._check()
         if begin > end:
             raise FDBError(2005)
-        return sum(len(k) + len(v) for k, v in self._open_snapshot().scan(begin, end, False))
+        # Like an estimate of a cluster's, it is of now, and fixes no read version.
+        now = self._store.snapshot(self._runtime.monotonic())
+        return sum(len(k) + len(v) for k, v in now.scan(begin, end, False))
 
     def _split_points(self, begin: bytes, end: bytes, chunk_bytes: int) -> list[bytes]:
         if self._guarded:
             self._check()
         points, size_bytes = [begin], 0
-        for key, value in self._open_snapshot().scan(begin, end, False):
+        for key, value in self._store.snapshot(self._runtime.monotonic()).scan(begin, end, False):
             if size_bytes >= chunk_bytes:
                 points.append(key)
                 size_bytes = 0

@@ -132,7 +132,8 @@ class Transaction(Attempt):
 
     def get_approximate_size(self) -> Future:
         """A future of the bytes that the commit would count so far."""
-        return Future(self._size_bytes)
+        # It answers whatever has ended the transaction, but for a write that was refused.
+        return Future(self._size_bytes, self._deferred)
 
     def set_read_version(self, version: int) -> None:
         """Read at `version` (of another transaction) instead of the newest one."""
