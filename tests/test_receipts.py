@@ -32,6 +32,8 @@ def faults(db: Database, fdb_module: ModuleType) -> tuple[Database, FaultyEngine
 
 def scripted(engine: FaultyEngine, *fates: tuple[int, bool]) -> None:
     """The next commits meet these fates, later ones none."""
+    if (CLUSTER_VERSION_CHANGED, True) in fates and engine.error.__module__ == "fdb.impl":
+        pytest.skip("only a client of several versions meets 1039, or knows how to go on")
     script = iter(fates)
     engine.fate = lambda _: next(script, (0, True))
 
