@@ -84,8 +84,12 @@ def _transaction_lines(transaction: Footprint) -> Iterator[str]:
         f"{transaction.at_s:10.4f}  {transaction.who:<16} transaction {transaction.number} "
         f"{transaction.outcome}"
     )
-    for what, key, value in (*transaction.reads, *transaction.writes):
-        yield f"{'':12}{'':16} | {what} {readable(key)}{_assigned(value)}"
+    lines = (f"{what} {readable(key)}{_assigned(value)}" for what, key, value in _particulars(transaction))
+    yield from (f"{'':12}{'':16} | {line}" for line in dict.fromkeys(lines))
+
+
+def _particulars(transaction: Footprint) -> list[tuple[str, bytes, Any]]:
+    return [*transaction.reads, *transaction.writes]
 
 
 def _assigned(value: Any) -> str:

@@ -151,6 +151,7 @@ class Simulation:
             try:
                 function(client)
                 database.close()
+                self.trace.note(self.scheduler.now, name, "finished", machine.open_watches)
             finally:
                 machine.finished = True
 

@@ -141,6 +141,14 @@ PLANTS = (
         150,
     ),
     Plant(
+        "watches that nobody cancels",
+        waiting.Place._sleep,
+        "watch.cancel()",
+        "pass",
+        "waits",
+        50,
+    ),
+    Plant(
         "a hand-over to one that has left meanwhile",
         staging.Line.tell_the_head,
         "tr.add_read_conflict_key(request.key)",

@@ -1,18 +1,23 @@
 """Checkers, on traces made by hand: each sees what it is for, and is silent when all is well."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import fdbqueue
+from fdbqueue.database import run
 from fdbqueue.testing import (
     Checker,
+    Client,
+    Faults,
+    Simulation,
     Trace,
     bounded_transactions,
     exact_statistics,
     never_nothing,
     no_key_left_behind,
+    no_watch_left_behind,
     order,
     prompt,
     total_queue,
@@ -151,6 +156,22 @@ def test_an_audit_may_read_everything() -> None:
     audit = trace.begin(0.0, "c", Q, "audit", None)
     trace.committed(Footprint("c", 1, 0.0, "committed", 1000, 0, 0, operation=audit))
     assert list(bounded_transactions(1, 1, 1)(trace, None)) == []  # type: ignore[arg-type]
+
+
+def test_no_watch_left_behind() -> None:
+    def forgetful(client: Client) -> None:
+        run(client.db, lambda tr: tr.watch(b"key"))
+
+    def tidy(client: Client) -> None:
+        run(client.db, lambda tr: tr.watch(b"key")).cancel()
+
+    def violations(function: Callable[[Client], None]) -> tuple[str, ...]:
+        simulation = Simulation(1, faults=Faults())
+        simulation.client(function, "client")
+        return simulation.run([no_watch_left_behind]).violations
+
+    assert violations(tidy) == ()
+    assert violations(forgetful) == ("client has finished and left 1 watches open",)
 
 
 def test_no_key_left_behind(db: fdbqueue.Database) -> None:

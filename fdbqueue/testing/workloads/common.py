@@ -14,6 +14,7 @@ from fdbqueue.testing.checkers import (
     bounded_transactions,
     exact_statistics,
     no_key_left_behind,
+    no_watch_left_behind,
     total_queue,
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -122,6 +123,7 @@ def checks(*names: str) -> list[Checker]:
         total_queue(*names),
         *(exact_statistics(name) for name in names),
         bounded(),
+        no_watch_left_behind,
         *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
         no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
     ]
