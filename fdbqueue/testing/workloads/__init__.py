@@ -35,6 +35,7 @@ _MODULES = (
     "bank",
     "batches",
     "clearing",
+    "closing",
     "crowd",
     "holding",
     "named",
