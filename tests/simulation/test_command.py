@@ -1,5 +1,8 @@
 """`python -m fdbqueue.testing.simulate`, and what it makes of a failure."""
 
+import subprocess
+import sys
+
 import pytest
 
 from fdbqueue.testing import Case, all_workloads, check
@@ -61,3 +64,12 @@ def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.Captur
         main(arguments)
     assert stopped.value.code == 2
     assert capsys.readouterr().err
+
+
+def test_a_program_that_does_not_simulate_does_not_load_it() -> None:
+    """The extra is optional: nothing of the library may need greenlet."""
+    program = (
+        "import fdbqueue, fdbqueue.embedded, sys; print({'greenlet', 'fdbqueue.testing'} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert said == "set()\n"
