@@ -23,6 +23,7 @@ from fdbqueue.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
+_ENDED = frozenset({1025, 1031})  # cancelled, timed out
 _SYSTEM_END = b"\xff\xff"
 _UNREADABLE = 1036
 # What FoundationDB counts beside the bytes of keys and values (sizes of its structures).
@@ -72,9 +73,9 @@ class Attempt(ReadTransaction):
 
     def _check(self) -> None:
         """Raise what ended this transaction, or what an earlier write did wrong."""
-        self._check_writable()
         if self._deferred is not None:
             raise self._deferred
+        self._check_writable()
 
     def _check_writable(self) -> None:
         if self._ended is None and self._timed_out():
@@ -96,7 +97,9 @@ class Attempt(ReadTransaction):
         return timeout_s > 0 and self._runtime.monotonic() - self._created_s >= timeout_s
 
     def _defer(self, error: FDBError) -> None:
-        self._deferred = self._deferred or error
+        # What a write meets in a transaction that was cancelled or timed out, the next future says by itself.
+        if error.code not in _ENDED:
+            self._deferred = self._deferred or error
         self._guarded = True
 
     def _end(self, error: FDBError) -> None:
