@@ -53,9 +53,10 @@ class Combiner:
 
     `work(combiner, leader)` does one round for the calls that it claims. It must return, and may be called
     again, until the leader is settled; a leader with a deadline also stops leading when that has passed.
+    If it returns True it has begun something that must not be left lying: then somebody goes on leading.
     """
 
-    def __init__(self, runtime: Runtime, work: Callable[["Combiner", Call], None]) -> None:
+    def __init__(self, runtime: Runtime, work: Callable[["Combiner", Call], bool | None]) -> None:
         self._runtime = runtime
         self._work = work
         self._lock = runtime.lock()
@@ -147,15 +148,27 @@ class Combiner:
 
     def _lead(self, mine: Call) -> None:
         try:
-            while not mine.is_settled() and not self._is_over(mine):
-                try:
-                    self._work(self, mine)
-                except Exception as error:
-                    self.fail(error)
-                    if not mine.is_settled():
-                        raise
-        finally:
+            while not self._round(mine):
+                pass
+        except BaseException:
             self._pass_on(mine)
+            raise
+
+    def _round(self, mine: Call) -> bool:
+        """One round of work; whether `mine` leads no longer.
+
+        Also one whose time is over leads at least one, to end what its predecessor has begun.
+        """
+        begun = False
+        try:
+            begun = bool(self._work(self, mine))
+        except Exception as error:
+            self.fail(error)
+            if not mine.is_settled():
+                raise
+        if mine.is_settled():
+            return self._pass_on(mine)
+        return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
 
     def _follow(self, mine: Call) -> None:
         event = mine.event
@@ -184,8 +197,11 @@ class Combiner:
         if mine in self._pending:
             self._pending.remove(mine)
 
-    def _pass_on(self, mine: Call) -> None:
+    def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
+        """Let the next one lead. False, and nothing is done, if there is none but has to be."""
         with self._lock:
+            if only_to_another and not any(call is not mine for call in (*self._claimed, *self._pending)):
+                return False
             self._unclaim(self._claimed)
             mine.leads = False
             if not mine.is_settled():
@@ -194,6 +210,7 @@ class Combiner:
             if self._pending:
                 self._pending[0].leads = True
                 self._pending[0].signal()
+            return True
 
     def _forget(self, mine: Call) -> None:
         """Interrupted: nobody is to wait for this call to lead. If claimed, its place in the round stays."""

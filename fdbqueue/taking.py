@@ -61,14 +61,17 @@ class Takes:
             place.stand(crew, leader)
             self._hint.served_among(place.crowd)
 
-    def _wait_for(self, crew: Combiner, leader: Call) -> None:
+    def _wait_for(self, crew: Combiner, leader: Call) -> bool:
+        """Whether a request is left in the line: if nobody stood there any more, its item would lie."""
         if self._place is None:
             if self._without_a_place(crew, to_all=False):
-                return
+                return False
             self._place = self._new_place(crew)
-        if self._place.stand(crew, leader) is not Outcome.WAIT:
-            self._hint.served_among(self._place.crowd)
-            self._place = None
+        if self._place.stand(crew, leader) is Outcome.WAIT:
+            return True
+        self._hint.served_among(self._place.crowd)
+        self._place = None
+        return False
 
     def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
         """Take for all callers in one transaction, without a request; False if they have to register."""

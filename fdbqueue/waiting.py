@@ -70,27 +70,22 @@ class Place:
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
+        if renew:
+            self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
         tried: Collection[bytes] = ()
 
         def body(tr: Transaction) -> Turn:
             nonlocal tried
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
-            look = Look(self._now_us(), serve, leave, renew, tried, wanted)
-            turn = self._line.look(tr, self.ticket, look)
+            turn = self._line.look(tr, self.ticket, Look(self._now_us(), serve, leave, renew, tried, wanted))
             tried = turn.paired
             return turn
 
-        turn = run_once(
-            self._database,
-            self._root,
-            body,
-            wrote=lambda turn: turn.wrote,
-            keep=lambda turn: _answer(crew, turn, to_all=leader.until is None),
-        )
-        if renew:
-            self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
-        return turn
+        def keep(turn: Turn) -> None:
+            _answer(crew, turn, to_all=leader.until is None)
+
+        return run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
 
     def _sleep(self, turn: Turn, leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""

@@ -1,6 +1,7 @@
 """Items that are shown before they leave: what is held, settled, put back, and forgotten by a dead holder."""
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -8,7 +9,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import limits
 from fdbqueue.queue import Queue
-from tests.support import ManualClock
+from tests.queue_support import faulty
+from tests.support import COMMIT_UNKNOWN, ManualClock
 
 OVERDUE_S = limits.REQUEST_DEADLINE_S + 1
 
@@ -138,6 +140,22 @@ def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) 
     putting.join()
     assert values == ["a"]
     assert db.runtime.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_unknown_result_changes_nothing(
+    db: fdbqueue.Database, queue: Queue, fdb_module: ModuleType, committed: bool
+) -> None:
+    """Every other commit ends with 1021, whether it took place or not."""
+    unsure, engine = faulty(db, fdb_module.FDBError)
+    engine.fate = lambda number: (COMMIT_UNKNOWN if number % 2 else 0, committed)
+    queue.enqueue_many(db, list(range(7)))
+    holder, shown = queue.holder(unsure), []
+    while values := holder.hold(3):
+        shown += values[:2]
+        assert holder.settle(shown=2)
+    assert shown == list(range(7))
+    assert queue.size(db) == 0
 
 
 def test_a_dropped_queue_is_noticed(db: fdbqueue.Database, space: Subspace) -> None:

@@ -1,6 +1,8 @@
 """Exactly once (I3): commits with an unknown result, of either outcome, at every commit of a call."""
 
 import itertools
+import random
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +15,7 @@ from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime
 from tests.queue_support import FaultyEngine, faulty
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, ManualClock
 
 CLUSTER_VERSION_CHANGED = 1039
 FATES = [
@@ -32,6 +34,8 @@ def faults(db: Database, fdb_module: ModuleType) -> tuple[Database, FaultyEngine
 
 def scripted(engine: FaultyEngine, *fates: tuple[int, bool]) -> None:
     """The next commits meet these fates, later ones none."""
+    if (CLUSTER_VERSION_CHANGED, True) in fates and engine.error.__module__ == "fdb.impl":
+        pytest.skip("only a client of several versions meets 1039, or knows how to go on")
     script = iter(fates)
     engine.fate = lambda _: next(script, (0, True))
 
@@ -62,6 +66,35 @@ def test_the_same_in_the_line(
     assert queue.dequeue(db) == "a"
     assert queue.items(db, 10) == ["b"]
     assert queue.size(db) == 1
+
+
+def test_many_clients_whose_commits_fail_all_the_time(
+    db: Database, fdb_module: ModuleType, space: Subspace, rounds: Callable[[int, int], int]
+) -> None:
+    """Puts, polls and waits of six clients, two threads each; every third commit meets a fate."""
+    items, taken = rounds(30, 500), []
+    queue = Queue(space[0], root=space[1])
+    fates = [(COMMIT_UNKNOWN, True), (COMMIT_UNKNOWN, False), (NOT_COMMITTED, False)]
+
+    def work(client: Database, number: int) -> None:
+        for item in range(items):
+            queue.enqueue(client, number * items + item)
+            taken.append(queue.dequeue(client, timeout=0 if item % 2 else 0.01))
+        while (value := queue.dequeue(client, timeout=0.2)) is not None:
+            taken.append(value)
+
+    threads = []
+    for number in range(6):
+        client, engine = faulty(db, fdb_module.FDBError)
+        engine.fate = lambda _: random.choice(fates) if random.random() < 0.3 else (0, True)
+        threads += [
+            db.runtime.spawn(lambda c=client, n=2 * number + half: work(c, n), "client") for half in (0, 1)
+        ]
+    for thread in threads:
+        thread.join(PATIENCE_S * 5)
+        assert not thread.is_alive()
+    assert sorted(value for value in taken if value is not None) == list(range(12 * items))
+    assert queue.size(db) == 0
 
 
 def test_an_item_that_was_consumed_meanwhile_is_not_enqueued_again(

@@ -9,6 +9,7 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.cli.signals import ENDING
 from fdbqueue.demo.workers import consume, produce
 from fdbqueue.errors import FdbQueueError
 
@@ -33,18 +34,19 @@ class Fleet:
         self.consumers: list[SpawnProcess] = []
 
     def __enter__(self) -> "Fleet":
-        for share in range(PRODUCERS):
-            name = f"producer-{share}"
-            arguments = (self._url, self._space, name, share, PRODUCERS)
-            self.producers.append(self._start(produce, name, arguments))
-        for _ in range(CONSUMERS):
-            self._hire()
         return self
 
     def __exit__(self, *exc: object) -> None:
         for process in [*self.producers, *self.consumers]:
             process.kill()
             process.join()
+
+    def start(self) -> None:
+        for share in range(PRODUCERS):
+            arguments = (self._url, self._space, f"producer-{share}", share, PRODUCERS)
+            self._start(produce, arguments, self.producers)
+        for _ in range(CONSUMERS):
+            self._hire()
 
     def kill_one(self) -> None:
         """SIGKILL the first consumer, whatever it is doing, and start another."""
@@ -71,14 +73,17 @@ class Fleet:
     def _hire(self) -> None:
         name = f"consumer-{self._hired}"
         self._hired += 1
-        self.consumers.append(self._start(consume, name, (self._url, self._space, name)))
+        self._start(consume, (self._url, self._space, name), self.consumers)
 
-    def _start(self, work: Callable[..., None], name: str, arguments: tuple[Any, ...]) -> SpawnProcess:
-        process = self._context.Process(target=work, name=name, args=arguments)
-        # Ctrl-C reaches the whole terminal: it is this process's to end the others, who inherit this mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def _start(
+        self, work: Callable[..., None], arguments: tuple[Any, ...], among: list[SpawnProcess]
+    ) -> None:
+        process = self._context.Process(target=work, name=arguments[2], args=arguments)
+        # No signal may come between a start and the note of it. The child inherits this mask, and should:
+        # Ctrl-C reaches the whole terminal, but it is this process's to end the others.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             process.start()
+            among.append(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return process

@@ -34,7 +34,8 @@ def main(url: str | None = None) -> int:
             kills = _run(console, database, ledger, where, space)
             return 0 if _prove(console, database, ledger, kills) else 1
         finally:
-            run(database, ledger.erase, timeout_s=ERASE_TIMEOUT_S)
+            if url is not None:
+                run(database, ledger.erase, timeout_s=ERASE_TIMEOUT_S)
 
 
 @contextmanager
@@ -51,6 +52,7 @@ def _run(console: Console, database: Database, ledger: Ledger, url: str, space: 
     console.print(f"{total:,} source files of the standard library, through a queue in {url}", soft_wrap=True)
     run(database, ledger.open)
     with console.status("starting") as status, Fleet(url, space) as fleet:
+        fleet.start()
         open_ended = True
         while fleet.running(TICK_S):
             counted, waiting = run(database, ledger.progress)

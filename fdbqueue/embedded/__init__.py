@@ -4,6 +4,7 @@ The names of the official binding at 7.3, for a directory instead of a cluster. 
 tenants and locality are not part of it.
 """
 
+import fdb as _binding
 from fdb import tuple
 from fdb.subspace_impl import Subspace
 
@@ -24,6 +25,11 @@ from fdbqueue.embedded.options import network_options as options
 from fdbqueue.embedded.rangeread import KeyValue
 from fdbqueue.embedded.selectors import KeySelector
 from fdbqueue.embedded.transaction import Transaction
+
+# The tuple layer looks up `fdb.impl.Value` when it packs a versionstamp. Ours serves until the binding's own
+# module is imported, which needs the C library and replaces this.
+if not hasattr(_binding, "impl"):
+    _binding.impl = impl
 
 __all__ = [
     "LATEST_API_VERSION",

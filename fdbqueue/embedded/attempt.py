@@ -23,9 +23,11 @@ from fdbqueue.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
+_ENDED = frozenset({1025, 1031})  # cancelled, timed out
 _SYSTEM_END = b"\xff\xff"
+_UNREADABLE = 1036
 # What FoundationDB counts beside the bytes of keys and values (sizes of its structures).
-_MUTATION_BYTES, _RANGE_BYTES = 40, 24
+_MUTATION_BYTES, _RANGE_BYTES = 44, 24
 
 
 class Attempt(ReadTransaction):
@@ -56,6 +58,7 @@ class Attempt(ReadTransaction):
         self._commit_started = False
         self._ended: FDBError | None = None  # cancelled, timed out, or used during its commit
         self._deferred: FDBError | None = None
+        self._failed_read: FDBError | None = None
         self._guarded = self._settings.timeout_ms > 0
 
     @property
@@ -70,9 +73,9 @@ class Attempt(ReadTransaction):
 
     def _check(self) -> None:
         """Raise what ended this transaction, or what an earlier write did wrong."""
-        self._check_writable()
         if self._deferred is not None:
             raise self._deferred
+        self._check_writable()
 
     def _check_writable(self) -> None:
         if self._ended is None and self._timed_out():
@@ -84,12 +87,19 @@ class Attempt(ReadTransaction):
                 self._ended = FDBError(2017)
             raise FDBError(2017)
 
+    def _read_failed(self, error: FDBError) -> None:
+        """The commit waits for every read: one that met an unreadable key fails it as well."""
+        if error.code == _UNREADABLE:
+            self._failed_read = self._failed_read or error
+
     def _timed_out(self) -> bool:
         timeout_s = self._settings.timeout_ms / 1000
         return timeout_s > 0 and self._runtime.monotonic() - self._created_s >= timeout_s
 
     def _defer(self, error: FDBError) -> None:
-        self._deferred = self._deferred or error
+        # What a write meets in a transaction that was cancelled or timed out, the next future says by itself.
+        if error.code not in _ENDED:
+            self._deferred = self._deferred or error
         self._guarded = True
 
     def _end(self, error: FDBError) -> None:
@@ -216,13 +226,15 @@ class Attempt(ReadTransaction):
             self._check()
         if begin > end:
             raise FDBError(2005)
-        return sum(len(k) + len(v) for k, v in self._open_snapshot().scan(begin, end, False))
+        # Like an estimate of a cluster's, it is of now, and fixes no read version.
+        now = self._store.snapshot(self._runtime.monotonic())
+        return sum(len(k) + len(v) for k, v in now.scan(begin, end, False))
 
     def _split_points(self, begin: bytes, end: bytes, chunk_bytes: int) -> list[bytes]:
         if self._guarded:
             self._check()
         points, size_bytes = [begin], 0
-        for key, value in self._open_snapshot().scan(begin, end, False):
+        for key, value in self._store.snapshot(self._runtime.monotonic()).scan(begin, end, False):
             if size_bytes >= chunk_bytes:
                 points.append(key)
                 size_bytes = 0
@@ -232,9 +244,9 @@ class Attempt(ReadTransaction):
     # -- writing ----------------------------------------------------------------------------------------
 
     def set(self, key: Any, value: Any) -> None:
-        if key.__class__ is not bytes:
+        if type(key) is not bytes:
             key = key_bytes(key)
-        if value.__class__ is not bytes:
+        if type(value) is not bytes:
             value = value_bytes(value)
         if self._may_write(key, value):
             self._buffer.set(key, value)
@@ -247,7 +259,8 @@ class Attempt(ReadTransaction):
             return  # there is no such key, so there is nothing to clear
         if self._may_write(key, b""):
             self._buffer.clear(key)
-            self._wrote(key, len(key))
+            # A clear is two ends, and counts as a range does.
+            self._wrote(key, len(key) + 1 + _RANGE_BYTES - _MUTATION_BYTES)
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear every key from `begin` to before `end`; None is the first, the last."""
@@ -346,7 +359,11 @@ class Attempt(ReadTransaction):
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Make others that read in the range conflict, as if it had been written."""
         end_of_writes = _SYSTEM_END if self._settings.write_system_keys else USER_END
-        self._conflict_range(begin, end, end_of_writes, self._buffer.conflicts.add_range)
+        self._conflict_range(begin, end, end_of_writes, self._add_write_conflict)
+
+    def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        self._buffer.conflicts.add_range(begin, end)
+        self._size_bytes += len(begin) + len(end) + _RANGE_BYTES
 
     def add_write_conflict_key(self, key: Any) -> None:
         key = key_bytes(key)
@@ -368,7 +385,6 @@ class Attempt(ReadTransaction):
             return
         if begin < end:
             add(begin, end)
-            self._size_bytes += len(begin) + len(end) + _RANGE_BYTES
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)

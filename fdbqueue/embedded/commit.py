@@ -6,6 +6,7 @@ its first write, and what can fail afterwards (no room, a broken disk) fails the
 A batch has one version; its transactions are ordered within it, and see each other as conflicts.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -44,6 +45,12 @@ class CommitRequest:
     def finished(self) -> bool:
         return self.version is not None or self.error is not None
 
+    def wake(self) -> None:
+        """Let the thread that waits go on; it waits once, so waking it twice is waking it once."""
+        if self.turn is not None:
+            with suppress(RuntimeError):  # released already
+                self.turn.release()
+
 
 class Committer:
     """The commit line of one store in one process; LMDB's writer lock orders the processes."""
@@ -52,49 +59,54 @@ class Committer:
         self._store = store
         self._lock = RealRuntime.lock()
         self._waiting: list[CommitRequest] = []
-        self._led = False
+        self._leader: CommitRequest | None = None
+        self._batch: list[CommitRequest] = []  # what the leader is at
+        self._decided = False  # whether what came of the batch stands
         self._recent = RecentCommits()
 
     def commit(self, request: CommitRequest) -> None:
         """Return when `request` is finished: `version` is set, or `error`."""
-        with self._lock:
-            self._waiting.append(request)
-            lead, self._led = not self._led, True
-            if not lead:
-                request.turn = RealRuntime.lock()
-                request.turn.acquire()
-        if not lead:
-            self._wait(request)
-        if not request.finished:
-            self._lead()
-
-    def _wait(self, request: CommitRequest) -> None:
-        assert request.turn is not None
         try:
-            request.turn.acquire()  # released when it is finished, or has become the leader
+            self._join(request)
+            if request.turn is not None:
+                request.turn.acquire()  # released when it is finished, or has become the leader
+            if not request.finished:
+                self._lead()
         except BaseException:
-            # An interrupt. Leave the line, unless a leader is at it already: then it is unknown.
-            with self._lock:
-                was_next = bool(self._waiting) and self._waiting[0] is request
-                if request in self._waiting:
-                    self._waiting.remove(request)
-            if was_next:
-                self._hand_over()
+            # An interrupt, between any two steps: nobody else may wait for this thread. A request that
+            # somebody else's batch has already is unknown.
+            self._leave(request)
             raise
 
+    def _join(self, request: CommitRequest) -> None:
+        with self._lock:
+            if self._leader is None:
+                self._leader = request
+            else:
+                request.turn = RealRuntime.lock()
+                request.turn.acquire()
+            self._waiting.append(request)
+
     def _lead(self) -> None:
-        batch = self._take_batch()
-        try:
-            self._commit_batch(batch)
-        finally:
-            for request in batch:
-                if not request.finished:  # the leader was interrupted
-                    request.error = FDBError(1021)
-                if request.turn is not None:
-                    request.turn.release()
+        self._take_batch()
+        self._commit_batch(self._batch)
+        with self._lock:
+            self._decided = True
             self._hand_over()
 
-    def _take_batch(self) -> list[CommitRequest]:
+    def _leave(self, request: CommitRequest) -> None:
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            if self._leader is request:
+                if not self._decided:
+                    for member in self._batch:
+                        member.version, member.error = None, FDBError(1021)
+                self._hand_over()
+            elif self._leader is not None:
+                self._leader.wake()  # it was named, and its wake-up cut short
+
+    def _take_batch(self) -> None:
         with self._lock:
             count, size_bytes = 0, 0
             for request in self._waiting:
@@ -102,15 +114,17 @@ class Committer:
                 if count and size_bytes > _BATCH_BYTES_MAX:
                     break
                 count += 1
-            batch, self._waiting = self._waiting[:count], self._waiting[count:]
-            return batch
+            self._decided = False
+            self._batch, self._waiting = self._waiting[:count], self._waiting[count:]
 
     def _hand_over(self) -> None:
-        with self._lock:
-            successor = self._waiting[0] if self._waiting else None
-            self._led = successor is not None
-        if successor is not None and successor.turn is not None:
-            successor.turn.release()
+        """Wake those who are finished and the next leader. Under the lock; repeating it does no harm."""
+        for request in self._batch:
+            request.wake()
+        self._batch = []
+        self._leader = self._waiting[0] if self._waiting else None
+        if self._leader is not None:
+            self._leader.wake()
 
     # -- one batch --------------------------------------------------------------------------------------
 

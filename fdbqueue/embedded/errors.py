@@ -22,8 +22,10 @@ DESCRIPTIONS = {
     1042: "Transaction exceeded the proxy memory limit",
     1051: "Batch GRV request rate limit exceeded",
     1078: "Transaction exceeded the proxy memory limit",
+    1079: "BlobGranule request failed",
     1101: "Asynchronous operation cancelled",
     1213: "Transaction tag is being throttled",
+    1223: "Exceeded maximum proxy tag throttling duration",
     1235: "The cluster cannot be reached",
     1510: "Disk i/o operation failed",
     1511: "File not found",
@@ -48,9 +50,11 @@ DESCRIPTIONS = {
     4100: "An internal error occurred",
 }
 
-RETRYABLE_NOT_COMMITTED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213})
+RETRYABLE_NOT_COMMITTED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223})
 MAYBE_COMMITTED = frozenset({1021, 1039})
 RETRYABLE = RETRYABLE_NOT_COMMITTED | MAYBE_COMMITTED
+# What `on_error` tries again, though the predicate does not say so: a blob granule that did not answer.
+TRIED_AGAIN = RETRYABLE | {1079}
 
 
 class FDBError(Exception):

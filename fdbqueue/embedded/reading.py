@@ -41,11 +41,12 @@ class ReadTransaction:
 
     def get(self, key: Any) -> Value:
         """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
-        if key.__class__ is not bytes:
+        if type(key) is not bytes:
             key = key_bytes(key)
         try:
             return Value(self._tr._read(key, self._is_snapshot))
         except FDBError as error:
+            self._tr._read_failed(error)
             return Value(None, error)
 
     def get_key(self, key_selector: KeySelector) -> Key:
@@ -55,6 +56,7 @@ class ReadTransaction:
         try:
             return Key(self._tr._locate(key, anchor, self._is_snapshot))
         except FDBError as error:
+            self._tr._read_failed(error)
             return Key(None, error)
 
     def get_range(
@@ -99,6 +101,7 @@ class ReadTransaction:
             target = bytes_wanted(mode, iteration, limit)
             return self._tr._read_range(ends, limit, target, reverse, self._is_snapshot)
         except FDBError as error:
+            self._tr._read_failed(error)
             return Future(None, error)
 
 

@@ -1,6 +1,6 @@
 """How long to wait before trying again, as FoundationDB's client does."""
 
-from fdbqueue.embedded.errors import RETRYABLE
+from fdbqueue.embedded.errors import TRIED_AGAIN
 from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
 
 _TOO_OLD, _FUTURE_VERSION = 1007, 1009
@@ -16,7 +16,7 @@ class Backoff:
 
     def next_delay_s(self, code: int, delay_max_s: float, random: float) -> float | None:
         """Seconds to wait after error `code`; None when it is not one to retry."""
-        if code not in RETRYABLE:
+        if code not in TRIED_AGAIN:
             return None
         if code in (_TOO_OLD, _FUTURE_VERSION):
             return min(RETRY_DELAY_FIRST_S, delay_max_s)  # a new read version is all it takes

@@ -15,7 +15,6 @@ from fdbqueue.embedded.options import (
     apply_transaction_option,
     options_for,
 )
-from fdbqueue.embedded.reading import answer
 from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending
@@ -34,7 +33,10 @@ class Transaction(Attempt):
             self._defer(FDBError(2000))
             return
         self._settings = replace(self._settings)
-        apply_transaction_option(self._settings, name, param)
+        try:
+            apply_transaction_option(self._settings, name, param)
+        except FDBError as error:
+            self._defer(error)
         self._guarded = self._guarded or self._settings.timeout_ms > 0
 
     # -- watches ----------------------------------------------------------------------------------------
@@ -76,6 +78,8 @@ class Transaction(Attempt):
             if self._guarded:
                 self._check()
             self._commit_started = self._guarded = True
+            if self._failed_read is not None:
+                raise self._failed_read
             self._commit()
         except FDBError as error:
             self._fail(error)
@@ -128,12 +132,8 @@ class Transaction(Attempt):
 
     def get_approximate_size(self) -> Future:
         """A future of the bytes that the commit would count so far."""
-        return answer(self._approximate_size)
-
-    def _approximate_size(self) -> int:
-        if self._guarded:
-            self._check()
-        return self._size_bytes
+        # It answers whatever has ended the transaction, but for a write that was refused.
+        return Future(self._size_bytes, self._deferred)
 
     def set_read_version(self, version: int) -> None:
         """Read at `version` (of another transaction) instead of the newest one."""

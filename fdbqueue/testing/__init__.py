@@ -9,6 +9,7 @@ from fdbqueue.testing.checkers import bounded_transactions as bounded_transactio
 from fdbqueue.testing.checkers import exact_statistics as exact_statistics
 from fdbqueue.testing.checkers import never_nothing as never_nothing
 from fdbqueue.testing.checkers import no_key_left_behind as no_key_left_behind
+from fdbqueue.testing.checkers import no_watch_left_behind as no_watch_left_behind
 from fdbqueue.testing.checkers import order as order
 from fdbqueue.testing.checkers import prompt as prompt
 from fdbqueue.testing.checkers import total_queue as total_queue

@@ -179,6 +179,13 @@ def bounded_transactions(keys_read_max: int, keys_written_max: int, size_bytes_m
     return check
 
 
+def no_watch_left_behind(trace: Trace, _: Database) -> Iterator[str]:
+    """Whoever has finished has no watch open: a connection has ten thousand and no more."""
+    for _at, who, what, particulars in trace.events:
+        if what == "finished" and particulars[0]:
+            yield f"{who} has finished and left {particulars[0]} watches open"
+
+
 def no_key_left_behind(prefix: bytes, allowed: Callable[[bytes, bytes], bool]) -> Checker:
     """At the end every key below `prefix` is `allowed(key, value)`."""
 

@@ -67,6 +67,11 @@ class Machine:
         """Whether its client has finished, or will never."""
         return self.finished or self.dead
 
+    @property
+    def open_watches(self) -> int:
+        """How many watches were left to themselves, to count against the limit of a connection."""
+        return sum(watch.is_armed and not watch.is_ready() for watch in self.watches)
+
     def operation(self) -> Operation | None:
         """What the running thread is doing for its client."""
         return self.operations.get(self.runtime.thread_id())
@@ -115,13 +120,14 @@ class Machine:
 class SimulatedWatch(PendingFuture):
     """A watch that may fire late, or for nothing, or miss a change that was undone; never lost for good."""
 
-    __slots__ = ("_database", "_key", "_seen")
+    __slots__ = ("_database", "_key", "_seen", "is_armed")
 
     def __init__(self, database: "FaultyDatabase", key: bytes) -> None:
         super().__init__(database.machine.runtime, self._disarm)
         self._database = database
         self._key = key
         self._seen: bytes | None = None
+        self.is_armed = False
         database.machine.watches.append(self)
 
     def _disarm(self) -> None:
@@ -129,7 +135,7 @@ class SimulatedWatch(PendingFuture):
 
     def armed(self, seen: bytes | None) -> None:
         """Its transaction, which saw the value `seen`, has committed."""
-        self._seen = seen
+        self._seen, self.is_armed = seen, True
         if self._database.machine.happens("watch_spurious"):
             self._later(_WATCH_VERY_LATE_S, self._fire)
 

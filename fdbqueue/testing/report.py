@@ -49,10 +49,20 @@ def _that_matter(trace: Trace, subjects: list[str]) -> set[int]:
     everything = set(range(len(trace.transactions)))
     if not subjects:
         return everything
-    uses = Counter(key for tr in trace.transactions for key in {key for _, key, _ in tr.writes})
-    common = {key for key, count in uses.items() if count > len(trace.transactions) * _COMMON_SHARE}
+    writers: dict[bytes, set[str]] = {}
+    uses: Counter[bytes] = Counter()
+    for tr in trace.transactions:
+        for key in {key for _, key, _ in tr.writes}:
+            uses[key] += 1
+            writers.setdefault(key, set()).add(tr.who.partition("/")[0])
+    # What one machine writes alone (its receipts) tells nothing of what happened between two.
+    telling = {
+        key
+        for key, count in uses.items()
+        if len(writers[key]) > 1 and count <= len(trace.transactions) * _COMMON_SHARE
+    }
     about = {i for i in everything if _is_about(trace.transactions[i], subjects)}
-    keys = {key for i in about for _, key, _ in trace.transactions[i].writes} - common
+    keys = {key for i in about for _, key, _ in trace.transactions[i].writes} & telling
     touching = {i for i in everything if any(key in keys for _, key, _ in trace.transactions[i].writes)}
     return about | touching or everything
 
@@ -84,8 +94,12 @@ def _transaction_lines(transaction: Footprint) -> Iterator[str]:
         f"{transaction.at_s:10.4f}  {transaction.who:<16} transaction {transaction.number} "
         f"{transaction.outcome}"
     )
-    for what, key, value in (*transaction.reads, *transaction.writes):
-        yield f"{'':12}{'':16} | {what} {readable(key)}{_assigned(value)}"
+    lines = (f"{what} {readable(key)}{_assigned(value)}" for what, key, value in _particulars(transaction))
+    yield from (f"{'':12}{'':16} | {line}" for line in dict.fromkeys(lines))
+
+
+def _particulars(transaction: Footprint) -> list[tuple[str, bytes, Any]]:
+    return [*transaction.reads, *transaction.writes]
 
 
 def _assigned(value: Any) -> str:

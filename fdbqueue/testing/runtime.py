@@ -97,7 +97,7 @@ class SimulatedEvent:
 
 
 class SimulatedThread:
-    def __init__(self, runtime: "SimulatedRuntime", target: Callable[[], None], name: str) -> None:
+    def __init__(self, runtime: "SimulatedRuntime", target: Callable[[], object], name: str) -> None:
         self._ended = runtime.event()
         self._target = target
         self._task = runtime.scheduler.spawn(runtime.host, self._run, name)
@@ -145,7 +145,7 @@ class SimulatedRuntime:
     def event(self) -> SimulatedEvent:
         return SimulatedEvent(self.scheduler)
 
-    def spawn(self, target: Callable[[], None], name: str) -> SimulatedThread:
+    def spawn(self, target: Callable[[], object], name: str) -> SimulatedThread:
         return SimulatedThread(self, target, name)
 
     def thread_id(self) -> int:

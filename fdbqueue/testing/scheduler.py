@@ -131,7 +131,7 @@ class Scheduler:
         """Call `callback`, which must not wait, at the time `due`."""
         heappush(self._timers, (due, next(self._sequence), callback, 0))
 
-    def spawn(self, host: Host, target: Callable[[], None], name: str) -> Task:
+    def spawn(self, host: Host, target: Callable[[], object], name: str) -> Task:
         """A new task of `host`, ready to run."""
         task = Task(host, name, next(self._numbers))
 

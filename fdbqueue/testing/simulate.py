@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from itertools import count
 from random import SystemRandom
 from typing import TextIO
@@ -72,6 +73,8 @@ class Tally:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    for module in options.load:
+        import_module(module)
     workloads = all_workloads()
     unknown = set(options.workload) - set(workloads)
     if unknown:
@@ -91,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--from", type=int, dest="first", metavar="N", help="with --minutes: the first seed")
     parser.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--load", action="append", default=[], help="a module with workloads of your own")
     parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
     parser.add_argument("--steps", type=int, help="steps of each client")
     parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a fault off")

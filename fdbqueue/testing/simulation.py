@@ -12,7 +12,9 @@ assert not result.violations, result
 
 import gc
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -70,7 +72,7 @@ class Client:
         if self.random.random() < 0.6:
             self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
 
-    def thread(self, function: Callable[["Client"], None], name: str) -> SimulatedThread:
+    def thread(self, function: Callable[["Client"], object], name: str) -> SimulatedThread:
         """Run `function` in another thread of this machine."""
         return self.runtime.spawn(lambda: function(self), f"{self.name}/{name}")
 
@@ -106,7 +108,7 @@ class Simulation:
         # How much of their time clients pause: crowds and lulls find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
-        self._afterwards: list[tuple[Callable[[Client], None], str]] = []
+        self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # as they were
         self._store = self._open_store()
 
@@ -114,6 +116,7 @@ class Simulation:
         # In memory where the system has such a directory: opening costs more than most runs.
         shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         path = tempfile.mkdtemp(prefix="fdbqueue-simulation-", dir=shared_memory)
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)  # of a simulation that never ran
         store = Store(path, self._runtime(Host("engine")), private=True)
         store.users = 1
         return store
@@ -128,15 +131,15 @@ class Simulation:
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
 
-    def client(self, function: Callable[[Client], None], name: str) -> None:
+    def client(self, function: Callable[[Client], object], name: str) -> None:
         """Add a process that runs `function` and then closes its database. Names must differ."""
         self._start(function, name, self.faults)
 
-    def afterwards(self, function: Callable[[Client], None], name: str) -> None:
+    def afterwards(self, function: Callable[[Client], object], name: str) -> None:
         """When every client has ended or died, run `function`, without faults; several run in turn."""
         self._afterwards.append((function, name))
 
-    def _start(self, function: Callable[[Client], None], name: str, faults: Faults) -> None:
+    def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         machine = Machine(runtime, random, faults, self.trace)
@@ -148,6 +151,7 @@ class Simulation:
             try:
                 function(client)
                 database.close()
+                self.trace.note(self.scheduler.now, name, "finished", machine.open_watches)
             finally:
                 machine.finished = True
 

@@ -121,7 +121,8 @@ def test_a_transaction_knows_its_database(db):
 def test_futures_tell_when_they_are_ready(db, k):
     """on_ready calls back once, with the future, also when it is ready already."""
     db[k("a")] = b"1"
-    for future in (db.create_transaction()[k("a")], db.create_transaction().commit()):
+    transactions = [db.create_transaction(), db.create_transaction()]
+    for future in (transactions[0][k("a")], transactions[1].commit()):
         seen = []
         called = threading.Event()
         future.on_ready(lambda ready, seen=seen, called=called: (seen.append(ready), called.set()))
@@ -136,7 +137,8 @@ def test_futures_tell_when_they_are_ready(db, k):
 
 def test_a_callback_that_raises_harms_nobody(db, k, capfd):
     """Nobody waits for it, so its exception is reported and dropped."""
-    future = begin(db).get(k("a"))
+    tr = begin(db)
+    future = tr.get(k("a"))
     assert becomes_ready(future)
     future.on_ready(lambda _: 1 / 0)
     assert becomes_ready(future)

@@ -137,11 +137,9 @@ def test_ff_is_the_end_of_the_ordinary_keys(db, use):
 def test_a_selector_beyond_ff_is_refused(db, fdb_module):
     """A selector's key may be b"\\xff" at most."""
     selector = fdb_module.KeySelector.last_less_than
-    assert error_code(lambda: db.create_transaction().get_key(selector(b"\xff")).wait()) == 0
-    assert (
-        error_code(lambda: db.create_transaction().get_key(selector(b"\xff\x01")).wait())
-        == KEY_OUTSIDE_LEGAL_RANGE
-    )
+    tr = db.create_transaction()
+    assert error_code(lambda: tr.get_key(selector(b"\xff")).wait()) == 0
+    assert error_code(lambda: tr.get_key(selector(b"\xff\x01")).wait()) == KEY_OUTSIDE_LEGAL_RANGE
 
 
 def test_clearing_an_inverted_range_is_refused(db, k):
@@ -202,7 +200,8 @@ def test_size_limit_lowers_the_limit(db, k):
 def test_size_limit_has_limits(db, k, size):
     """From 32 bytes to 10,000,000."""
     tr = db.create_transaction()
-    assert error_code(lambda: (tr.options.set_size_limit(size), tr[k("a")].wait())) == INVALID_OPTION_VALUE
+    tr.options.set_size_limit(size)
+    assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPTION_VALUE
 
 
 def test_the_approximate_size_grows_with_each_operation(db, k):
@@ -226,12 +225,23 @@ def test_the_approximate_size_grows_with_each_operation(db, k):
     assert tr.get_approximate_size().wait() == 0
 
 
-def test_the_approximate_size_counts_keys_and_values(db, k):
-    """A set counts its key, its value, and its write conflict's two ends, with some bytes for each."""
+@pytest.mark.parametrize(
+    ("use", "key_count", "fixed_bytes"),
+    [
+        (lambda tr, key: tr.set(key, b"v" * 100), 3, 100 + 69),
+        (lambda tr, key: tr.add(key, b"\x01"), 3, 1 + 69),
+        (lambda tr, key: tr.clear(key), 4, 50),
+        (lambda tr, key: tr.clear_range(key, key + b"x"), 4, 2 + 68),
+        (lambda tr, key: tr.get(key).wait(), 2, 25),
+        (lambda tr, key: tr.add_read_conflict_key(key), 2, 25),
+        (lambda tr, key: tr.add_write_conflict_key(key), 2, 25),
+    ],
+)
+def test_the_approximate_size_is_the_servers(db, k, use, key_count, fixed_bytes):
+    """Each operation counts its key so often, its value, and the sizes of FoundationDB's structures."""
     tr = db.create_transaction()
-    tr[k("a")] = b"v" * 1_000
-    counted = 1_000 + 3 * len(k("a"))
-    assert counted < tr.get_approximate_size().wait() <= counted + 120
+    use(tr, k("a"))
+    assert tr.get_approximate_size().wait() == key_count * len(k("a")) + fixed_bytes
 
 
 @pytest.mark.parametrize("key", ["text", 7, None, bytearray(b"a")])

@@ -67,6 +67,7 @@ class Programs(RuleBasedStateMachine):
     database: Any = None
     selector_class: Any = EmbeddedSelector
     guarded = False
+    left_out: frozenset[str] = frozenset()
     runs = itertools.count()
 
     transactions = Bundle("transactions")
@@ -177,7 +178,8 @@ class Programs(RuleBasedStateMachine):
         pair=transactions, name=st.sampled_from(sorted(OPERATIONS)), key=keys, operand=operands, silent=seldom
     )
     def operate(self, pair: Any, name: str, key: bytes, operand: bytes, silent: bool) -> None:
-        self.write(pair, silent, Mutation(key, after(key), name, operand))
+        if name not in self.left_out:
+            self.write(pair, silent, Mutation(key, after(key), name, operand))
 
     @rule(pair=transactions, first=keys, second=keys)
     def add_read_conflict_range(self, pair: Any, first: bytes, second: bytes) -> None:
@@ -249,6 +251,10 @@ def test_programs_do_the_same_on_the_engine_and_on_the_model(engine, db, fdb_mod
         selector_class = fdb_module.KeySelector
 
     Machine.guarded = guarded
+    if engine == "fdb":
+        # FoundationDB's client lets a selector count a key that the transaction's own compare_and_clear has
+        # removed, if it has read the key before: so its answers depend on what else was read.
+        Machine.left_out = frozenset({"compare_and_clear"})
     run_state_machine_as_test(
         Machine,
         settings=settings(

@@ -541,7 +541,7 @@ def grouped(shared):
         leader[b"leader"] = b"1"
         threads = [threading.Thread(target=leader.commit)]
         threads[0].start()
-        wait_until(lambda: committer._led and not committer._waiting)
+        wait_until(lambda: committer._leader and not committer._waiting)
         for number in range(len(transactions)):
             threads.append(work(number))
             threads[-1].start()

@@ -79,8 +79,9 @@ def test_each_selector_resolves_to_its_key(db, fdb_module, k, selector, name, fo
     k.write(db, "abcde")
     resolved = getattr(fdb_module.KeySelector, selector)(k(name))
     assert db.get_key(resolved) == k(found)
-    assert db.create_transaction().get_key(resolved) == k(found)
-    assert db.create_transaction().snapshot.get_key(resolved) == k(found)
+    tr = db.create_transaction()
+    assert tr.get_key(resolved) == k(found)
+    assert tr.snapshot.get_key(resolved) == k(found)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,8 @@ def test_reads_may_be_issued_together_and_awaited_later(db, k):
 
 def test_a_key_beyond_the_size_limit_is_absent(db, k):
     """There is no such key, so reading it finds nothing."""
-    assert not db.create_transaction()[k(b"x" * 20_000)].present()
+    tr = db.create_transaction()
+    assert not tr[k(b"x" * 20_000)].present()
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "towards the middle", "shuffled"])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import combine, queue_calls, receipts, recipe, registry, staging, waiting
+from fdbqueue import combine, holding, queue_calls, receipts, recipe, registry, staging, waiting
 from fdbqueue.embedded import watches
 
 
@@ -60,7 +60,7 @@ PLANTS = (
         "tr.add_read_conflict_key(self.keys.item(offer.id))",
         "pass",
         "recipe",
-        0,
+        100,
     ),
     Plant(
         "no read-conflict key for the requests of a fulfilment",
@@ -68,7 +68,7 @@ PLANTS = (
         "tr.add_read_conflict_key(self.keys.request(ticket))",
         "pass",
         "crowd",
-        0,
+        50,
     ),
     Plant(
         "conflict keys added after their own writes",
@@ -82,7 +82,7 @@ PLANTS = (
     self._protect(tr, leaving, pairs)
 """,
         "crowd",
-        0,
+        50,
     ),
     Plant(
         "a snapshot read of the items that a take removes",
@@ -90,7 +90,7 @@ PLANTS = (
         "tr.get_range(items.start",
         "getattr(tr, 'snapshot', tr).get_range(items.start",
         "recipe",
-        0,
+        50,
     ),
     Plant(
         "a retry after an unknown result that does not look at its receipt",
@@ -98,7 +98,7 @@ PLANTS = (
         "if not self._unsure:",
         "if True:",
         "recipe",
-        0,
+        50,
     ),
     Plant(
         "a receipt's slot chosen inside the retried body",
@@ -106,7 +106,7 @@ PLANTS = (
         "self._tr.set(self._slot, attempt)",
         "self._tr.set(self._receipts.take_slot(), attempt)",
         "recipe",
-        0,
+        50,
     ),
     Plant(
         "a counter changed outside the transaction",
@@ -114,7 +114,7 @@ PLANTS = (
         "tr.add(",
         "tr.db.add(",
         "recipe",
-        0,
+        50,
     ),
     Plant(
         "no hand-over when the head leaves the line",
@@ -122,7 +122,7 @@ PLANTS = (
         "if outcome is not Outcome.WAIT and self._duty:",
         "if False:",
         "waits",
-        0,
+        150,
     ),
     Plant(
         "a server that does not watch the doorbell",
@@ -130,7 +130,7 @@ PLANTS = (
         "if leads:",
         "if False:",
         "waits",
-        0,
+        150,
     ),
     Plant(
         "a waiter that does not watch its own call",
@@ -138,7 +138,15 @@ PLANTS = (
         "watches = [tr.watch(self.keys.call(ticket.rid))]",
         "watches = []",
         "waits",
-        0,
+        150,
+    ),
+    Plant(
+        "watches that nobody cancels",
+        waiting.Place._sleep,
+        "watch.cancel()",
+        "pass",
+        "waits",
+        50,
     ),
     Plant(
         "a hand-over to one that has left meanwhile",
@@ -146,7 +154,7 @@ PLANTS = (
         "tr.add_read_conflict_key(request.key)",
         "pass",
         "waits",
-        0,
+        600,
     ),
     Plant(
         "results that are collected and never cleared",
@@ -154,7 +162,7 @@ PLANTS = (
         "tr.clear_range(results.start, results.stop)",
         "pass",
         "waits",
-        0,
+        50,
     ),
     Plant(
         "the pieces of a large payload are never cleared",
@@ -162,7 +170,7 @@ PLANTS = (
         "tr.clear_range(under.start, under.stop)",
         "pass",
         "batches",
-        0,
+        50,
     ),
     Plant(
         "a returned item goes to the tail",
@@ -170,7 +178,7 @@ PLANTS = (
         "tr.set(self.keys.item(delivery.id), delivery.value)",
         "tr.set(self.keys.item(suffix(1 << 40, delivery.id)), delivery.value)",
         "crowd",
-        0,
+        100,
     ),
     Plant(
         "a dead request is dropped together with its item",
@@ -178,7 +186,7 @@ PLANTS = (
         "self.source.give_back(tr, self._deliveries(results))",
         "pass",
         "waits",
-        0,
+        350,
     ),
     Plant(
         "a deadline compared the wrong way",
@@ -186,7 +194,7 @@ PLANTS = (
         "entry.deadline_us < now_us",
         "entry.deadline_us > now_us",
         "waits",
-        0,
+        300,
     ),
     Plant(
         "a clear that forgets what lies ready for somebody",
@@ -194,7 +202,7 @@ PLANTS = (
         "self.line.clear_results(tr)",
         "pass",
         "clearing",
-        0,
+        400,
     ),
     Plant(
         "an enqueue into a queue that has just been dropped",
@@ -202,7 +210,7 @@ PLANTS = (
         "    check()\n",
         "",
         "named",
-        0,
+        50,
     ),
     Plant(
         "two queues created at once with one id",
@@ -210,7 +218,7 @@ PLANTS = (
         "tr.get(self.keys.last_id)",
         "tr.snapshot.get(self.keys.last_id)",
         "named",
-        0,
+        50,
     ),
     Plant(
         "a leader that forgets its followers",
@@ -218,7 +226,15 @@ PLANTS = (
         "self._pending[0].signal()",
         "pass",
         "recipe",
-        0,
+        50,
+    ),
+    Plant(
+        "who is made leader in its last moment leaves the request behind",
+        combine.Combiner.call,
+        "if mine.leads:\n            self._lead(mine)",
+        "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
+        "crowd",
+        600,
     ),
     Plant(
         "a caller is told nothing because another took the last",
@@ -226,7 +242,7 @@ PLANTS = (
         "if taken.wrote and not taken.values:",
         "if False:",
         "recipe",
-        0,
+        150,
     ),
     Plant(
         "a caller who came after the look is told what it saw",
@@ -234,7 +250,7 @@ PLANTS = (
         "keep=lambda taken: _answer(crew, taken, to_all)",
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
         "recipe",
-        0,
+        200,
     ),
     Plant(
         "a watch of a transaction that is never committed",
@@ -242,7 +258,7 @@ PLANTS = (
         "            self._commit(answer)",
         "            if self._wrote(answer): self._commit(answer)",
         "waits",
-        0,
+        150,
     ),
     Plant(
         "who stands at the head waits to be told",
@@ -250,7 +266,7 @@ PLANTS = (
         " or head[0].key == self.keys.request(ticket)",
         "",
         "waits",
-        0,
+        150,
     ),
     Plant(
         "serving reads the whole queue",
@@ -258,7 +274,23 @@ PLANTS = (
         "items.stop, limit=limit)",
         "items.stop)",
         "crowd",
-        0,
+        50,
+    ),
+    Plant(
+        "held items that do not conflict with who else takes them",
+        holding.Holder._hold,
+        "self._recipe.claim(tr, offers[: len(values)])",
+        "pass",
+        "holding",
+        100,
+    ),
+    Plant(
+        "a holder that forgets to put back what it did not show",
+        staging.Line._collect,
+        "self.source.give_back(tr, deliveries[how.wanted :])",
+        "pass",
+        "holding",
+        50,
     ),
     Plant(
         "a watch armed without a second look",
@@ -266,6 +298,6 @@ PLANTS = (
         "self._look([key])",
         "pass",
         "bank",
-        0,
+        50,
     ),
 )

@@ -31,17 +31,29 @@ class Workload:
     never: tuple[str, ...] = ()
 
 
-_MODULES = ("bank", "batches", "clearing", "crowd", "named", "order", "pipeline", "recipe", "waits")
+_MODULES = (
+    "bank",
+    "batches",
+    "clearing",
+    "closing",
+    "crowd",
+    "holding",
+    "named",
+    "order",
+    "pipeline",
+    "recipe",
+    "waits",
+)
 _workloads: dict[str, Workload] = {}
 
 
-def workload(*, clients: int, steps: int, never: Sequence[str] = ()) -> Callable[[Build], Build]:
-    """Register the decorated function under its name, with the size that it has by default."""
+def workload(*, clients: int, steps: int, never: Sequence[str] = ()) -> Callable[[Build], Workload]:
+    """Make the decorated function a workload, known by its name, with the size that it has by default."""
 
-    def register(build: Build) -> Build:
-        name = build.__name__
-        _workloads[name] = Workload(name, build, Size(clients, steps), tuple(never))
-        return build
+    def register(build: Build) -> Workload:
+        made = Workload(build.__name__, build, Size(clients, steps), tuple(never))
+        _workloads[made.name] = made
+        return made
 
     return register
 

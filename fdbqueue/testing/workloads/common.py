@@ -1,12 +1,12 @@
 """What workloads of queues share: producers, consumers, auditors, and the quiet end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.database import run
+from fdbqueue.database import Database, run
 from fdbqueue.queue import Queue
 from fdbqueue.queue_keys import QueueKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -14,9 +14,11 @@ from fdbqueue.testing.checkers import (
     bounded_transactions,
     exact_statistics,
     no_key_left_behind,
+    no_watch_left_behind,
     total_queue,
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 
 SPACE = Subspace(("simulated",))
 
@@ -84,6 +86,7 @@ def drain(name: str) -> Callable[[Client], None]:
 
     def body(client: Client) -> None:
         q = queue(name)
+        client.call(name, "look at the line", None, lambda: run(client.db, line_of(name)))
         client.runtime.sleep(_QUIET_S)
         audit(client, q, name)
         while dequeue(client, q, name):
@@ -97,12 +100,30 @@ def drain(name: str) -> Callable[[Client], None]:
     return body
 
 
+def line_of(name: str) -> Callable[[Any], int]:
+    """Counts the keys of a queue's line."""
+    line = QueueKeys(SPACE[name]).line
+    return lambda tr: len(tr.snapshot.get_range(line, line + b"\xff").to_list())
+
+
+def line_left_empty(name: str) -> Checker:
+    """Nobody is left in the line when every call has returned. Not for runs in which clients die."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        for look in trace.of(name, "look at the line"):
+            if look.result:
+                yield f"{look.result} keys are left in the line of {name}, in which nobody stands"
+
+    return check
+
+
 def checks(*names: str) -> list[Checker]:
     """What every workload of drained queues is judged by."""
     return [
         total_queue(*names),
         *(exact_statistics(name) for name in names),
         bounded(),
+        no_watch_left_behind,
         *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
         no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
     ]

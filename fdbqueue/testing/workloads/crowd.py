@@ -6,7 +6,16 @@ from fdbqueue.testing.checkers import never_nothing, order
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import bounded, checks, dequeue, drain, enqueue, queue, values_of
+from fdbqueue.testing.workloads.common import (
+    bounded,
+    checks,
+    dequeue,
+    drain,
+    enqueue,
+    line_left_empty,
+    queue,
+    values_of,
+)
 
 NAME = "crowd"
 
@@ -49,5 +58,6 @@ def crowd(simulation: Simulation, size: Size) -> Sequence[Checker]:
 def _more(active: set[str], threaded: bool) -> Iterator[Checker]:
     if "die" not in active:
         yield order(NAME, consumer="survivor")
+        yield line_left_empty(NAME)
     if not threaded and not {"die", "stall"} & active:
         yield never_nothing(NAME)

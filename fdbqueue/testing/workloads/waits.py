@@ -6,7 +6,16 @@ from fdbqueue.testing.checkers import never_nothing, order, prompt
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
+from fdbqueue.testing.workloads.common import (
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    enqueue,
+    line_left_empty,
+    queue,
+    values_of,
+)
 
 NAME = "waits"
 TIMEOUTS_S = (0.0, 0.1, 1.0, 4.0, 15.0)
@@ -50,6 +59,7 @@ def _more(active: set[str], threaded: bool) -> Iterator[Checker]:
         yield prompt(NAME, PROMPT_S)
     if "die" not in active:
         yield order(NAME, consumer="survivor")
+        yield line_left_empty(NAME)
     # What was delivered to a machine for three callers, two of whom gave up, is given back a moment later.
     if not threaded and not {"die", "stall"} & active:
         yield never_nothing(NAME)

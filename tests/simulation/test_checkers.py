@@ -1,0 +1,182 @@
+"""Checkers, on traces made by hand: each sees what it is for, and is silent when all is well."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.database import run
+from fdbqueue.testing import (
+    Checker,
+    Client,
+    Faults,
+    Simulation,
+    Trace,
+    bounded_transactions,
+    exact_statistics,
+    never_nothing,
+    no_key_left_behind,
+    no_watch_left_behind,
+    order,
+    prompt,
+    total_queue,
+)
+from fdbqueue.testing.trace import Footprint
+
+Q = "q"
+
+
+@pytest.fixture
+def db() -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+class History:
+    """Operations one after the other, a second each; `open` ones of clients that died."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self._now_s = 0.0
+
+    def did(self, name: str, argument: Any, result: Any = None, client: str = "c") -> "History":
+        operation = self.trace.begin(self._now_s, client, Q, name, argument)
+        self.trace.end(self._now_s + 1, operation, result)
+        self._now_s += 1
+        return self
+
+    def died(self, name: str, argument: Any) -> "History":
+        self.trace.begin(self._now_s, "dead", Q, name, argument)
+        return self
+
+    def enqueued(self, *values: str) -> "History":
+        return self.did("enqueue", list(values))
+
+    def dequeued(self, *values: str, wanted: int = 1, client: str = "c") -> "History":
+        return self.did("dequeue", wanted, list(values), client)
+
+    def judged(self, checker: Checker, db: Any = None) -> list[str]:
+        return list(checker(self.trace, db))
+
+
+def present(*values: str) -> Any:
+    return lambda _: values
+
+
+def test_what_was_enqueued_and_dequeued_once_is_well() -> None:
+    assert History().enqueued("a", "b").dequeued("a").dequeued("b").judged(total_queue(Q)) == []
+
+
+def test_what_is_still_there_is_not_lost() -> None:
+    history = History().enqueued("a", "b").dequeued("a")
+    assert history.judged(total_queue(Q, present=present("b"))) == []
+    (lost,) = history.judged(total_queue(Q))
+    assert "lost: ['b']" in lost
+
+
+def test_nothing_is_delivered_twice() -> None:
+    history = History().enqueued("a").dequeued("a").dequeued("a", client="d")
+    (twice,) = history.judged(total_queue(Q))
+    assert twice == "delivered 2 times: 'a', to c, d"
+
+
+def test_what_was_delivered_is_not_there_any_more() -> None:
+    history = History().enqueued("a").dequeued("a")
+    assert history.judged(total_queue(Q, present=present("a"))) == ["delivered 2 times: 'a', to c"]
+
+
+def test_nothing_comes_from_nowhere() -> None:
+    assert History().dequeued("a").judged(total_queue(Q)) == ["never enqueued: 'a'"]
+    assert History().judged(total_queue(Q, present=present("a"))) == ["never enqueued: 'a'"]
+
+
+def test_an_enqueue_of_a_dead_client_is_a_maybe() -> None:
+    assert History().died("enqueue", ["a"]).judged(total_queue(Q)) == []
+    assert History().died("enqueue", ["a"]).dequeued("a").judged(total_queue(Q)) == []
+
+
+def test_a_dequeue_of_a_dead_client_may_have_taken_as_many_as_it_asked_for() -> None:
+    assert History().enqueued("a").died("dequeue", 1).judged(total_queue(Q)) == []
+    assert len(History().enqueued("a", "b").died("dequeue", 1).judged(total_queue(Q))) == 1
+
+
+def test_a_clear_may_remove_what_was_there_and_only_that() -> None:
+    assert History().enqueued("a").did("clear", None).judged(total_queue(Q)) == []
+    assert len(History().did("clear", None).enqueued("a").judged(total_queue(Q))) == 1
+
+
+def test_what_was_cleared_does_not_come_back() -> None:
+    history = History().enqueued("a").did("clear", None).dequeued("a")
+    assert history.judged(total_queue(Q)) == ["cleared, and delivered afterwards: 'a'"]
+
+
+def test_order_of_calls_that_do_not_overlap() -> None:
+    in_order = History().enqueued("a").enqueued("b").dequeued("a").dequeued("b")
+    reversed_ = History().enqueued("a").enqueued("b").dequeued("b").dequeued("a")
+    assert in_order.judged(order(Q)) == []
+    assert reversed_.judged(order(Q)) == ["out of order: 'a' was overtaken by ['b']"]
+    assert reversed_.judged(order(Q, overtaken_max=1)) == []
+    assert reversed_.judged(order(Q, consumer="somebody else")) == []
+
+
+def test_order_within_one_call() -> None:
+    assert History().enqueued("a", "b").dequeued("a", "b").judged(order(Q)) == []
+    assert len(History().enqueued("a", "b").dequeued("b", "a").judged(order(Q))) == 1
+
+
+def test_who_waits_is_served_at_once() -> None:
+    history = History().enqueued("a").dequeued("a")
+    assert history.judged(prompt(Q, within_s=1.0)) == []
+    assert len(history.judged(prompt(Q, within_s=0.5))) == 1
+
+
+def test_nothing_is_the_answer_only_if_there_is_nothing() -> None:
+    assert History().dequeued().enqueued("a").dequeued("a").judged(never_nothing(Q)) == []
+    assert len(History().enqueued("a").dequeued().dequeued("a").judged(never_nothing(Q))) == 1
+
+
+def test_counter_and_contents() -> None:
+    assert History().did("audit", None, (2, 2)).judged(exact_statistics(Q)) == []
+    assert len(History().did("audit", None, (2, 1)).judged(exact_statistics(Q))) == 1
+
+
+@pytest.mark.parametrize("numbers", [(11, 1, 1), (1, 11, 1), (1, 1, 11)])
+def test_bounded_transactions(numbers: tuple[int, int, int]) -> None:
+    trace = Trace()
+    trace.committed(Footprint("c", 1, 0.0, "committed", 10, 10, 10))
+    checker = bounded_transactions(10, 10, 10)
+    assert list(checker(trace, None)) == []  # type: ignore[arg-type]  # it needs no database
+    trace.committed(Footprint("c", 2, 0.0, "committed", *numbers))
+    assert len(list(checker(trace, None))) == 1  # type: ignore[arg-type]
+
+
+def test_an_audit_may_read_everything() -> None:
+    trace = Trace()
+    audit = trace.begin(0.0, "c", Q, "audit", None)
+    trace.committed(Footprint("c", 1, 0.0, "committed", 1000, 0, 0, operation=audit))
+    assert list(bounded_transactions(1, 1, 1)(trace, None)) == []  # type: ignore[arg-type]
+
+
+def test_no_watch_left_behind() -> None:
+    def forgetful(client: Client) -> None:
+        run(client.db, lambda tr: tr.watch(b"key"))
+
+    def tidy(client: Client) -> None:
+        run(client.db, lambda tr: tr.watch(b"key")).cancel()
+
+    def violations(function: Callable[[Client], None]) -> tuple[str, ...]:
+        simulation = Simulation(1, faults=Faults())
+        simulation.client(function, "client")
+        return simulation.run([no_watch_left_behind]).violations
+
+    assert violations(tidy) == ()
+    assert violations(forgetful) == ("client has finished and left 1 watches open",)
+
+
+def test_no_key_left_behind(db: fdbqueue.Database) -> None:
+    db[b"q/a"], db[b"other"] = b"1", b"2"
+    assert list(no_key_left_behind(b"q/", lambda key, _: key == b"q/a")(Trace(), db)) == []
+    assert list(no_key_left_behind(b"q/", lambda _, value: value == b"0")(Trace(), db)) == [
+        "left behind: b'q/a' = b'1'"
+    ]

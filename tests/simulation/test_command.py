@@ -1,0 +1,75 @@
+"""`python -m fdbqueue.testing.simulate`, and what it makes of a failure."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fdbqueue.testing import Case, all_workloads, check
+from fdbqueue.testing.cases import shrunk
+from fdbqueue.testing.simulate import main
+from tests.simulation.planted import PLANTS, planted
+
+LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
+
+
+def test_a_range_of_seeds_of_one_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "0:3", "--workload", "bank"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("3 seeds, ")
+    assert "bank" in said
+    assert "recipe" not in said
+
+
+def test_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--minutes", "0.005", "--workload", "bank", "--from", "5"]) == 0
+    assert " virtual hours" in capsys.readouterr().out
+
+
+def test_a_trace_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "1", "--workload", "recipe", "--trace"]) == 0
+    said = capsys.readouterr().out
+    assert "transaction 1 committed" in said
+    assert "('simulated', 'recipe', 0, " in said
+
+
+def test_a_failure_is_shrunk_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with planted(LOSES_COUNT):
+        assert main(["--seeds", "0:50", "--workload", "recipe"]) == 1
+    said = capsys.readouterr().out
+    assert "the counter of recipe says" in said
+    assert "smallest: python -m fdbqueue.testing.simulate --workload recipe --seed" in said
+    assert "--clients 1 --steps 1" in said
+    assert "transactions matter" in said
+
+
+def test_the_command_it_prints_repeats_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = all_workloads()["recipe"]
+    with planted(LOSES_COUNT):
+        failing = next(case for seed in range(50) if (case := Case.of(workload, seed)).run().failed)
+        smallest = shrunk(failing)
+        arguments = smallest.command().split()[3:]
+        assert main(arguments) == 1
+    assert "the counter of recipe says" in capsys.readouterr().out
+
+
+def test_check_raises_what_a_test_can_show() -> None:
+    with planted(LOSES_COUNT), pytest.raises(AssertionError, match="the counter of recipe says"):
+        check(all_workloads()["recipe"], range(50))
+
+
+@pytest.mark.parametrize("arguments", [["--workload", "none"], ["--seeds", "x"], ["--without", "gremlins"]])
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_a_program_that_does_not_simulate_does_not_load_it() -> None:
+    """The extra is optional: nothing of the library may need greenlet."""
+    program = (
+        "import fdbqueue, fdbqueue.embedded, sys; print({'greenlet', 'fdbqueue.testing'} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert said == "set()\n"

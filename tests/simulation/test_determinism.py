@@ -1,0 +1,68 @@
+"""The same seed gives the same trace, in any process and after any other run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fdbqueue.testing import Case, Simulation, all_workloads
+
+SEEDS = (1, 2, 3)
+
+HASHES = """
+from fdbqueue.testing import Case, all_workloads
+for name, workload in all_workloads().items():
+    for seed in {seeds}:
+        print(name, seed, Case.of(workload, seed).run({detailed}).trace.hash())
+"""
+
+
+def hashes_of_a_process(hash_seed: str, detailed: bool = False) -> str:
+    program = HASHES.format(seeds=SEEDS, detailed=detailed)
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_two_processes_with_different_hash_seeds_have_equal_traces() -> None:
+    first, second = hashes_of_a_process("1"), hashes_of_a_process("2")
+    assert first == second
+    assert len(first.splitlines()) == len(SEEDS) * len(all_workloads())
+
+
+def test_a_detailed_trace_is_of_the_same_run() -> None:
+    assert hashes_of_a_process("1", detailed=True) == hashes_of_a_process("1")
+
+
+def test_a_run_does_not_depend_on_the_runs_before_it() -> None:
+    workload = all_workloads()["recipe"]
+    alone = Case.of(workload, 7).run().trace.hash()
+    Case.of(workload, 8).run()
+    assert Case.of(workload, 7).run().trace.hash() == alone
+
+
+def test_another_seed_is_another_run() -> None:
+    workload = all_workloads()["recipe"]
+    assert len({Case.of(workload, seed).run().trace.hash() for seed in range(5)}) == 5
+
+
+def test_bounds_of_a_run_end_with_it() -> None:
+    from fdbqueue import limits
+
+    before = limits.SERVE_MAX
+    simulation = Simulation(1)
+    simulation.limit(SERVE_MAX=1)
+    seen: list[int] = []
+    simulation.client(lambda _: seen.append(limits.SERVE_MAX), "only")
+    simulation.run()
+    assert (seen, limits.SERVE_MAX) == ([1], before)
+
+
+@pytest.mark.parametrize("name", sorted(all_workloads()))
+def test_every_workload_is_one_small_file(name: str) -> None:
+    module = sys.modules[all_workloads()[name].build.__module__]
+    assert module.__doc__
+    with open(str(module.__file__)) as source:
+        assert len(source.readlines()) < 150

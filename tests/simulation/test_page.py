@@ -1,0 +1,51 @@
+"""docs/testing.md: its example runs, and finds the bug that one line more puts into it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.testing import all_workloads
+from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.simulate import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+
+
+def example() -> str:
+    found: str
+    (found,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return found
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The example as a module that can be imported, and forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("fdbqueue.testing.workloads._workloads", all_workloads())
+    (tmp_path / "shop_example.py").write_text(example())
+    monkeypatch.delitem(sys.modules, "shop_example", raising=False)
+    return "shop_example"
+
+
+def test_the_example_is_clean(module: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from {module} import test_shop; test_shop()", namespace)
+
+
+def test_the_example_loses_orders_if_its_handler_is_not_transactional(tmp_path: Path, module: str) -> None:
+    broken = example().replace("@transactional\n", "")
+    (tmp_path / f"{module}.py").write_text(broken)
+    namespace: dict[str, object] = {}
+    with pytest.raises(AssertionError, match="lost: 'customer-"):
+        exec(f"from {module} import test_shop; test_shop()", namespace)
+
+
+def test_the_command_line_finds_it(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--load", module, "--workload", "shop", "--seeds", "0:5"]) == 0
+    assert capsys.readouterr().out.startswith("5 seeds, ")
+
+
+def test_the_page_names_every_fault() -> None:
+    assert [name for name in KINDS if f"`{name}`" not in PAGE] == []

@@ -1,0 +1,69 @@
+"""Simulation catches bugs: each planted one is found within a stated number of seeds.
+
+The table of docs/testing.md is made here: `python -m tests.simulation.test_planted`.
+"""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.testing import Case, all_workloads
+from tests.simulation.planted import PLANTS, Plant, planted
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+
+
+def seeds_until_found(plant: Plant) -> int | None:
+    """How many seeds, from 0 on, it takes to find the bug."""
+    workload = all_workloads()[plant.workload]
+    with planted(plant):
+        for seed in range(plant.seeds_max):
+            if Case.of(workload, seed).run().failed:
+                return seed + 1
+    return None
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.what.replace(" ", "-"))
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    found = seeds_until_found(plant)
+    gc.collect()
+    assert found is not None, f"not found within {plant.seeds_max} seeds of {plant.workload}"
+
+
+@pytest.mark.parametrize("name", sorted({plant.workload for plant in PLANTS}))
+def test_what_finds_it_is_the_bug(name: str) -> None:
+    """Without a bug the same seeds are clean."""
+    clean = [Case.of(all_workloads()[name], seed).run() for seed in range(50)]
+    assert [result.violations for result in clean if result.failed] == []
+
+
+def test_the_healthy_function_is_back_afterwards() -> None:
+    plant = PLANTS[0]
+    healthy = plant.function.__code__
+    with planted(plant):
+        assert plant.function.__code__ is not healthy
+    assert plant.function.__code__ is healthy
+
+
+def test_a_line_that_is_gone_is_not_planted_silently() -> None:
+    gone = Plant("nothing", PLANTS[0].function, "no such line", "", "recipe", 1)
+    with pytest.raises(AssertionError, match="contains 'no such line' 0 times"), planted(gone):
+        pass
+
+
+def test_the_page_names_every_planted_bug() -> None:
+    page = PAGE.read_text()
+    assert [plant.what for plant in PLANTS if plant.what not in page] == []
+
+
+def main() -> None:
+    """Print the table."""
+    print("| bug | where | workload | seeds until found | at most |\n|---|---|---|---|---|")
+    for plant in PLANTS:
+        found = seeds_until_found(plant)
+        print(f"| {plant.what} | `{plant.where}` | {plant.workload} | {found} | {plant.seeds_max} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""New seeds at every commit: at least two hundred of each workload, as many more as fit into the time.
+
+The first seed is derived from the commit, so that every commit looks somewhere else and a failure can be
+repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes.
+"""
+
+import gc
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.testing import Case, all_workloads, check
+
+SEEDS_MIN = 200
+SHORT_S, LONG_S = 10.0, 300.0
+REPOSITORY = Path(__file__).parents[2]
+
+
+def first_seed() -> int:
+    """A number made of the commit; 0 where there is no git."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True, text=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(head[:7], 16)
+
+
+@pytest.mark.parametrize("name", sorted(all_workloads()))
+def test_seeds(name: str, rounds: Callable[[float, float], float]) -> None:
+    workload, first = all_workloads()[name], first_seed()
+    check(workload, range(first, first + SEEDS_MIN))
+    until = time.monotonic() + rounds(SHORT_S, LONG_S) - SHORT_S / 2
+    seed = first + SEEDS_MIN
+    while time.monotonic() < until:
+        check(workload, [seed])
+        seed += 1
+    gc.collect()
+
+
+# Seeds that found something, by workload: what it was is told in docs/testing.md.
+REGRESSIONS = {"crowd": (200_016, 200_055, 200_252)}
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for name, seeds in REGRESSIONS.items() for seed in seeds]
+)
+def test_a_seed_that_found_something_stays_clean(name: str, seed: int) -> None:
+    result = Case.of(all_workloads()[name], seed).run()
+    assert result.violations == ()
