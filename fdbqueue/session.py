@@ -7,7 +7,7 @@ queue by queue; then its heartbeat's entry goes, by which a sweeper would have f
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -210,8 +210,10 @@ def _overdue(tr: Transaction, keys: RootKeys, now_us: int) -> list[tuple[int, by
 
 
 class Tidied(Protocol):
-    """A queue that the keeper looks after: something to tidy, a batch at a time."""
+    """A queue that the keeper looks after: something to tidy, a batch at a time, when it is due."""
 
+    def guard(self, tr: Transaction) -> Callable[[], None]: ...
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]: ...
     def tidy(self, tr: Transaction) -> bool: ...
 
 
@@ -264,7 +266,7 @@ class Keeper:
 
     def look_after(self, queue: Tidied) -> None:
         with self._lock:
-            self._queues.append(queue)
+            self._queues = [*self._queues, queue]
 
     def tick(self) -> None:
         """One round: heartbeats first, so that nobody takes his own sessions for dead."""
@@ -272,20 +274,42 @@ class Keeper:
             session.beat_if_due()
             if session.lost:
                 self.forget(session)
-        for queue in list(self._queues):
-            self._tidy(queue)
+        self._tidy_all()
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
             end_the_dead(self._database, self._keys)
 
-    def _tidy(self, queue: Tidied) -> None:
+    def _tidy_all(self) -> None:
+        queues, step = self._queues, limits.QUEUES_PER_TRANSACTION
+        for start in range(0, len(queues), step):
+            among = queues[start : start + step]
+            for queue in run(
+                self._database, partial(self._due_among, among), timeout_s=limits.CLOSE_TIMEOUT_S
+            ):
+                self._tidy(queue)
+
+    def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
+        """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
+        now_us = _now_us(self._database)
+        asked = [(queue, queue.guard(tr), queue.ask_next_due(tr)) for queue in queues]
+        return [
+            queue for queue, check, due in asked if self._exists(queue, check) and _is_past(due(), now_us)
+        ]
+
+    def _exists(self, queue: Tidied, check: Callable[[], None]) -> bool:
         try:
+            check()
+        except QueueNotFound:
+            with self._lock:
+                self._queues = [other for other in self._queues if other is not queue]
+            return False
+        return True
+
+    def _tidy(self, queue: Tidied) -> None:
+        with suppress(QueueNotFound):
             while run(self._database, queue.tidy, timeout_s=limits.CLOSE_TIMEOUT_S):
                 if self._stop.is_set():
                     return
-        except QueueNotFound:
-            with self._lock:
-                self._queues.remove(queue)
 
     def _run(self) -> None:
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
@@ -299,6 +323,10 @@ class Keeper:
 
 def keeper_of(database: Database, keys: RootKeys) -> Keeper:
     return database.service(("keeper", keys.prefix), lambda owner: Keeper(owner, keys))
+
+
+def _is_past(time_us: int | None, now_us: int) -> bool:
+    return time_us is not None and time_us <= now_us
 
 
 def _deadline_of(heartbeat: bytes) -> int:
