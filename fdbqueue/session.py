@@ -56,7 +56,7 @@ class Session:
         self._keeper = keeper_of(self._database, self._keys)
         self._owner = self._runtime.random_bytes(SESSION_BYTES)
         self.id = self._open()
-        self._opened_version: int = self._database.create_transaction().get_read_version().wait()
+        self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
         self._beat_at = self._runtime.monotonic() + ttr / limits.BEATS_PER_TTR
         self._keeper.keep(self)
 
@@ -71,9 +71,13 @@ class Session:
 
     def end(self) -> None:
         """End it: what it holds is released at once. Not if somebody has taken it over; twice is once."""
+        self.end_within(None)
+
+    def end_within(self, timeout_s: float | None) -> None:
+        """End it, unless the database does not answer in time; then it dies after its grace."""
         self.lost = True
         self._keeper.forget(self)
-        end_session(self._database, self._keys, self.id, self._is_mine)
+        end_session(self._database, self._keys, self.id, self._is_mine, timeout_s)
 
     def ask(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the session is alive; the reply raises UnknownSession if it is not."""
@@ -155,11 +159,13 @@ def _is_overdue(now_us: int) -> May:
     return lambda _, heartbeat: _deadline_of(heartbeat) <= now_us
 
 
-def end_session(database: Database, keys: RootKeys, session: bytes, may: May) -> None:
+def end_session(
+    database: Database, keys: RootKeys, session: bytes, may: May, timeout_s: float | None = None
+) -> None:
     """End `session` if `may` says so of it; does nothing otherwise, or if it is over."""
     now_us = _now_us(database)
     begin = partial(_begin_end, keys=keys, session=session, may=may, now_us=now_us)
-    if run(database, begin, timeout_s=limits.CLOSE_TIMEOUT_S):
+    if run(database, begin, timeout_s=timeout_s):
         _finish_end(database, keys, session, now_us)
 
 
@@ -240,7 +246,7 @@ class Keeper:
             self._thread.join(limits.CLOSE_TIMEOUT_S)
         for session in list(self._sessions):
             with suppress(*_failures()):
-                session.end()
+                session.end_within(limits.CLOSE_TIMEOUT_S)
 
     def own(self) -> Session:
         """This process's own session, opened at first use, and again when it has been lost."""

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from fdb.subspace_impl import Subspace
+
 from fdbqueue import limits
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import (
@@ -118,6 +120,11 @@ class TaskQueue:
     @property
     def kind(self) -> str:
         return self._shape.kind.name
+
+    @property
+    def contents(self) -> Subspace:
+        """Where it keeps what it holds."""
+        return self._shape.registry.contents(self._shape.definition)
 
     @property
     def options(self) -> Mapping[str, Any]:

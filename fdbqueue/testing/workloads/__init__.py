@@ -42,6 +42,7 @@ _MODULES = (
     "order",
     "pipeline",
     "recipe",
+    "tasks",
     "waits",
 )
 _workloads: dict[str, Workload] = {}
