@@ -96,8 +96,9 @@ def once(client: Client, q: TaskQueue, session: Session) -> None:
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:
     def body(tr: Any) -> None:
-        q.ack(tr, task)
-        tr.add(EFFECTS + task.data.encode(), b"\x01")
+        # A lease that is not the latest must not have ended the task: as wrong as two effects.
+        latest = q.ack(tr, task).attempts == task.attempts
+        tr.add(EFFECTS + task.data.encode(), b"\x01" if latest else b"\x02")
 
     try:
         client.call(NAME, "finish", task.data, lambda: run(client.db, body))
