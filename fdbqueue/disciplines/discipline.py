@@ -1,9 +1,9 @@
 """What the life cycle asks of a discipline.
 
-A discipline keeps the index of ready tasks (`keys.ready`, and `keys.beside` if it needs more) and answers
-which of them is next. It is told of every task that becomes ready or taken, or is so no longer, several at a
-time, so that it can issue its reads together; a keyed discipline moves its pointers then, and counts how many
-of a key are taken. It knows nothing of time, leases, or statistics.
+A discipline keeps the indexes of ready tasks (`keys.ready`, which takers read and whose emptiness means that
+there is nothing to take, and `keys.beside` if it needs more) and answers which of them is next. It is told of
+every change of state, of several tasks at a time, so that it can issue its reads together. It knows nothing
+of time, leases, or statistics.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,20 +14,20 @@ from fdbqueue.tasks.keys import Record
 
 
 class Discipline(Protocol):
+    @property
+    def index(self) -> slice:
+        """Where all ready tasks are to be found, in the order of `filed`, those that cannot be taken too."""
+
+    def filed(self, record: Record) -> bytes:
+        """The key of a ready task in `index`; ends in its id."""
+
     def place(self, record: Record) -> bytes:
-        """Where the task stands among those ready, and among those buried; ends in its id."""
+        """Where the task stands among those buried; ends in its id."""
 
-    def enter(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """They have become ready."""
-
-    def leave(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """They were ready."""
-
-    def hold(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """They have been taken."""
-
-    def free(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """They were taken. Told before those of them that are ready again enter."""
+    def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        """Tasks were `olds` and are `news` now: new ones are only among the latter, those gone among the
+        former.
+        """
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         """Ask, by snapshot, which to take next; iterating waits. All of them may be taken together."""

@@ -56,15 +56,16 @@ class Change:
         for record, payload in zip(records, payloads, strict=True):
             for number, piece in enumerate(pieces_of(payload)):
                 self.tr.set(self.shape.keys.payload(record.id, number), piece)
-        self._arrive(records)
+        self.move((), records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Each of `olds` becomes its one of `news`."""
+        """Each of `olds` becomes its one of `news`, is gone, or was not there before."""
         self._depart(olds)
         self._arrive(news)
+        self.shape.discipline.shift(self.tr, olds, news)
 
     def remove(self, records: Sequence[Record]) -> None:
-        self._depart(records)
+        self.move(records, ())
         keys = self.shape.keys
         for record in records:
             self.tr.clear(keys.task(record.id))
@@ -89,13 +90,7 @@ class Change:
         return task_of(record, self.shape.codec.decode(payload()))
 
     def _depart(self, records: Sequence[Record]) -> None:
-        tr, keys, discipline = self.tr, self.shape.keys, self.shape.discipline
-        ready = [record for record in records if record.state == TaskState.READY]
-        taken = [record for record in records if record.state == TaskState.TAKEN]
-        if ready:
-            discipline.leave(tr, ready)
-        if taken:
-            discipline.free(tr, taken)
+        tr, keys = self.tr, self.shape.keys
         for record in records:
             index = self._index_key(record)
             if index is not None:
@@ -105,7 +100,7 @@ class Change:
             self._live[_LIVE[record.state]] -= 1
 
     def _arrive(self, records: Sequence[Record]) -> None:
-        tr, keys, discipline = self.tr, self.shape.keys, self.shape.discipline
+        tr, keys = self.tr, self.shape.keys
         for record in records:
             tr.set(keys.task(record.id), record_to_bytes(record))
             index = self._index_key(record)
@@ -114,12 +109,6 @@ class Change:
             if record.timer_us != NEVER_US:
                 tr.set(keys.timer(record.timer_us, record.id), b"")
             self._live[_LIVE[record.state]] += 1
-        ready = [record for record in records if record.state == TaskState.READY]
-        taken = [record for record in records if record.state == TaskState.TAKEN]
-        if ready:
-            discipline.enter(tr, ready)
-        if taken:
-            discipline.hold(tr, taken)
 
     def _index_key(self, record: Record) -> bytes | None:
         """The key of its state; that of a ready task is the discipline's."""

@@ -5,12 +5,12 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
 
     S[1] id              task      record                      every verb; put, the last one by snapshot
     S[2] id, number      payload   bytes, a piece of them      take, peek; verbs given an id
-    S[3] place           ready     record                      takers, by snapshot
+    S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key
     S[4] session, id     taken     empty                       end of a session, release_all, drop
     S[5] id              delayed   empty                       tasks()
     S[6] place           buried    empty                       kick
     S[7] time, id        timer     empty                       sweepers and takers: what has come due
-    S[8] ...             beside    what a keyed discipline keeps
+    S[8] ...             beside    see disciplines/keyed.py    keyed disciplines
     S[9]                 live      tasks in each state         statistics; put into a bounded queue
     S[10]                calls     what has been done          statistics; the doorbell that servers watch
     S[11, ...]           line      see line_keys.py

@@ -15,6 +15,7 @@ from fdbqueue import limits
 from fdbqueue.codec import codec_named
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import InvalidArgument, KindExists, UnknownKind, UnsupportedOption
 from fdbqueue.tasks.keys import NEVER_US, TaskKeys
@@ -22,7 +23,8 @@ from fdbqueue.tasks.keys import NEVER_US, TaskKeys
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
 TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
-OPTIONS = TIMED | {"capacity", "key", "key_concurrency", "weights"}
+KEYED = frozenset({"key", "key_concurrency"})
+OPTIONS = TIMED | KEYED | {"capacity", "weights"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def is_kind(name: str) -> bool:
 register_kind("fifo", Fifo, ())
 register_kind("fifottl", Priority, TIMED)
 register_kind("limfifottl", Priority, {*TIMED, "capacity"})
+register_kind("utube", Micro, KEYED)
+register_kind("utubettl", Micro, TIMED | KEYED, ttl_ends_lease=False)
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:
@@ -108,6 +112,7 @@ def settings_for(kind: Kind, given: Settings) -> Settings:
     checked_pri(given.pri)
     if given.capacity is not None:
         checked_whole("capacity", given.capacity, 0, 2**62)
+    checked_whole("key_concurrency", given.key_concurrency, 1, limits.KEY_CONCURRENCY_MAX)
     codec_named(given.codec)
     return given
 
@@ -128,7 +133,7 @@ class Draft:
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
     """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
     for option, value in options.items():
-        if value is not None and value != 0:
+        if value is not None and (option == "key" or value != 0):
             kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")
@@ -187,4 +192,7 @@ def _key_bytes(key: Any) -> bytes:
         packed: bytes = layer.pack((key,))
     except (TypeError, ValueError) as reason:
         raise InvalidArgument(name="key", wanted="a value that the tuple layer can pack", got=key) from reason
+    if len(packed) > limits.TASK_KEY_BYTES_MAX:
+        wanted = f"at most {limits.TASK_KEY_BYTES_MAX} bytes when packed"
+        raise InvalidArgument(name="key", wanted=wanted, got=key)
     return packed

@@ -51,7 +51,7 @@ def busy(change: Change, line: Line) -> str:
 def _ask_index(change: Change, state: TaskState, limit: int) -> Range | None:
     keys = change.shape.keys
     indexes = {
-        TaskState.READY: keys.ready,
+        TaskState.READY: change.shape.discipline.index,
         TaskState.TAKEN: keys.taken,
         TaskState.DELAYED: keys.delayed,
         TaskState.BURIED: keys.buried,
@@ -65,5 +65,7 @@ def _ids(entries: Range | None) -> list[bytes]:
 
 
 def _order(change: Change, record: Record) -> bytes:
-    by_place = record.state in (TaskState.READY, TaskState.BURIED)
-    return change.shape.discipline.place(record) if by_place else record.id
+    discipline = change.shape.discipline
+    if record.state == TaskState.READY:
+        return discipline.filed(record)
+    return discipline.place(record) if record.state == TaskState.BURIED else record.id

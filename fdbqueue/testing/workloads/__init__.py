@@ -38,6 +38,7 @@ _MODULES = (
     "closing",
     "crowd",
     "holding",
+    "keyed",
     "named",
     "order",
     "pipeline",

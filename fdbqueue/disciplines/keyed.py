@@ -1,0 +1,263 @@
+"""Keyed: tasks wait in a line per key, and one pointer per key stands where takers look.
+
+Takers read pointers, in their order, and so see nothing of keys that have nothing to give. Under `beside`,
+`slug` being a key with its length in front:
+
+    1, slug, place   waiting   record                 every ready task, in the order of its key
+    2, slug          state     how the key stands     whoever changes that; a put looks at it by snapshot
+
+The pointer of a key is a key of `ready` that holds the record of the first task waiting. What makes it safe
+that a put only appends when the state it saw gives it nothing else to do:
+
+- Whoever moves the pointer on, or finds nothing to point at, read the line up to where it then points, and
+  says so: a conflict range, to be read and written. So it meets the put that it did not see ...
+- ... and the put, which has a read-conflict key at its own place, meets whoever moved on beyond it.
+
+Two puts only set different keys: they never meet, save where both would write the pointer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from fdbqueue.seam import Range, Transaction, Value
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.keys import Record, TaskKeys, record_of, record_to_bytes
+
+_WAITING, _STATE, _END = b"\x01", b"\x02", b"\x03"
+_SLUG_BYTES = 2
+
+
+class KeyState(msgspec.Struct, frozen=True, array_like=True):
+    """How a key stands. One that nothing is known of has no state stored."""
+
+    pointer: bytes = b""
+    """Where among `ready` its pointer is; it has none if nothing can be taken."""
+    head: bytes = b""
+    """The place of the task it points at."""
+    taken: int = 0
+
+
+IDLE = KeyState()
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_state_of = msgspec.msgpack.Decoder(KeyState).decode
+
+
+@dataclass
+class Shift:
+    """What happens to the tasks of one key in one change."""
+
+    enter: list[Record] = field(default_factory=list)
+    leave: list[Record] = field(default_factory=list)
+    took: list[Record] = field(default_factory=list)
+    freed: int = 0
+
+    @property
+    def only_enters(self) -> bool:
+        return not (self.leave or self.took or self.freed)
+
+
+class Keyed(ABC):
+    counts_taken: ClassVar[bool]
+    """Whether it matters that a task is not taken any more."""
+    one_each = False
+    """Whether a key never has more than one task to take."""
+
+    def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
+        self._keys = keys
+        self._beside = keys.beside
+        self.index = slice(keys.beside + _WAITING, keys.beside + _STATE)
+
+    # What each keyed discipline decides.
+
+    @abstractmethod
+    def place(self, record: Record) -> bytes:
+        """Where the task stands among those of its key."""
+
+    @abstractmethod
+    def open(self, state: KeyState) -> bool:
+        """Whether the first task of the key may be taken."""
+
+    @abstractmethod
+    def point(self, state: KeyState, head: Record) -> bytes:
+        """Where the pointer stands that points at `head`."""
+
+    @abstractmethod
+    def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:
+        """The state when these have been taken, and so many are not taken any more."""
+
+    # What the life cycle asks.
+
+    def filed(self, record: Record) -> bytes:
+        key: bytes = self._line(record.key).start + self.place(record)
+        return key
+
+    def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        shifts = self._by_key(olds, news)
+        snapshot = tr.snapshot
+        asked = {
+            key: snapshot.get(self._state(key)) if shift.only_enters else tr.get(self._state(key))
+            for key, shift in shifts.items()
+        }
+        lines = {
+            key: self._ask_line(tr, key, len(shift.leave) + 1)
+            for key, shift in shifts.items()
+            if not shift.only_enters
+        }
+        for key, shift in shifts.items():
+            state = _read(asked[key])
+            if shift.only_enters:
+                self._append(tr, key, state, shift.enter)
+            else:
+                self._change(tr, key, state, shift, lines[key])
+
+    def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
+        ready = self._keys.ready
+        found = tr.snapshot.get_range(ready.start, ready.stop, limit=limit)
+        if limit == 1 or self.one_each:
+            return (record_of(entry.value) for entry in found)
+        return islice(self._merged(tr, found, limit), limit)
+
+    def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
+        for key in {record.key for record in records}:
+            tr.add_read_conflict_key(self._state(key))
+
+    # How it is done.
+
+    def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
+        shifts: dict[bytes, Shift] = {}
+        was = {record.id: record.state for record in olds}
+        becomes = {record.id: record.state for record in news}
+
+        def of(record: Record) -> Shift:
+            return shifts.setdefault(record.key, Shift())
+
+        for record in olds:
+            if record.state == TaskState.READY:
+                of(record).leave.append(record)
+            elif self.counts_taken and _no_longer(TaskState.TAKEN, record, becomes):
+                of(record).freed += 1
+        for record in news:
+            if record.state == TaskState.READY:
+                of(record).enter.append(record)
+            elif _no_longer(TaskState.TAKEN, record, was):
+                of(record).took.append(record)
+        return shifts
+
+    def _append(self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record]) -> None:
+        """Records become ready, and nothing else happens to their key; `state` was read by snapshot."""
+        for record in records:
+            tr.add_read_conflict_key(self.filed(record))
+        first = min(records, key=self.place)
+        leads = self.open(state) and (not state.head or self.place(first) < state.head)
+        if leads:
+            tr.add_read_conflict_key(self._state(key))
+        self._file(tr, records)
+        if leads:
+            self._point_at(tr, key, state, state, first)
+
+    def _change(self, tr: Transaction, key: bytes, old: KeyState, shift: Shift, line: Range) -> None:
+        gone = {self.place(record) for record in shift.leave}
+        state = self.after(old, shift.took, shift.freed)
+        first = self._first_of(line, gone, shift.enter) if self.open(state) else None
+        if self.open(state) and (not old.head or old.head in gone):
+            self._rely_on(tr, key, first)
+        for record in shift.leave:
+            tr.clear(self.filed(record))
+        self._file(tr, shift.enter)
+        self._point_at(tr, key, old, state, first)
+
+    def _first_of(self, line: Range, gone: set[bytes], enter: Sequence[Record]) -> Record | None:
+        """The first task in the line when some have left it and others have entered."""
+        waiting = (record_of(entry.value) for entry in line)
+        stays = islice((record for record in waiting if self.place(record) not in gone), 1)
+        return min([*stays, *enter], key=self.place, default=None)
+
+    def _rely_on(self, tr: Transaction, key: bytes, first: Record | None) -> None:
+        """Meet whoever appends before the first of the line, whichever commits first."""
+        line = self._line(key)
+        stop = line.stop if first is None else self.filed(first)
+        tr.add_read_conflict_range(line.start, stop)
+        tr.add_write_conflict_range(line.start, stop)
+
+    def _file(self, tr: Transaction, records: Sequence[Record]) -> None:
+        for record in records:
+            tr.set(self.filed(record), record_to_bytes(record))
+
+    def _point_at(
+        self, tr: Transaction, key: bytes, old: KeyState, state: KeyState, head: Record | None
+    ) -> None:
+        """Store `state`, its pointer at `head`, in place of `old`."""
+        pointer = b"" if head is None else self.point(state, head)
+        if old.pointer and old.pointer != pointer:
+            tr.clear(self._keys.ready_at(old.pointer))
+        if head is not None:
+            tr.set(self._keys.ready_at(pointer), record_to_bytes(head))
+        state = replace(state, pointer=pointer, head=b"" if head is None else self.place(head))
+        if self._idle(state):
+            tr.clear(self._state(key))
+        else:
+            tr.set(self._state(key), _to_bytes(state))
+
+    def _idle(self, state: KeyState) -> bool:
+        return not state.pointer and not state.taken
+
+    def _merged(self, tr: Transaction, pointers: Range, limit: int) -> Iterator[Record]:
+        """What takes one after another would give: each moves its key's pointer, and that is where it stands
+        in the order.
+        """
+        records = [record_of(entry.value) for entry in pointers]
+        asked = [tr.snapshot.get(self._state(record.key)) for record in records]
+        states = [_read(state) for state in asked]
+        heap = [
+            (state.pointer, record, state, _lazily(self._ask_rest, tr, record, limit))
+            for record, state in zip(records, states, strict=True)
+        ]
+        heapify(heap)
+        while heap:
+            _, record, state, rest = heappop(heap)
+            yield record
+            state = self.after(state, [record], 0)
+            following = next(rest, None) if self.open(state) else None
+            if following is not None:
+                heappush(heap, (self.point(state, following), following, state, rest))
+
+    def _ask_rest(self, tr: Transaction, record: Record, limit: int) -> Range:
+        line = self._line(record.key)
+        return tr.snapshot.get_range(self.filed(record) + b"\x00", line.stop, limit=limit)
+
+    def _ask_line(self, tr: Transaction, key: bytes, limit: int) -> Range:
+        line = self._line(key)
+        return tr.snapshot.get_range(line.start, line.stop, limit=limit)
+
+    def _line(self, key: bytes) -> slice:
+        prefix = self._beside + _WAITING + _slug(key)
+        return slice(prefix, prefix + b"\xff" * 33)
+
+    def _state(self, key: bytes) -> bytes:
+        return self._beside + _STATE + _slug(key)
+
+
+def _slug(key: bytes) -> bytes:
+    # The length in front: no key's line begins with another's.
+    return len(key).to_bytes(_SLUG_BYTES, "big") + key
+
+
+def _read(value: Value) -> KeyState:
+    return _state_of(value.value) if value.present() else IDLE
+
+
+def _no_longer(state: str, record: Record, other: Mapping[bytes, str]) -> bool:
+    return record.state == state and other.get(record.id) != state
+
+
+def _lazily(ask: Callable[..., Range], *arguments: Any) -> Iterator[Record]:
+    for entry in ask(*arguments):
+        yield record_of(entry.value)

@@ -1,0 +1,32 @@
+"""Micro: tasks of one key in their order, a few at a time; keys side by side, in the order of their heads."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue.disciplines.keyed import Keyed, KeyState
+from fdbqueue.tasks.keys import NUMBER, Record, TaskKeys
+
+
+class Micro(Keyed):
+    """A key with `key_concurrency` tasks taken has no pointer: takers do not see it."""
+
+    counts_taken = True
+
+    def __init__(self, keys: TaskKeys, options: Mapping[str, Any]) -> None:
+        super().__init__(keys, options)
+        self._concurrency: int = options["key_concurrency"]
+        self.one_each = self._concurrency == 1
+
+    def place(self, record: Record) -> bytes:
+        return NUMBER.pack(record.pri) + record.id
+
+    def open(self, state: KeyState) -> bool:
+        return state.taken < self._concurrency
+
+    def point(self, state: KeyState, head: Record) -> bytes:  # noqa: ARG002  # heads alone decide
+        return self.place(head)
+
+    def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:
+        return replace(state, taken=state.taken + len(took) - freed)

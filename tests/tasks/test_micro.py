@@ -1,0 +1,304 @@
+"""Micro-queues: section 5.1 of the reference, who meets whom, and never more of a key than allowed."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue.embedded import FDBError
+from fdbqueue.errors import InvalidArgument, UnsupportedOption
+from tests.queue_support import faulty
+from tests.support import NOT_COMMITTED
+from tests.tasks.support import LONG_S, Bench, StillClock
+
+MakeBench = Callable[..., Bench]
+
+both = pytest.mark.parametrize("kind", ["utube", "utubettl"])
+
+
+def put_all(b: Bench, *words: str) -> dict[str, str]:
+    """Tasks `a1`, `a2`, `b1`: the key is the letter. Their ids."""
+    return {word: b.put(word, key=word[0]) for word in words}
+
+
+def taken(b: Bench) -> Any:
+    task = b.take()
+    return task and task.data
+
+
+@both
+def test_one_of_a_key_at_a_time_keys_side_by_side_in_the_order_of_heads(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2", "b1", "a3", "c1", "b2")
+    assert b.taken_data() == ["a1", "b1", "c1"]
+
+
+@both
+def test_an_ack_or_a_delete_frees_the_next_of_its_key(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    ids = put_all(b, "a1", "a2", "b1", "b2")
+    first = b.take()
+    assert (first.data, taken(b), taken(b)) == ("a1", "b1", None)
+    b.queue.ack(b.db, first)
+    assert (taken(b), taken(b)) == ("a2", None)
+    b.queue.delete(b.db, ids["b1"])
+    assert (taken(b), taken(b)) == ("b2", None)
+
+
+@both
+def test_a_release_makes_the_same_task_the_head_again(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2")
+    b.queue.release(b.db, b.take())
+    assert b.taken_data() == ["a1"]
+
+
+def test_a_delayed_release_frees_the_key_at_once(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("utubettl")
+    put_all(b, "a1", "a2", "a3")
+    b.queue.release(b.db, b.take(), delay=5)
+    second = b.take()
+    clock.advance(6)
+    assert (second.data, taken(b)) == ("a2", None)  # due, and waiting for the one that is taken
+    b.queue.ack(b.db, second)
+    assert taken(b) == "a1"
+
+
+@both
+def test_buried_frees_its_key_and_kicked_waits_in_its_place(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2", "a3")
+    b.queue.bury(b.db, b.take())
+    second = b.take()
+    assert (second.data, b.queue.kick(b.db), taken(b)) == ("a2", 1, None)
+    b.queue.ack(b.db, second)
+    assert taken(b) == "a1"
+
+
+@both
+def test_a_kick_into_a_key_with_nothing_else_can_be_taken(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    b.queue.bury(b.db, put_all(b, "a1")["a1"])
+    assert (taken(b), b.queue.kick(b.db), taken(b)) == (None, 1, "a1")
+
+
+def test_a_lease_that_is_over_gives_the_same_task_next(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("utubettl", ttr=5)
+    put_all(b, "a1", "a2")
+    assert (taken(b), taken(b)) == ("a1", None)
+    clock.advance(6)
+    assert (taken(b), taken(b)) == ("a1", None)
+
+
+def test_ttl_does_not_end_a_lease(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("utubettl", ttr=100)
+    b.put("a1", key="a", ttl=5)
+    task = b.take()
+    clock.advance(50)
+    assert b.queue.ack(b.db, task).data == "a1"
+
+
+def test_ttl_over_while_waiting_leaves_the_place_to_the_next(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("utubettl")
+    b.put("a1", key="a", ttl=5)
+    b.put("a2", key="a")
+    clock.advance(6)
+    assert (taken(b), b.counts("ttl")) == ("a2", (1,))
+
+
+def test_priority_is_global_and_inside_a_key_and_a_busy_key_is_skipped(bench: MakeBench) -> None:
+    b = bench("utubettl")
+    b.put("a9", key="a", pri=9)
+    b.put("b5", key="b", pri=5)
+    b.put("a1", key="a", pri=1)
+    b.put("b7", key="b", pri=7)
+    head = b.take()
+    b.put("a0", key="a", pri=0)
+    assert (head.data, taken(b), taken(b)) == ("a1", "b5", None)
+    b.queue.ack(b.db, head)
+    assert taken(b) == "a0"
+
+
+@both
+def test_the_end_of_a_session_frees_its_keys(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2", "b1")
+    other = Session(b.db, ttr=LONG_S)
+    assert [task.data for task in b.queue.take_many(b.db, 5, session=other)] == ["a1", "b1"]
+    other.end()
+    assert b.taken_data() == ["a1", "b1"]
+
+
+@both
+def test_some_of_a_key_at_a_time(bench: MakeBench, kind: str) -> None:
+    b = bench(kind, key_concurrency=2)
+    put_all(b, "a1", "a2", "a3", "b1")
+    found = b.queue.take_many(b.db, 9, session=b.session)
+    assert [task.data for task in found] == ["a1", "a2", "b1"]
+    b.queue.ack(b.db, found[1])
+    assert b.taken_data() == ["a3"]
+
+
+@both
+def test_keys_are_compared_by_value_and_type(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    keys = [1, "1", None, True, 1.0]
+    tasks = b.queue.put_many(b.db, range(2)) + [b.queue.put(b.db, 9, key=key) for key in keys]
+    assert [task.key for task in tasks] == [None, None, *keys]
+    assert b.taken_data() == [0, 9, 9, 9, 9]  # those without a key share the one of None
+
+
+@both
+def test_nothing_is_kept_of_keys_that_have_no_tasks(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2", "b1")
+    while (task := b.take()) is not None:
+        b.queue.ack(b.db, task)
+    assert b.contents() == []
+
+
+@pytest.mark.parametrize("key", [{"a": 1}, object(), "x" * limits.TASK_KEY_BYTES_MAX])
+def test_a_key_that_cannot_be_one_is_refused_and_nothing_written(bench: MakeBench, key: Any) -> None:
+    b = bench("utube")
+    with pytest.raises(InvalidArgument):
+        b.put("a1", key=key)
+    assert b.contents() == []
+
+
+def test_options_that_are_not_for_the_kind_are_refused(bench: MakeBench) -> None:
+    b = bench("utube")
+    for options in ({"delay": 1}, {"ttl": 1}, {"pri": 1}):
+        with pytest.raises(UnsupportedOption):
+            b.put("a1", key="a", **options)
+    with pytest.raises(UnsupportedOption):
+        TaskQueue.create(b.db, "plain", "fifo").put(b.db, 1, key=0)
+    for number in (0, -1, 1.5, True):
+        with pytest.raises(InvalidArgument):
+            TaskQueue.create(b.db, "never", "utube", key_concurrency=number)
+
+
+# Who meets whom.
+
+
+def meets(b: Bench, mine: Callable[[Any], Any], theirs: Callable[[Any], Any]) -> bool:
+    """Whether a transaction that did `mine` fails because `theirs` has been committed meanwhile."""
+    tr = b.db.create_transaction()
+    mine(tr)
+    fdbqueue.transactional(theirs, parameter="tr")(b.db)
+    try:
+        tr.commit().wait()
+    except FDBError as error:
+        return error.code == NOT_COMMITTED
+    return False
+
+
+def putting(b: Bench, key: str, **options: Any) -> Callable[[Any], Any]:
+    return lambda tr: b.queue.put(tr, key, key=key, **options)
+
+
+@both
+def test_puts_meet_only_on_the_first_of_a_key(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    assert meets(b, putting(b, "a"), putting(b, "a"))
+    assert not meets(b, putting(b, "a"), putting(b, "a"))
+    assert not meets(b, putting(b, "b"), putting(b, "c"))
+    b.take()
+    assert not meets(b, putting(b, "a"), putting(b, "a"))  # nor in a busy key
+
+
+@both
+def test_a_put_does_not_meet_takes_and_acks_that_leave_the_key_something(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "a2", "a3", "b1")
+    take: Callable[[Any], Any] = lambda tr: b.queue.take(tr, session=b.session)  # noqa: E731
+    assert not meets(b, putting(b, "a"), take)
+    assert not meets(b, take, putting(b, "a"))  # of b
+    held = b.queue.tasks(b.db, "t", 1)[0]
+    assert not meets(b, putting(b, "a"), lambda tr: b.queue.ack(tr, held.id, session=b.session))
+
+
+@both
+def test_a_put_and_the_ack_that_empties_its_key_meet_and_nothing_is_stuck(
+    bench: MakeBench, kind: str
+) -> None:
+    b = bench(kind)
+    put_all(b, "a1", "b1")
+    first, second = b.take(), b.take()
+    assert meets(b, putting(b, "a"), lambda tr: b.queue.ack(tr, first))
+    b.queue.put(b.db, "a2", key="a")
+    assert meets(b, lambda tr: b.queue.ack(tr, second), putting(b, "b"))
+    b.queue.ack(b.db, second)
+    assert b.taken_data() == ["a2", "b"]
+
+
+def test_a_put_before_the_next_head_meets_the_take_that_moves_the_pointer_on(bench: MakeBench) -> None:
+    b = bench("utubettl", key_concurrency=3)
+    for pri in (1, 9):
+        b.put(pri, key="a", pri=pri)
+    take: Callable[[Any], Any] = lambda tr: b.queue.take(tr, session=b.session)  # noqa: E731
+    assert meets(b, putting(b, "a", pri=5), take)
+    b.queue.put(b.db, 5, key="a", pri=5)
+    assert b.taken_data() == [5, 9]
+
+
+# Never more than allowed.
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_threads_never_hold_more_of_a_key_than_allowed(db: Database, concurrency: int) -> None:
+    queue = TaskQueue.create(db, "threads", "utube", key_concurrency=concurrency)
+    queue.put(db, None, key="warm")
+    for number in range(30):
+        for key in "abc":
+            queue.put(db, number, key=key)
+    held: Counter[str] = Counter()
+    order: dict[str, list[int]] = {key: [] for key in "abc"}
+    too_many: list[str] = []
+    lock = threading.Lock()
+
+    def work() -> None:
+        while (task := queue.take(db, 0)) is not None or queue.statistics(db)["tasks"]["total"]:
+            if task is None:
+                continue
+            with lock:
+                held[task.key] += 1
+                order.setdefault(task.key, []).append(task.data)
+                if held[task.key] > concurrency:
+                    too_many.append(task.key)
+            with lock:
+                held[task.key] -= 1
+            queue.ack(db, task)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert too_many == []
+    for key in "abc":
+        assert order[key] == list(range(30)) if concurrency == 1 else sorted(order[key]) == list(range(30))
+
+
+def test_a_take_reads_nothing_of_keys_that_are_busy(clock: StillClock) -> None:
+    def read(busy: int) -> int:
+        with fdbqueue.open("memory:", runtime=clock) as db:
+            counted, engine = faulty(db, FDBError, clock)
+            queue, session = TaskQueue.create(counted, "busy", "utube"), Session(counted, ttr=LONG_S)
+            for key in range(busy):
+                queue.put(counted, None, key=key)
+                queue.put(counted, None, key=key)
+                queue.take(counted, 0, session=session)
+            queue.put(counted, "free", key="free")
+            engine.read_most = 0
+            task = queue.take(counted, 0, session=session)
+            assert task is not None
+            assert task.data == "free"
+            found = engine.read_most
+            counted.close()
+            return found
+
+    assert read(60) == read(3)
