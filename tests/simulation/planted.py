@@ -110,6 +110,14 @@ PLANTS = (
         50,
     ),
     Plant(
+        "closing clears the receipts of calls in flight",
+        receipts.Receipts._clear,
+        "for slot in free[: limits.BATCH_ITEMS_MAX]:\n        tr.clear(slot)",
+        "tr.clear_range(self._keys.receipt(self._process, 0), self._keys.receipt(self._process, 10**6))",
+        "closing",
+        400,
+    ),
+    Plant(
         "a counter changed outside the transaction",
         recipe.Recipe._add_size,
         "tr.add(",

@@ -36,6 +36,7 @@ _MODULES = (
     "batches",
     "clearing",
     "closing",
+    "combined",
     "crowd",
     "holding",
     "named",
