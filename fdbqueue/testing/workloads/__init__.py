@@ -34,6 +34,7 @@ class Workload:
 _MODULES = (
     "bank",
     "batches",
+    "bounded",
     "clearing",
     "closing",
     "combined",
