@@ -8,7 +8,7 @@ consumer may have removed it in between.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
@@ -58,14 +58,19 @@ class Receipts:
         return ATTEMPT.pack(_now_us(self._database.runtime), next(self._attempts))
 
     def close(self) -> None:
-        """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone."""
+        """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone.
+
+        Not the slot of a call that is still in flight: its retry after an unknown result would find nothing
+        there, and take what it has done for undone. It is swept some day.
+        """
+        free, self._free = self._free, []
         if next(self._attempts) > 1:
             with suppress(*engine_errors()):
-                run(self._database, self._clear, timeout_s=limits.CLOSE_TIMEOUT_S)
+                run(self._database, lambda tr: self._clear(tr, free), timeout_s=limits.CLOSE_TIMEOUT_S)
 
-    def _clear(self, tr: Transaction) -> None:
-        mine = self._keys.receipts_of(self._process)
-        tr.clear_range(mine.start, mine.stop)
+    def _clear(self, tr: Transaction, free: Sequence[bytes]) -> None:
+        for slot in free[: limits.BATCH_ITEMS_MAX]:
+            tr.clear(slot)
         sweep(tr, self._keys, _now_us(self._database.runtime))
 
 

@@ -53,9 +53,6 @@ class RootKeys:
     def receipt(self, process: bytes, slot: int) -> bytes:
         return self._pack(RECEIPT, process, slot)
 
-    def receipts_of(self, process: bytes) -> slice:
-        return self._range(RECEIPT, process)
-
     def session(self, session: bytes) -> bytes:
         return self._pack(SESSION, session)
 

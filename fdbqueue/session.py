@@ -318,13 +318,17 @@ class Keeper:
                     return
 
     def _run(self) -> None:
+        failing = False
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
             try:
                 self.tick()
+                failing = False
             except _failures() as error:
                 if self._database.closed:
                     return
-                _log.warning("sweeping failed, and will be tried again: %s", error)
+                if not failing:  # a cluster that is away for an hour is told of once
+                    _log.warning("sweeping fails, and will go on trying: %s", error)
+                failing = True
 
 
 def keeper_of(database: Database, keys: RootKeys) -> Keeper:

@@ -21,6 +21,9 @@ from fdbqueue.embedded.writes import MISSING, Pending
 from fdbqueue.limits import KEY_BYTES_MAX
 
 
+_BROKEN_PROMISE = 1100  # FoundationDB's client tells it as a cancelled transaction
+
+
 class Transaction(Attempt):
     """See the binding's Transaction: the same methods, arguments and errors."""
 
@@ -87,11 +90,12 @@ class Transaction(Attempt):
         return Future()
 
     def _commit(self) -> None:
-        reads_version = self._snapshot.version if self._snapshot is not None else None
+        # A version that was set counts even if nothing was read at it: conflict ranges are of that version.
+        reads_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
         if self._buffer.writes_anything():
             if self._size_bytes > self._settings.size_limit_bytes:
                 raise FDBError(2101)
-            if reads_version is not None and self._reads:
+            if self._snapshot is not None and self._reads:
                 self._open_snapshot()  # 1007 when it has become too old to be checked
             request = CommitRequest(self._buffer, self._reads, reads_version, self._size_bytes)
             self._store.committer.commit(request)
@@ -152,7 +156,7 @@ class Transaction(Attempt):
             error = error.code
         if not isinstance(error, int):
             raise error
-        failure = FDBError(error)
+        failure = FDBError(1025 if error == _BROKEN_PROMISE else error)
         if self._ended is None and self._timed_out():
             self._end(FDBError(1031))
         if self._ended is not None:

@@ -1,7 +1,7 @@
 """Faults: what may go wrong, how often, and the dice that decide it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from fdbqueue.limits import CLOCK_SKEW_S
@@ -111,10 +111,6 @@ class Dice:
             if rest < 0:
                 return name
         return None
-
-
-def all_names() -> tuple[str, ...]:
-    return tuple(field.name for field in fields(Faults))
 
 
 def scattered(random: Random, low: float, high: float) -> float:

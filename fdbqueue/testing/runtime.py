@@ -51,9 +51,6 @@ class SimulatedLock:
         if self._waiting:
             self._scheduler.wake(self._waiting.pop(0))
 
-    def locked(self) -> bool:
-        return self._locked
-
     def __enter__(self) -> bool:
         return self.acquire()
 

@@ -1,6 +1,6 @@
 """`python -m fdbqueue.testing.simulate`: run seeds until the time is over, or one fails.
 
-Exit status 0 if all is well, 1 if a seed failed, 2 for wrong arguments.
+Exit status 0 if all is well, 1 if a seed failed, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 import argparse
@@ -126,6 +126,14 @@ def _seeds(options: argparse.Namespace) -> Iterator[int]:
 
 def _run(cases: Iterator[Case], seconds: float | None) -> int:
     tally = Tally()
+    try:
+        return _run_into(tally, cases, seconds)
+    except KeyboardInterrupt:
+        tally.show(sys.stdout, last=True)
+        return 130
+
+
+def _run_into(tally: Tally, cases: Iterator[Case], seconds: float | None) -> int:
     gc.freeze()  # what is there stays: collections need not look at it between the runs
     for number, case in enumerate(cases):
         if seconds is not None and tally.elapsed_s > seconds:

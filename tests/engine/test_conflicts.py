@@ -513,3 +513,14 @@ def test_a_reverse_read_conflicts_for_what_its_end_selector_passed(db, stored, f
     assert k.names(tr.get_range(k("a"), end, limit=1, reverse=True)) == "d"
     db[k("c") + b"new"] = b"other"
     assert conflicts(tr, k)
+
+
+def test_a_version_that_was_set_is_the_one_that_conflict_ranges_are_of(db, stored):
+    """An explicit read conflict at an earlier version meets what was written since, without any read."""
+    k = stored
+    version = begin(db).get_read_version().wait()
+    db[k("a")] = b"other"
+    tr = db.create_transaction()
+    tr.set_read_version(version)
+    tr.add_read_conflict_key(k("a"))
+    assert conflicts(tr, k)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import combine, holding, receipts, recipe, registry, staging, taking, waiting
 from fdbqueue.embedded import watches
-from fdbqueue.tasks import change, source, verbs
+from fdbqueue.tasks import capacity, change, source, verbs
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,14 @@ PLANTS = (
         "self._tr.set(self._receipts.take_slot(), attempt)",
         "recipe",
         50,
+    ),
+    Plant(
+        "closing clears the receipts of calls in flight",
+        receipts.Receipts._clear,
+        "for slot in free[: limits.BATCH_ITEMS_MAX]:\n        tr.clear(slot)",
+        "tr.clear_range(self._keys.receipt(self._process, 0), self._keys.receipt(self._process, 10**6))",
+        "closing",
+        400,
     ),
     Plant(
         "a counter changed outside the transaction",
@@ -340,5 +348,29 @@ PLANTS = (
         "",
         "tasks",
         600,
+    ),
+    Plant(
+        "two puts in one seat",
+        capacity._sit,
+        "tr.add_read_conflict_key(seat)",
+        "pass",
+        "bounded",
+        900,
+    ),
+    Plant(
+        "a put that does not look at the gate",
+        capacity._sit,
+        "tr.add_read_conflict_key(keys.gate)",
+        "pass",
+        "bounded",
+        900,
+    ),
+    Plant(
+        "a put at the edge that does not look at the seats",
+        capacity._pass_the_gate,
+        "tr.add_read_conflict_range(keys.seats.start, keys.seats.stop)",
+        "pass",
+        "bounded",
+        900,
     ),
 )

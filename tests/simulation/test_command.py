@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fdbqueue.testing import Case, all_workloads, check
+from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.simulate import main
 from tests.simulation.planted import PLANTS, planted
@@ -24,6 +24,23 @@ def test_a_range_of_seeds_of_one_workload(capsys: pytest.CaptureFixture[str]) ->
 def test_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--minutes", "0.005", "--workload", "bank", "--from", "5"]) == 0
     assert " virtual hours" in capsys.readouterr().out
+
+
+def test_ctrl_c_tells_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Case] = []
+    run = Case.run
+
+    def interrupted(case: Case) -> Result:
+        runs.append(case)
+        if len(runs) > 3:
+            raise KeyboardInterrupt
+        return run(case)
+
+    monkeypatch.setattr(Case, "run", interrupted)
+    assert main(["--seeds", "0:10", "--workload", "bank"]) == 130
+    assert capsys.readouterr().out.startswith("3 seeds, ")
 
 
 def test_a_trace_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

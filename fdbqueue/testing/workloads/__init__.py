@@ -34,8 +34,10 @@ class Workload:
 _MODULES = (
     "bank",
     "batches",
+    "bounded",
     "clearing",
     "closing",
+    "combined",
     "crowd",
     "holding",
     "keyed",

@@ -1,8 +1,10 @@
 """Machines that close their database while some of their threads wait in the line."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fdbqueue.errors import DatabaseClosed
+from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
@@ -16,20 +18,19 @@ def closing(simulation: Simulation, size: Size) -> Sequence[Checker]:
     q = queue(NAME)
 
     def produce(client: Client) -> None:
-        for value in values_of(client, size.steps):
-            enqueue(client, q, NAME, [value])
-            client.pause(0.5)
+        with suppress(DatabaseClosed):
+            for value in values_of(client, size.steps):
+                enqueue(client, q, NAME, [value])
+                client.pause(0.5)
 
     def wait(client: Client) -> None:
-        try:
+        with suppress(DatabaseClosed):
             for _ in range(size.steps):
                 dequeue(client, q, NAME, client.random.choice((0, 1, float("inf"))))
-        except DatabaseClosed:
-            return
 
     def close_on_them(client: Client) -> None:
-        threads = [client.thread(wait, name) for name in ("a", "b")]
-        client.runtime.sleep(client.random.expovariate(0.5))
+        threads = [client.thread(use, name) for name, use in (("a", wait), ("b", wait), ("c", produce))]
+        client.runtime.sleep(scattered(client.random, 0.001, 4))
         client.db.close()
         for thread in threads:
             thread.join()
