@@ -62,6 +62,8 @@ PRIORITY_MAX = 2**32 - 1
 # The key of a task is part of three of its database keys.
 TASK_KEY_BYTES_MAX = 1_000
 KEY_CONCURRENCY_MAX = 1_000_000
+SHARES_MAX = 1_000_000_000
+WEIGHTS_MAX = 1_000
 # How many due, expired or dead ones a call puts in order on its way, and a verb over many in one transaction.
 DUE_BATCH = 50
 VERB_BATCH = 200

@@ -42,9 +42,14 @@ class KeyState(msgspec.Struct, frozen=True, array_like=True):
     head: bytes = b""
     """The place of the task it points at."""
     taken: int = 0
+    round: int = 0
+    """The round in which it has last used shares,"""
+    used: int = 0
+    """and how many of them."""
 
 
 IDLE = KeyState()
+Now = Callable[[], int]
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _state_of = msgspec.msgpack.Decoder(KeyState).decode
@@ -93,6 +98,19 @@ class Keyed(ABC):
     def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:
         """The state when these have been taken, and so many are not taken any more."""
 
+    # What those need that know time by the tasks taken.
+
+    def ask_now(self, tr: Transaction) -> Now:  # noqa: ARG002
+        return _always_now
+
+    def begin(self, state: KeyState, now: int) -> KeyState:  # noqa: ARG002
+        """The state of a key that had nothing to give, when it has."""
+        return state
+
+    def go_on(self, tr: Transaction, state: KeyState, now: int) -> KeyState:  # noqa: ARG002
+        """The state, `after` a take, that the key goes on with."""
+        return state
+
     # What the life cycle asks.
 
     def filed(self, record: Record) -> bytes:
@@ -101,7 +119,7 @@ class Keyed(ABC):
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         shifts = self._by_key(olds, news)
-        snapshot = tr.snapshot
+        snapshot, now = tr.snapshot, self.ask_now(tr)
         asked = {
             key: snapshot.get(self._state(key)) if shift.only_enters else tr.get(self._state(key))
             for key, shift in shifts.items()
@@ -114,9 +132,9 @@ class Keyed(ABC):
         for key, shift in shifts.items():
             state = _read(asked[key])
             if shift.only_enters:
-                self._append(tr, key, state, shift.enter)
+                self._append(tr, key, state, shift.enter, now)
             else:
-                self._change(tr, key, state, shift, lines[key])
+                self._change(tr, key, state, shift, lines[key], now)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         ready = self._keys.ready
@@ -151,7 +169,9 @@ class Keyed(ABC):
                 of(record).took.append(record)
         return shifts
 
-    def _append(self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record]) -> None:
+    def _append(
+        self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record], now: Now
+    ) -> None:
         """Records become ready, and nothing else happens to their key; `state` was read by snapshot."""
         for record in records:
             tr.add_read_conflict_key(self.filed(record))
@@ -161,11 +181,16 @@ class Keyed(ABC):
             tr.add_read_conflict_key(self._state(key))
         self._file(tr, records)
         if leads:
-            self._point_at(tr, key, state, state, first)
+            begun = state if state.head else self.begin(state, now())
+            self._point_at(tr, key, state, begun, first)
 
-    def _change(self, tr: Transaction, key: bytes, old: KeyState, shift: Shift, line: Range) -> None:
+    def _change(
+        self, tr: Transaction, key: bytes, old: KeyState, shift: Shift, line: Range, now: Now
+    ) -> None:
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed)
+        if shift.took:
+            state = self.go_on(tr, state, now())
         first = self._first_of(line, gone, shift.enter) if self.open(state) else None
         if self.open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
@@ -243,6 +268,10 @@ class Keyed(ABC):
 
     def _state(self, key: bytes) -> bytes:
         return self._beside + _STATE + _slug(key)
+
+
+def _always_now() -> int:
+    return 0
 
 
 def _slug(key: bytes) -> bytes:

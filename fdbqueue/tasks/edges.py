@@ -127,6 +127,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         ttr_us=draft.ttr_us,
         size_bytes=len(draft.payload),
         key=draft.key,
+        cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,
     )
 

@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """The end of the delay or of the lease; NEVER_US in other states."""
     session: bytes = b""
     token: bytes = b""
+    cost: int = 1
 
     @property
     def timer_us(self) -> int:

@@ -14,6 +14,7 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.codec import codec_named
 from fdbqueue.disciplines.discipline import Discipline
+from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
@@ -24,7 +25,8 @@ MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
 TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
-OPTIONS = TIMED | KEYED | {"capacity", "weights"}
+FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
+OPTIONS = TIMED | KEYED | FAIR
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Settings:
     capacity: int | None = None
     key_concurrency: int = 1
     weights: Mapping[str, int] | None = None
+    """By key, packed and in hexadecimal."""
     codec: str = "json"
     temporary: str | None = None
     """The session that the contents belong to, in hexadecimal."""
@@ -71,7 +74,7 @@ def register_kind(
 
     `discipline(keys, options)` answers which task is next (fdbqueue/disciplines/discipline.py); `options`
     names those that its queues and their tasks may have: "ttl", "ttr", "pri", "delay", "capacity", "key",
-    "key_concurrency", "weights". `ttl_ends_lease`: a lease ends with its task's ttl at the latest.
+    "key_concurrency", "weights", "cost". `ttl_ends_lease`: a lease ends with its task's ttl at the latest.
     Raises KindExists, InvalidArgument for an option that there is not.
     """
     if name in _kinds:
@@ -99,6 +102,7 @@ register_kind("fifottl", Priority, TIMED)
 register_kind("limfifottl", Priority, {*TIMED, "capacity"})
 register_kind("utube", Micro, KEYED)
 register_kind("utubettl", Micro, TIMED | KEYED, ttl_ends_lease=False)
+register_kind("fair", Fair, FAIR)
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:
@@ -125,6 +129,7 @@ class Draft:
     payload: bytes
     pri: int
     key: bytes
+    cost: int
     ttl_us: int
     ttr_us: int
     delay_us: int
@@ -133,7 +138,7 @@ class Draft:
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
     """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
     for option, value in options.items():
-        if value is not None and (option == "key" or value != 0):
+        if value is not None and (option in ("key", "cost") or value != 0):
             kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")
@@ -143,7 +148,8 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         data=data,
         payload=payload,
         pri=settings.pri if pri is None else checked_pri(pri),
-        key=_key_bytes(options.get("key")) if kind.supports("key") else b"",
+        cost=1 if options.get("cost") is None else checked_shares("cost", options["cost"]),
+        key=key_bytes(options.get("key")) if kind.supports("key") else b"",
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=delay_us(options.get("delay", 0)),
@@ -175,6 +181,20 @@ def checked_pri(pri: Any) -> int:
     return checked_whole("pri", pri, 0, limits.PRIORITY_MAX)
 
 
+def checked_shares(name: str, number: Any) -> int:
+    return checked_whole(name, number, 1, limits.SHARES_MAX)
+
+
+def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
+    """As they are stored, checked. Raises InvalidArgument."""
+    if weights is None:
+        return None
+    if not isinstance(weights, Mapping) or len(weights) > limits.WEIGHTS_MAX:
+        wanted = f"at most {limits.WEIGHTS_MAX} keys with their weights"
+        raise InvalidArgument(name="weights", wanted=wanted, got=weights)
+    return {key_bytes(key).hex(): checked_shares("weights", weight) for key, weight in weights.items()}
+
+
 def checked_whole(name: str, number: Any, low: int, high: int) -> int:
     """Raises InvalidArgument."""
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
@@ -186,7 +206,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _key_bytes(key: Any) -> bytes:
+def key_bytes(key: Any) -> bytes:
     # The tuple layer keeps values of different types apart: 1, "1", True and None are four keys.
     try:
         packed: bytes = layer.pack((key,))

@@ -41,6 +41,7 @@ from fdbqueue.tasks.kinds import (
     is_kind,
     is_number,
     kind_named,
+    packed_weights,
     settings_for,
     span_us,
 )
@@ -78,14 +79,15 @@ class TaskQueue:
         pri: int = 0,
         capacity: int | None = None,
         key_concurrency: int = 1,
-        weights: Mapping[str, int] | None = None,
+        weights: Mapping[Any, int] | None = None,
         codec: str = "json",
         if_not_exists: bool = False,
         temporary: bool = False,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue. `ttl`, `ttr` (seconds, None for ever) and `pri` are what its tasks have by
-        default.
+        default. `key_concurrency`: so many tasks of a key are taken at a time. `weights`: the share of each
+        round of some keys, 1 for all others.
 
         `temporary`: what is in it belongs to this process's session and goes with it. `if_not_exists`: a
         queue of this name, whatever its kind and options, is opened. Raises QueueExists, UnknownKind,
@@ -95,7 +97,8 @@ class TaskQueue:
         if if_not_exists:
             with suppress(QueueNotFound):
                 return cls.open(db, name, root=root)
-        given = Settings(ttl, ttr, pri, capacity or None, key_concurrency, weights, codec)
+        packed = packed_weights(weights)
+        given = Settings(ttl, ttr, pri, capacity or None, key_concurrency, packed, codec)
         settings = settings_for(kind_named(kind), given)
         if temporary:
             database = as_database(db.db if is_transaction(db) else db)
@@ -143,16 +146,19 @@ class TaskQueue:
         pri: int | None = None,
         delay: float = 0,
         key: Any = None,
+        cost: int | None = None,
         timeout: float = 0,
     ) -> Task:
-        """Add a task; it lives `ttl` seconds beyond its `delay`, each lease of it lasts `ttr`.
+        """Add a task; it lives `ttl` seconds beyond its `delay`, each lease of it lasts `ttr`. In a fair
+        queue it counts as `cost` tasks of its key.
 
         Reads the last task by snapshot; writes the task, its payload, index and timer keys and the counters;
-        conflicts with nothing, save in a queue with a capacity with other puts. Given a database, waits up to
+        conflicts with nothing, save in a queue with a capacity with other puts, in a queue with keys with
+        what empties or fills that key. Given a database, waits up to
         `timeout` seconds for room. Raises QueueFull, UnsupportedOption, InvalidArgument, PayloadTooLarge,
         TypeError for what the codec cannot carry; UnknownSession in a temporary queue whose session is over.
         """
-        options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key}
+        options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
         return self._put(tr, [self._draft(data, options)], timeout)[0]
 
     def put_many(self, tr: Any, data: Iterable[Any], *, timeout: float = 0, **options: Any) -> list[Task]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import combine, holding, receipts, recipe, registry, staging, taking, waiting
+from fdbqueue.disciplines import fair, keyed
 from fdbqueue.embedded import watches
 from fdbqueue.tasks import capacity, change, source, verbs
 
@@ -372,5 +373,21 @@ PLANTS = (
         "pass",
         "bounded",
         900,
+    ),
+    Plant(
+        "a put that does not meet who moves its key's pointer on",
+        keyed.Keyed._append,
+        "tr.add_read_conflict_key(self.filed(record))",
+        "pass",
+        "keyed",
+        200,
+    ),
+    Plant(
+        "a key that begins in a round far from now",
+        fair.Fair.begin,
+        "now + 1",
+        "now + 9",
+        "fairness",
+        50,
     ),
 )

@@ -35,10 +35,10 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def produce(client: Client) -> None:
         q = opened(client)
         for value in values_of(client, size.steps):
-            key, pri = client.random.choice("ab"), client.random.choice((0, 0, 1))
+            key, pri = client.random.choice("abcdef"), client.random.choice((0, 0, 1))
             put = partial(q.put, client.db, value, key=key, pri=pri)
             client.call(NAME, "put", value, put)
-            client.pause(0.2)
+            client.pause(client.random.choice((0.01, 0.5)))  # into a full line, or as its last is acked
 
     def work(client: Client) -> None:
         q = opened(client)
@@ -72,11 +72,11 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
-    task = q.take(client.db, client.random.choice((0, 1)), session=session)
+    task = q.take(client.db, client.random.choice((0, 1, 1)), session=session)
     if task is None:
         return
-    client.pause(0.3)
-    does = client.random.choice((finish, finish, put_aside, put_off, give_back))
+    client.pause(client.random.choice((0.01, 0.3)))
+    does = client.random.choice((finish, finish, finish, put_aside, put_off, give_back))
     does(client, q, task)
 
 

@@ -1,0 +1,175 @@
+"""Fair task queues: the worked examples, rounds against the plain model, shares, and who meets whom."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import Session, TaskQueue
+from fdbqueue.errors import InvalidArgument, QueueFull, UnsupportedOption
+from tests.tasks.fair_model import Rounds, by_shares
+from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.test_micro import meets, putting
+
+MakeBench = Callable[..., Bench]
+
+# `+a1` puts a task of key a, `a1` takes it, `-` finds nothing.
+EXAMPLES = {
+    "1: one key and another": "+a1 +a2 +a3 +bx a1 bx a2 a3 -",
+    "2: put during a round": "+a1 +bx a1 +a2 +a3 bx a2 a3",
+    "3: put between two rounds": "+a1 +bx +a2 a1 +a3 +a4 bx +by a2 by a3 a4 -",
+    "4: a new key waits for the next round": "+a1 +a2 +b1 a1 +c1 b1 a2 c1 -",
+    "5: arrival, not key, order": "+b1 +a1 +b2 +b3 +a2 b1 a1 b2 a2 b3",
+    "6: keys swap places": "+a1 +b1 +b2 +a2 a1 b1 b2 a2",
+    "9: many keys": "+a1 +b1 +a2 +a3 +b2 +c1 +c2 +c3 +c4 a1 b1 c1 a2 b2 c2 a3 c3 c4 -",
+}
+
+
+def finished(b: Bench) -> Any:
+    """Take a task and ack it."""
+    task = b.take()
+    if task is not None:
+        b.queue.ack(b.db, task)
+    return task and task.data
+
+
+@pytest.mark.parametrize("trace", EXAMPLES.values(), ids=EXAMPLES)
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "runs of takes at once"])
+def test_the_worked_examples(bench: MakeBench, trace: str, together: bool) -> None:
+    b, wanted = bench("fair"), list[str]()
+    for step in [*trace.split(), "+z"]:
+        if not step.startswith("+"):
+            wanted.append(step)
+            continue
+        if together:
+            found = [task.data for task in b.queue.take_many(b.db, len(wanted), session=b.session)]
+        else:
+            found = [data for data in (finished(b) for _ in wanted) if data is not None]
+        assert found == [word for word in wanted if word != "-"]
+        wanted = []
+        b.put(step[1:], key=step[1])
+
+
+def test_example_7_keys_and_tasks_may_be_none(bench: MakeBench) -> None:
+    b = bench("fair")
+    for data, key in ((1, None), (2, 1), (None, None), (3, None)):
+        b.queue.put(b.db, data, key=key)
+    assert [task.data for task in b.queue.take_many(b.db, 9, session=b.session)] == [1, 2, None, 3]
+
+
+def test_example_8_a_bound(bench: MakeBench) -> None:
+    b = bench("fair", capacity=2)
+    b.put("a", key="a")
+    b.put("b", key="b")
+    with pytest.raises(QueueFull):
+        b.put("c", key="c")
+    assert finished(b) == "a"
+    b.put("c", key="c")
+    with pytest.raises(QueueFull):
+        b.put("d", key="d")
+    assert [finished(b) for _ in range(3)] == ["b", "c", None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([1, "1", None, True, 1.0]), st.integers(-3, -1)), min_size=5, max_size=60
+    )
+)
+def test_any_puts_and_takes_go_as_in_the_reference(steps: list[Any]) -> None:
+    with fdbqueue.open("memory:", runtime=StillClock()) as db:
+        queue, session = TaskQueue.create(db, "fair", "fair"), Session(db, ttr=LONG_S)
+        model = Rounds(lambda item: item[1])
+        for number, step in enumerate([*steps, -99]):
+            if type(step) is int and step < 0:
+                found = [task.data for task in queue.take_many(db, -step, session=session)]
+                expected = [item and item[0] for item in (model.pull() for _ in range(-step))]
+                assert found == [item for item in expected if item is not None]
+            else:
+                queue.put(db, number, key=step)
+                model.push((number, step))
+
+
+costs = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), min_size=1, max_size=25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(costs, st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), st.integers(1, 9))
+def test_shares_by_weight_and_cost(items: list[tuple[str, int]], weights: dict[str, int], n: int) -> None:
+    with fdbqueue.open("memory:", runtime=StillClock()) as db:
+        queue = TaskQueue.create(db, "fair", "fair", weights=weights)
+        session = Session(db, ttr=LONG_S)
+        for number, (key, cost) in enumerate(items):
+            queue.put(db, number, key=key, cost=cost)
+        found: list[int] = []
+        while more := queue.take_many(db, n, session=session):
+            found += [task.data for task in more]
+        assert found == list(by_shares(items, weights))
+
+
+def test_a_returned_task_is_the_first_of_its_key(bench: MakeBench) -> None:
+    b = bench("fair")
+    for word in ("a1", "a2", "b1", "b2"):
+        b.put(word, key=word[0])
+    b.queue.release(b.db, b.take())
+    assert b.taken_data() == ["b1", "a1", "b2", "a2"]
+
+
+def test_a_delayed_task_joins_its_key_when_due(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("fair")
+    b.put("a1", key="a", delay=5)
+    b.put("b1", key="b")
+    b.put("b2", key="b")
+    assert b.take().data == "b1"
+    clock.advance(6)
+    assert b.taken_data() == ["a1", "b2"]
+
+
+def test_deleted_and_expired_tasks_leave_no_hole(bench: MakeBench, clock: StillClock) -> None:
+    b = bench("fair")
+    ids = [b.put(f"a{n}", key="a", ttl=5 if n == 5 else None) for n in range(7)]
+    for word in ("b0", "b1", "b2"):
+        b.put(word, key="b")
+    for id_ in ids[:5]:
+        b.queue.delete(b.db, id_)
+    clock.advance(6)
+    b.sweep()
+    assert b.taken_data() == ["a6", "b0", "b1", "b2"]
+
+
+def test_nothing_but_the_round_is_kept_of_an_empty_queue(bench: MakeBench) -> None:
+    b = bench("fair", weights={"a": 2})
+    for word in ("a1", "a2", "b1"):
+        b.put(word, key=word[0])
+    while finished(b) is not None:
+        pass
+    assert len(b.contents()) == 1
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "1"])
+def test_weights_and_costs_are_positive_whole_numbers(bench: MakeBench, number: Any) -> None:
+    b = bench("fair")
+    with pytest.raises(InvalidArgument):
+        b.put("a1", key="a", cost=number)
+    with pytest.raises(InvalidArgument):
+        TaskQueue.create(b.db, "never", "fair", weights={"a": number})
+    assert b.contents() == []
+    with pytest.raises(UnsupportedOption):
+        TaskQueue.create(b.db, "micro", "utube").put(b.db, "a1", key="a", cost=2)
+
+
+def test_who_meets_whom(bench: MakeBench) -> None:
+    b = bench("fair")
+    take: Callable[[Any], Any] = lambda tr: b.queue.take(tr, session=b.session)  # noqa: E731
+    assert meets(b, putting(b, "a"), putting(b, "a"))  # both the first of their key
+    assert not meets(b, putting(b, "a"), putting(b, "a"))
+    assert not meets(b, putting(b, "a"), take)
+    assert not meets(b, putting(b, "b"), take)
+    assert not meets(b, take, putting(b, "c"))
+    while len(b.queue.tasks(b.db, "r", 9)) > 1:
+        finished(b)
+    last = b.queue.tasks(b.db, "r", 1)[0].key
+    assert meets(b, putting(b, last), take)  # the empty edge
