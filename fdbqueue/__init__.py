@@ -2,6 +2,7 @@
 
 from fdbqueue.database import Database as Database
 from fdbqueue.errors import FdbQueueError as FdbQueueError
+from fdbqueue.fair_queue import FairQueue as FairQueue
 from fdbqueue.open import open as open
 from fdbqueue.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime

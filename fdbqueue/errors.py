@@ -97,6 +97,10 @@ class QueueFull(FdbQueueError):
     """The queue {name!r} is full: its capacity is {capacity} tasks."""
 
 
+class FairQueueFull(QueueFull):
+    """Queue overflow: there are {current_size} items, and the capacity is {capacity}. Nothing was put."""
+
+
 class QueueBusy(FdbQueueError):
     """The queue {name!r} cannot be dropped: {reason}."""
 

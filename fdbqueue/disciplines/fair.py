@@ -7,7 +7,7 @@ over rounds if need be. A key that had nothing to give begins in the round after
 that of the last task taken: read by snapshot, written by an atomic maximum, so that nothing conflicts there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ class Fair(Keyed):
 
     def point(self, state: KeyState, head: Record) -> bytes:
         round_, _ = self._turn(state, head)
-        return round_.to_bytes(_ROUND_BYTES, "big") + head.id
+        return _sorted(round_) + head.id
 
     def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:  # noqa: ARG002  # nobody's turn
         for record in took:
@@ -60,9 +60,18 @@ class Fair(Keyed):
         # it missed it does not make up for at the expense of the others.
         return self.begin(state, now)
 
+    def of_this_round(self, tr: Transaction, limit: int) -> Iterator[Record]:
+        """Those to come before the next round, up to `limit`, by snapshot."""
+        now = self.ask_now(tr)()
+        return (record for place, record in self.places(tr, limit) if place[:_ROUND_BYTES] <= _sorted(now))
+
     def _turn(self, state: KeyState, record: Record) -> tuple[int, int]:
         """The round of the last share that the task needs, and how many of that round are used then."""
         weight = self._weights.get(record.key, 1)
         shares = state.used + record.cost
         rounds = (shares - 1) // weight
         return state.round + rounds, shares - rounds * weight
+
+
+def _sorted(round_: int) -> bytes:
+    return round_.to_bytes(_ROUND_BYTES, "big")

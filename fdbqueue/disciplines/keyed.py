@@ -137,15 +137,17 @@ class Keyed(ABC):
                 self._change(tr, key, state, shift, lines[key], now)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
-        ready = self._keys.ready
-        found = tr.snapshot.get_range(ready.start, ready.stop, limit=limit)
         if limit == 1 or self.one_each:
-            return (record_of(entry.value) for entry in found)
-        return islice(self._merged(tr, found, limit), limit)
+            return (record_of(entry.value) for entry in self._ask_pointers(tr, limit))
+        return (record for _, record in self.places(tr, limit))
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
         for key in {record.key for record in records}:
             tr.add_read_conflict_key(self._state(key))
+
+    def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
+        """The next tasks, each with the place of the pointer that will have been at it; by snapshot."""
+        return islice(self._merged(tr, self._ask_pointers(tr, limit), limit), limit)
 
     # How it is done.
 
@@ -234,7 +236,11 @@ class Keyed(ABC):
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken
 
-    def _merged(self, tr: Transaction, pointers: Range, limit: int) -> Iterator[Record]:
+    def _ask_pointers(self, tr: Transaction, limit: int) -> Range:
+        ready = self._keys.ready
+        return tr.snapshot.get_range(ready.start, ready.stop, limit=limit)
+
+    def _merged(self, tr: Transaction, pointers: Range, limit: int) -> Iterator[tuple[bytes, Record]]:
         """What takes one after another would give: each moves its key's pointer, and that is where it stands
         in the order.
         """
@@ -247,8 +253,8 @@ class Keyed(ABC):
         ]
         heapify(heap)
         while heap:
-            _, record, state, rest = heappop(heap)
-            yield record
+            place, record, state, rest = heappop(heap)
+            yield place, record
             state = self.after(state, [record], 0)
             following = next(rest, None) if self.open(state) else None
             if following is not None:

@@ -9,9 +9,10 @@ it relies on an exact count, and no put that counted before it can commit after 
 """
 
 from fdbqueue import limits
-from fdbqueue.seam import Value
+from fdbqueue.seam import Transaction, Value
 from fdbqueue.sweep import tidy
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.statistics import count_of
 
 
@@ -28,18 +29,22 @@ def admit(change: Change, live: Value, wanted: int, random: bytes) -> bool:
     while count + wanted > capacity and tidy(change):
         change.finish()
         count = count_of(change.tr.snapshot.get(change.shape.keys.live).value)
+    return admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
+
+
+def admit_to(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:
+    """The same, where there are `count`, read by snapshot, and nothing expires."""
     if count + wanted > capacity:
         return False
     seats = min(limits.SEATS_MAX, capacity // 2)
     if wanted <= seats and count + wanted + seats <= capacity:
-        _sit(change, seats, wanted, random)
+        _sit(tr, keys, seats, wanted, random)
     else:
-        _pass_the_gate(change)
+        _pass_the_gate(tr, keys)
     return True
 
 
-def _sit(change: Change, seats: int, wanted: int, random: bytes) -> None:
-    tr, keys = change.tr, change.shape.keys
+def _sit(tr: Transaction, keys: TaskKeys, seats: int, wanted: int, random: bytes) -> None:
     first = int.from_bytes(random[:8], "big")
     tr.add_read_conflict_key(keys.gate)
     for number in range(wanted):
@@ -48,8 +53,7 @@ def _sit(change: Change, seats: int, wanted: int, random: bytes) -> None:
         tr.add_write_conflict_key(seat)
 
 
-def _pass_the_gate(change: Change) -> None:
-    tr, keys = change.tr, change.shape.keys
+def _pass_the_gate(tr: Transaction, keys: TaskKeys) -> None:
     tr.add_read_conflict_range(keys.seats.start, keys.seats.stop)
     tr.add_read_conflict_key(keys.gate)
     tr.add_write_conflict_key(keys.gate)

@@ -1,0 +1,194 @@
+"""FairQueue: the reference's examples and tests, its monitoring view, and clients side by side."""
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import Database, FairQueue, limits
+from fdbqueue.embedded import FDBError
+from fdbqueue.errors import FairQueueFull, InvalidArgument, TooMuchForOneTransaction
+from tests.queue_support import faulty
+from tests.support import COMMIT_UNKNOWN
+from tests.tasks.fair_model import Overflow, Rounds
+
+SPACE = Subspace(("fair",))
+
+
+def first_letter(item: str) -> str:
+    return item[0]
+
+
+def test_the_monitoring_view_of_the_reference(db: Database) -> None:
+    q = FairQueue(SPACE, key=lambda item: item["i"])
+    for item in ({"i": "one", "x": 1}, {"i": "one", "x": 2}, {"i": "two", "x": 2}):
+        q.put(db, item)
+    assert q.snapshot(db) == ([], [("one", [{"i": "one", "x": 1}, {"i": "one", "x": 2}]), ("two", [item])])
+    assert q.get(db) == {"i": "one", "x": 1}
+    assert q.snapshot(db) == ([item], [("one", [{"i": "one", "x": 2}])])
+    assert q.get(db) == item
+    assert q.snapshot(db) == ([], [("one", [{"i": "one", "x": 2}])])
+    q.get(db)
+    assert (q.snapshot(db), q.size(db)) == (([], []), 0)
+
+
+def test_none_is_a_key_and_an_item(db: Database) -> None:
+    q = FairQueue(SPACE, key=lambda item: item and item.get("k"))
+    for item in ({"v": 1}, {"k": 1, "v": 2}, None, {"k": None, "v": 3}):
+        q.put(db, item)
+    assert [q.take_item(db) for _ in range(5)] == [
+        (True, {"v": 1}),
+        (True, {"k": 1, "v": 2}),
+        (True, None),
+        (True, {"k": None, "v": 3}),
+        (False, None),
+    ]
+
+
+def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database) -> None:
+    q = FairQueue(SPACE, key=first_letter, capacity=2)
+    q.put(db, "a1")
+    q.put(db, "b1")
+    with pytest.raises(FairQueueFull, match="overflow") as refused:
+        q.put(db, "c1")
+    assert (refused.value.item, refused.value.current_size) == ("c1", 2)  # type: ignore[attr-defined]
+    assert q.get(db) == "a1"
+    q.put(db, "c1")
+    with pytest.raises(FairQueueFull):
+        q.put(db, "d1")
+    assert [q.get(db) for _ in range(3)] == ["b1", "c1", None]
+
+
+@pytest.mark.parametrize(("capacity", "fit"), [(0, 0), (128, 128), (None, 130)])
+def test_capacities(db: Database, capacity: int | None, fit: int) -> None:
+    q = (
+        FairQueue(SPACE, key=first_letter)
+        if capacity == 128
+        else FairQueue(SPACE, key=first_letter, capacity=capacity)
+    )
+    for number in range(130):
+        try:
+            q.put(db, f"a{number}")
+        except FairQueueFull:
+            assert number >= fit
+    assert q.size(db) == fit
+
+
+@pytest.mark.parametrize(("options"), [{"capacity": -1}, {"weights": {"a": 0}}, {"weights": {"a": 1.5}}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        FairQueue(SPACE, key=first_letter, **options)
+
+
+def test_what_cannot_be_put_leaves_nothing(db: Database) -> None:
+    def key(item: Any) -> Any:
+        return {"no": "key"} if item == "bad" else item[0]
+
+    q = FairQueue(SPACE, key=key)
+    with pytest.raises(InvalidArgument):
+        q.put(db, "bad")
+    with pytest.raises(IndexError):
+        q.put(db, "")
+    with pytest.raises(InvalidArgument):
+        q.put(db, "a", cost=0)
+    assert (q.size(db), list(db.get_range_startswith(SPACE.key()))) == (0, [])
+
+
+def test_looking_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = FairQueue(SPACE, key=first_letter)
+    for number in range(3):
+        q.put(db, f"a{number}")
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 2)
+    with pytest.raises(TooMuchForOneTransaction):
+        q.snapshot(db)
+
+
+def test_a_large_item_goes_in_pieces(db: Database) -> None:
+    q = FairQueue(SPACE, key=first_letter)
+    large = "a" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
+    q.put(db, large)
+    assert (q.get(db), q.size(db)) == (large, 0)
+
+
+def test_a_transaction_that_does_not_commit_changes_nothing(db: Database) -> None:
+    q = FairQueue(SPACE, key=first_letter)
+    q.put(db, "a1")
+    tr = db.create_transaction()
+    assert q.get(tr) == "a1"
+    q.put(tr, "b1")
+    assert q.get(db) == "a1"
+    assert q.get(db) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([1, "1", None, True, 1.0, "get", "get"]), max_size=50))
+def test_any_puts_and_gets_go_as_in_the_reference(steps: list[Any]) -> None:
+    def key(item: Any) -> Any:
+        return item[1]
+
+    with fdbqueue.open("memory:") as db:
+        q, model = FairQueue(SPACE, key=key, capacity=9), Rounds(key, 9)
+        for number, step in enumerate(steps):
+            if step == "get":
+                assert q.get(db) == model.pull()
+            else:
+                assert _refuses(lambda: q.put(db, [number, step])) == _refuses(  # noqa: B023
+                    lambda: model.push([number, step])  # noqa: B023
+                )
+            now, _ = model.deref()
+            lines = [(key, [item for _, item in line]) for (_, key), line in model.lines.items()]
+            assert q.size(db) == model.count
+            assert q.snapshot(db).round == now
+            assert sorted(map(str, q.snapshot(db).lines)) == sorted(map(str, lines))
+
+
+def _refuses(body: Any) -> bool:
+    try:
+        body()
+    except (FairQueueFull, Overflow):
+        return True
+    return False
+
+
+def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database) -> None:
+    q = FairQueue(SPACE, key=lambda item: item[0], capacity=None)
+    got: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def write(key: str) -> None:
+        for number in range(60):
+            q.put(db, [key, number])
+
+    def read() -> None:
+        while sum(got.values()) < 180:
+            found, item = q.take_item(db)
+            if found:
+                with lock:
+                    got[f"{item[0]}{item[1]}"] += 1
+
+    threads = [threading.Thread(target=write, args=(key,)) for key in "abc"]
+    threads += [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got == Counter({f"{key}{number}": 1 for key in "abc" for number in range(60)})
+    assert q.size(db) == 0
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_call_happens_once_when_its_commit_has_an_unknown_result(db: Database, committed: bool) -> None:
+    unsure, engine = faulty(db, FDBError)
+    engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n % 2 else (0, True)
+    q = FairQueue(SPACE, key=first_letter)
+    for item in ("a1", "a2", "b1"):
+        q.put(unsure, item)
+    assert [q.get(unsure) for _ in range(3)] == ["a1", "b1", "a2"]
+    assert q.size(db) == 0
+    engine.fate = lambda _: (0, True)
+    unsure.close()
