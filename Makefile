@@ -31,6 +31,7 @@ simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINU
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.queue
+	$(BIN)/python -m benchmarks.tasks
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -6,4 +6,11 @@ from fdbqueue.open import open as open
 from fdbqueue.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime
+from fdbqueue.session import Session as Session
+from fdbqueue.task import Task as Task
+from fdbqueue.task import TaskState as TaskState
+from fdbqueue.tasks.kinds import register_kind as register_kind
+from fdbqueue.tasks.queue import TaskQueue as TaskQueue
+from fdbqueue.tasks.queue import list_queues as list_queues
+from fdbqueue.tasks.queue import statistics as statistics
 from fdbqueue.transactional import transactional as transactional

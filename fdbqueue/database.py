@@ -131,7 +131,8 @@ def as_database(target: Any) -> Database:
         raise NotADatabase(got=repr(type(target).__name__))
     companion = _companions.get(target)
     if companion is None:
-        companion = _companions.setdefault(target, Database(weakref.proxy(target)))
+        runtime = getattr(target, "_runtime", None)
+        companion = _companions.setdefault(target, Database(weakref.proxy(target), runtime))
     return companion
 
 

@@ -83,3 +83,35 @@ class QueueExists(FdbQueueError):
 
 class QueueKindMismatch(FdbQueueError):
     """Queue {name!r} is of kind {found}, not {wanted}."""
+
+
+class NotTaken(FdbQueueError):
+    """Task {id} is not held under this lease (any more): nothing was changed."""
+
+
+class TaskNotFound(FdbQueueError, LookupError):
+    """There is no task {id} in the queue {name!r}."""
+
+
+class QueueFull(FdbQueueError):
+    """The queue {name!r} is full: its capacity is {capacity} tasks."""
+
+
+class QueueBusy(FdbQueueError):
+    """The queue {name!r} cannot be dropped: {reason}."""
+
+
+class UnknownKind(FdbQueueError, ValueError):
+    """There is no kind of task queue named {kind!r}."""
+
+
+class KindExists(FdbQueueError, ValueError):
+    """A kind of task queue named {kind!r} is registered already."""
+
+
+class UnsupportedOption(FdbQueueError, ValueError):
+    """A queue of kind {kind!r} does not support {option}."""
+
+
+class UnknownSession(FdbQueueError, LookupError):
+    """The session {session} has ended, or was taken for dead: open another."""

@@ -55,3 +55,19 @@ CLOSE_TIMEOUT_S = 5.0
 
 QUEUE_NAME_BYTES_MAX = 500
 QUEUES_LISTED_MAX = 1_000
+
+# Task queues. A span of this length or more is for ever.
+SPAN_MAX_S = 365 * 86_400 * 100
+PRIORITY_MAX = 2**32 - 1
+# How many due, expired or dead ones a call puts in order on its way, and a verb over many in one transaction.
+DUE_BATCH = 50
+VERB_BATCH = 200
+# Puts into a bounded queue spread over so many conflict keys (tasks/capacity.py).
+SEATS_MAX = 4_096
+
+SESSION_TTR_S = 30.0
+BEATS_PER_TTR = 3
+SWEEP_EVERY_S = 0.2
+SESSIONS_SWEPT_EVERY_S = 0.5
+DEAD_SESSIONS_MAX = 10
+QUEUES_PER_TRANSACTION = 50

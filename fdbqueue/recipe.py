@@ -131,6 +131,12 @@ class Recipe:
 
     # The line's Source.
 
+    def tidy(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
+        return False
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
+        return lambda: None
+
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         items = self.keys.items
         found = tr.snapshot.get_range(items.start, items.stop, limit=limit)

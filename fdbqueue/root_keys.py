@@ -6,6 +6,10 @@ Root R (`Subspace(("fdbqueue",))` unless told otherwise); values are tuples unle
     R[1]                  last id        little-endian, grows only     read by create
     R[2, id, ...]         contents       the queue's own subspace
     R[3, process, slot]   receipt        who attempted last, and when  read by a retry after 1021/1039
+    R[4, session]         session        (owner, name, ttr_us)         read by every take for the session
+    R[5, name]            named session  session                       read by whoever opens that name
+    R[6, session]         heartbeat      deadline_us                   read by its next heartbeat, its end
+    R[7, deadline, session] beats due    empty                         sweepers: who is dead
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor.
 """
@@ -17,7 +21,7 @@ from fdb.subspace_impl import Subspace
 
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
-DEFINITION, LAST_ID, CONTENTS, RECEIPT = range(4)
+DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE = range(8)
 
 
 class RootKeys:
@@ -26,6 +30,7 @@ class RootKeys:
         self.last_id: bytes = self._pack(LAST_ID)
         self.definitions: slice = self._range(DEFINITION)
         self.receipts: slice = self._range(RECEIPT)
+        self.beats_due: slice = self._range(BEAT_DUE)
 
     def _pack(self, *items: Any) -> bytes:
         key: bytes = layer.pack(items, prefix=self.prefix)
@@ -47,3 +52,20 @@ class RootKeys:
 
     def receipt(self, process: bytes, slot: int) -> bytes:
         return self._pack(RECEIPT, process, slot)
+
+    def session(self, session: bytes) -> bytes:
+        return self._pack(SESSION, session)
+
+    def session_named(self, name: str) -> bytes:
+        return self._pack(SESSION_NAME, name)
+
+    def heartbeat(self, session: bytes) -> bytes:
+        return self._pack(HEARTBEAT, session)
+
+    def beat_due(self, deadline_us: int, session: bytes) -> bytes:
+        return self._pack(BEAT_DUE, deadline_us, session)
+
+    def beat_of(self, beat_due_key: bytes) -> tuple[int, bytes]:
+        """The deadline, and whose it is."""
+        _, deadline_us, session = layer.unpack(beat_due_key, prefix_len=len(self.prefix))
+        return deadline_us, session

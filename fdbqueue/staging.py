@@ -60,6 +60,12 @@ class Source(Protocol):
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue still exists; the reply raises if it does not."""
 
+    def tidy(self, tr: Transaction) -> bool:
+        """Make available, a batch at a time, what has come due; whether anything was written."""
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, when something comes due on its own; the reply is in microseconds."""
+
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         """Ask, by snapshot, for the first available things; iterating waits."""
 
@@ -107,6 +113,7 @@ class Turn:
     watches: Sequence[Future] = ()
     paired: Collection[bytes] = ()
     crowd: int = 0  # how many requests were served together
+    due_us: int | None = None  # when to look again although no watch fired
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,11 @@ class Line:
             tr.add_read_conflict_key(request.key)
             tr.set(self.keys.call(ticket.rid), SERVE)
 
+    def anyone_alive(self, tr: Transaction, requests: Range, now_us: int) -> bool:
+        """Whether one of `requests` has an owner who lives."""
+        known = [self.keys.ticket_of(request.key, request.value) for request in requests]
+        return bool(self._living(tr, known, now_us)[0])
+
     def ask_due(self, tr: Transaction) -> Range:
         """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
         due = self.keys.due
@@ -279,16 +291,22 @@ class Line:
     def _stay(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
         """Watches of this transaction, which wrote nothing: it saw what they wait to see changed."""
         watches = [tr.watch(self.keys.call(ticket.rid))]
-        if leads:
-            watches.append(tr.watch(self.source.doorbell))
-        return Turn(Outcome.WAIT, wrote=False, duty=leads, watches=watches)
+        if not leads:
+            return Turn(Outcome.WAIT, wrote=False, watches=watches)
+        due_us = self.source.ask_next_due(tr)()
+        watches.append(tr.watch(self.source.doorbell))
+        return Turn(Outcome.WAIT, wrote=False, duty=True, watches=watches, due_us=due_us)
 
     def _serve(self, tr: Transaction, mine: Ticket, how: Look, registered: bool) -> Turn | None:
         """What serving came to; None if there was nothing to do, and nothing was written."""
         requests = self.keys.requests
         asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
         offers = self.source.available(tr, 2 * limits.SERVE_MAX)
-        overdue = self.overdue(self.ask_due(tr), how.now_us)
+        due = self.ask_due(tr)
+        tidied = self.source.tidy(tr)
+        if tidied:
+            offers = self.source.available(tr, 2 * limits.SERVE_MAX)
+        overdue = self.overdue(due, how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
             return Turn(Outcome.AGAIN)
@@ -299,7 +317,7 @@ class Line:
             live.append(mine)
         pairs = self._pair(mine, live, offers, how)
         if not pairs and not dead:
-            return None
+            return Turn(Outcome.AGAIN) if tidied else None
         leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
         return self._act(tr, mine, pairs, leaving, how.now_us)
 

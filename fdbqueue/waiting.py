@@ -4,7 +4,7 @@ Each step is a transaction of its own (staging.py); this is the loop around them
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 
 from fdbqueue import limits
@@ -13,7 +13,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.line_keys import Ticket
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Future, Transaction
+from fdbqueue.seam import Transaction
 from fdbqueue.staging import Line, Look, Outcome, Turn
 
 
@@ -66,7 +66,7 @@ class Place:
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
                 # Nobody came to serve for a while: whoever should have may be dead.
-                serve = not self._sleep(turn.watches, leader)
+                serve = not self._sleep(turn, leader)
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
@@ -87,10 +87,13 @@ class Place:
 
         return run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
 
-    def _sleep(self, watches: Sequence[Future], leader: Call) -> bool:
+    def _sleep(self, turn: Turn, leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""
-        woken = self._runtime.wait_any(watches, max(0.0, self._patience(leader)))
-        for watch in watches:
+        patience = self._patience(leader)
+        if turn.due_us is not None:
+            patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
+        woken = self._runtime.wait_any(turn.watches, max(0.0, patience))
+        for watch in turn.watches:
             watch.cancel()
         return woken
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import combine, holding, queue_calls, receipts, recipe, registry, staging, waiting
+from fdbqueue import combine, holding, receipts, recipe, registry, staging, taking, waiting
 from fdbqueue.embedded import watches
+from fdbqueue.tasks import capacity, change, source, verbs
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ PLANTS = (
     Plant(
         "a server that does not watch the doorbell",
         staging.Line._stay,
-        "if leads:",
-        "if False:",
+        "watches.append(tr.watch(self.source.doorbell))",
+        "pass",
         "waits",
         150,
     ),
@@ -246,7 +247,7 @@ PLANTS = (
     ),
     Plant(
         "a caller is told nothing because another took the last",
-        queue_calls._answer,
+        taking._answer,
         "if taken.wrote and not taken.values:",
         "if False:",
         "recipe",
@@ -254,7 +255,7 @@ PLANTS = (
     ),
     Plant(
         "a caller who came after the look is told what it saw",
-        queue_calls.QueueCalls._attempt,
+        taking.Takes._attempt,
         "keep=lambda taken: _answer(crew, taken, to_all)",
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
         "recipe",
@@ -307,5 +308,69 @@ PLANTS = (
         "pass",
         "bank",
         50,
+    ),
+    Plant(
+        "no read-conflict key for the tasks that are taken",
+        source.TaskSource.claim,
+        "tr.add_read_conflict_key(self.shape.keys.task(offer.id))",
+        "pass",
+        "tasks",
+        200,
+    ),
+    Plant(
+        "a task read by snapshot before it is changed",
+        change.Change.read,
+        "self.tr.get(",
+        "self.tr.snapshot.get(",
+        "tasks",
+        200,
+    ),
+    Plant(
+        "a verb that does not compare the lease's token",
+        verbs.Target.holds,
+        "record.token == self.token",
+        "True",
+        "tasks",
+        400,
+    ),
+    Plant(
+        "a take that is delivered and not counted",
+        change.Change._depart,
+        "self._live[_LIVE[record.state]] -= 1",
+        "pass",
+        "tasks",
+        50,
+    ),
+    Plant(
+        "a task given back to a later take's disadvantage",
+        source.TaskSource._held,
+        "and params_of(Lease(record.session, record.token)) == delivery.value",
+        "",
+        "tasks",
+        600,
+    ),
+    Plant(
+        "two puts in one seat",
+        capacity._sit,
+        "tr.add_read_conflict_key(seat)",
+        "pass",
+        "bounded",
+        900,
+    ),
+    Plant(
+        "a put that does not look at the gate",
+        capacity._sit,
+        "tr.add_read_conflict_key(keys.gate)",
+        "pass",
+        "bounded",
+        900,
+    ),
+    Plant(
+        "a put at the edge that does not look at the seats",
+        capacity._pass_the_gate,
+        "tr.add_read_conflict_range(keys.seats.start, keys.seats.stop)",
+        "pass",
+        "bounded",
+        900,
     ),
 )

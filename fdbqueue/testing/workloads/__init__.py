@@ -34,6 +34,7 @@ class Workload:
 _MODULES = (
     "bank",
     "batches",
+    "bounded",
     "clearing",
     "closing",
     "combined",
@@ -43,6 +44,7 @@ _MODULES = (
     "order",
     "pipeline",
     "recipe",
+    "tasks",
     "waits",
 )
 _workloads: dict[str, Workload] = {}

@@ -1,0 +1,79 @@
+"""Housekeeping: delays that are due, leases that are over, tasks whose ttl has ended, sessions that died.
+
+Plan (pure), then apply (bounded). Whoever is awake sweeps: takers and servers on their way, and every process
+that has a session, in the background. Several at once do no harm: each task is read serialisably, so one of
+two sweepers that met over it finds nothing to do.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fdbqueue import limits
+from fdbqueue.seam import Range, Transaction
+from fdbqueue.task import TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.keys import Record, TaskKeys, id_in
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What time has done to some tasks. A task that returns may turn out to be expired as well."""
+
+    lapsed: Sequence[Record]
+    due: Sequence[Record]
+    expired: Sequence[Record]
+
+
+def plan(records: Iterable[Record], now_us: int) -> Plan:
+    over = [record for record in records if record.timer_us <= now_us]
+    lapsed = [record for record in over if record.state == TaskState.TAKEN]
+    due = [record for record in over if record.state == TaskState.DELAYED]
+    expired = [record for record in over if record.state in (TaskState.READY, TaskState.BURIED)]
+    return Plan(lapsed, due, expired)
+
+
+def apply(change: Change, planned: Plan) -> list[Record]:
+    """Carry the plan out; those that are ready now."""
+    back = [*edges.lease_over(change, planned.lapsed), *edges.due(change, planned.due)]
+    gone = [record for record in back if record.expires_us <= change.now_us]
+    edges.expire(change, [*gone, *planned.expired])
+    return [record for record in back if record.expires_us > change.now_us]
+
+
+def catch_up(change: Change, record: Record) -> Record | None:
+    """The task as it is now, what time has done to it having been written down; None if it is gone."""
+    if record.timer_us > change.now_us:
+        return record
+    back = apply(change, plan([record], change.now_us))
+    return back[0] if back else None
+
+
+def as_of(record: Record, now_us: int) -> Record | None:
+    """The task as it is at `now_us`, whether or not anybody has swept; None if it has expired."""
+    if record.timer_us > now_us:
+        return record
+    returns = record.state in (TaskState.TAKEN, TaskState.DELAYED) and record.expires_us > now_us
+    return edges.freed(record) if returns else None
+
+
+def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
+    """Ask, by snapshot, for the timers that have run out."""
+    until = keys.timers_until(now_us)
+    return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
+
+
+def settle(change: Change, due: Range) -> bool:
+    """Write down what has come due, a batch of it; whether there was any."""
+    found = change.read([id_in(timer.key) for timer in due.to_list()])
+    apply(change, plan([record for record in found if record is not None], change.now_us))
+    return bool(found)
+
+
+def tidy(change: Change) -> bool:
+    """Write down what has come due, a batch of it; whether there was any.
+
+    Reads the first timers by snapshot, serialisably the tasks that it changes; conflicts with any other
+    change of those.
+    """
+    return settle(change, ask_due(change.tr, change.shape.keys, change.now_us))

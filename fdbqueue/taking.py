@@ -1,0 +1,120 @@
+"""The taking half of what one process keeps for one queue: combined calls, and a place in the line.
+
+Works for any queue that has a line: a recipe queue hands out items, a task queue leases.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.combine import Call, CallState, Combiner
+from fdbqueue.database import Database, run
+from fdbqueue.receipts import LostConflict, run_once
+from fdbqueue.recipe import Taken
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
+from fdbqueue.staging import Line, Outcome
+from fdbqueue.waiting import Hint, Place
+
+TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
+"""Take so many for a request with such params at such a time, serving first those who wait in the line."""
+
+
+class Takes:
+    """Takes given a database: each has its effect once (receipts), those of several threads combine."""
+
+    def __init__(
+        self,
+        database: Database,
+        root: RootKeys,
+        line: Line,
+        take_in_turn: TakeInTurn,
+        new_params: Callable[[], bytes] = bytes,
+    ) -> None:
+        """`new_params` makes what the line's source must know of a request; anew for each of them."""
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._line = line
+        self._take_in_turn = take_in_turn
+        self._new_params = new_params
+        self._hint = Hint(database)
+        self._place: Place | None = None
+        self._takes = Combiner(database.runtime, self._take_for)
+        self._waits = Combiner(database.runtime, self._wait_for)
+
+    def take(self, count: int) -> Sequence[Any]:
+        """Up to `count` that are there now."""
+        answer: Sequence[Any] = self._takes.call(None, count).answer
+        return answer
+
+    def wait(self, timeout_s: float, count: int = 1) -> Sequence[Any]:
+        """Up to `count`, waiting for the first; nothing only if at the end there is none."""
+        call = self._waits.call(None, count, until=self._runtime.monotonic() + timeout_s)
+        return call.answer if call.state is CallState.SETTLED else self.take(count)
+
+    # The work of a leader, one round each.
+
+    def _take_for(self, crew: Combiner, leader: Call) -> None:
+        if not self._without_a_place(crew, to_all=True):
+            place = self._new_place(crew)
+            place.stand(crew, leader)
+            self._hint.served_among(place.crowd)
+
+    def _wait_for(self, crew: Combiner, leader: Call) -> bool:
+        """Whether a request is left in the line: if nobody stood there any more, its item would lie."""
+        if self._place is None:
+            if self._without_a_place(crew, to_all=False):
+                return False
+            self._place = self._new_place(crew)
+        if self._place.stand(crew, leader) is Outcome.WAIT:
+            return True
+        self._hint.served_among(self._place.crowd)
+        self._place = None
+        return False
+
+    def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
+        """Take for all callers in one transaction, without a request; False if they have to register."""
+        for _ in range(0 if self._hint.is_fresh() else limits.PLAIN_ATTEMPTS_MAX):
+            taken = self._attempt(crew, to_all)
+            if taken is not None:
+                return to_all or bool(taken.values)
+        return False
+
+    def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
+        """None if others won the race, or were served first: worth another attempt."""
+        params = self._new_params()
+        try:
+            taken = run_once(
+                self._database,
+                self._root,
+                lambda tr: self._take(tr, crew, params),
+                wrote=lambda taken: taken.wrote,
+                keep=lambda taken: _answer(crew, taken, to_all),
+                yield_to_conflict=True,
+            )
+        except LostConflict:
+            crew.release()
+            return None
+        if taken.served is not None and taken.served.duty:
+            run(self._database, self._line.tell_the_head)
+            self._hint.served_among(taken.served.crowd)
+        return taken if taken.values or not taken.wrote else None
+
+    def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
+        # Claimed before anything is read: what is not there now may be told only to these.
+        calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
+        now_us = round(self._runtime.now() * 1_000_000)
+        return self._take_in_turn(tr, sum(call.count for call in calls), params, now_us)
+
+    def _new_place(self, crew: Combiner) -> Place:
+        calls = crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
+        count = min(sum(call.count for call in calls), limits.SERVE_MAX)
+        return Place(self._database, self._root, self._line, count, self._new_params())
+
+
+def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:
+    if taken.wrote and not taken.values:  # it served others, and has to look again
+        crew.release()
+    else:
+        crew.deal(taken.values, to_all=to_all and not taken.cut_short)

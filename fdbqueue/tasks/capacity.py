@@ -1,0 +1,55 @@
+"""Capacity: a bound that is never exceeded, without a lock that every put would take.
+
+Puts far below the bound spread over *seats*: conflict keys that hold nothing. A put reads the number of tasks
+by snapshot, takes one seat per task at random, and conflicts only with a put that took one of those seats
+since. If the number it saw leaves as many free places as there are seats, the bound holds: among the puts
+that have committed unseen since the newest count any of them relied on, each sits in a seat of its own. A
+put at the edge, where fewer places are free, reads all seats and writes the *gate*, which every put reads:
+it relies on an exact count, and no put that counted before it can commit after it.
+"""
+
+from fdbqueue import limits
+from fdbqueue.seam import Value
+from fdbqueue.sweep import tidy
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.statistics import count_of
+
+
+def admit(change: Change, live: Value, wanted: int, random: bytes) -> bool:
+    """Whether `wanted` more tasks fit; if so, conflicts see to it that they still do at the commit.
+
+    `live` has been asked for by snapshot. Expired tasks make room. Conflicts with other puts: far below the
+    capacity with those in the same seats, at the edge with all of them; with nothing else.
+    """
+    capacity = change.shape.settings.capacity
+    if not capacity:
+        return True
+    count = count_of(live.value)
+    while count + wanted > capacity and tidy(change):
+        change.finish()
+        count = count_of(change.tr.snapshot.get(change.shape.keys.live).value)
+    if count + wanted > capacity:
+        return False
+    seats = min(limits.SEATS_MAX, capacity // 2)
+    if wanted <= seats and count + wanted + seats <= capacity:
+        _sit(change, seats, wanted, random)
+    else:
+        _pass_the_gate(change)
+    return True
+
+
+def _sit(change: Change, seats: int, wanted: int, random: bytes) -> None:
+    tr, keys = change.tr, change.shape.keys
+    first = int.from_bytes(random[:8], "big")
+    tr.add_read_conflict_key(keys.gate)
+    for number in range(wanted):
+        seat = keys.seat((first + number) % seats)
+        tr.add_read_conflict_key(seat)
+        tr.add_write_conflict_key(seat)
+
+
+def _pass_the_gate(change: Change) -> None:
+    tr, keys = change.tr, change.shape.keys
+    tr.add_read_conflict_range(keys.seats.start, keys.seats.stop)
+    tr.add_read_conflict_key(keys.gate)
+    tr.add_write_conflict_key(keys.gate)

@@ -1,0 +1,146 @@
+"""Change: one transaction's work on one task queue, and how a task goes from one state to another.
+
+Every edge of the life cycle (edges.py) is a `move`: the task's keys of the old state go, those of the new one
+come, and the statistics follow. The counters are added once, at the end.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.seam import Transaction
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import statistics
+from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.tasks_of import ask_payload, task_of
+
+Listener = Callable[[Task, str], None]
+Event = tuple[Record, str, Callable[[], bytes]]
+Deliver = Callable[[Transaction, Sequence[tuple[Task, str]]], None]
+"""Sees to it that a transaction's events are told once it has committed."""
+
+_LIVE: dict[str, str] = {
+    TaskState.READY: "ready",
+    TaskState.TAKEN: "taken",
+    TaskState.BURIED: "buried",
+    TaskState.DELAYED: "delayed",
+}
+
+
+class Change:
+    def __init__(self, tr: Transaction, shape: Shape, now_us: int, deliver: Deliver | None = None) -> None:
+        self.tr = tr
+        self.shape = shape
+        self.now_us = now_us
+        self._deliver = deliver
+        self._events: list[Event] = []
+        self._live: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+
+    def read(self, ids: Iterable[bytes]) -> list[Record | None]:
+        """The tasks of these ids, read together and serialisably: they conflict with any change of them."""
+        asked = [self.tr.get(self.shape.keys.task(id_)) for id_ in ids]
+        return [record_of(found.value) if found.present() else None for found in asked]
+
+    def count(self, call: str, times: int = 1) -> None:
+        self._calls[call] += times
+
+    def tell(self, record: Record, event: str) -> None:
+        """Note what happened to a task for the callback, if there is one."""
+        if self._deliver is not None:
+            self._events.append((record, event, ask_payload(self.tr, self.shape.keys, record)))
+
+    def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
+        for record, payload in zip(records, payloads, strict=True):
+            for number, piece in enumerate(pieces_of(payload)):
+                self.tr.set(self.shape.keys.payload(record.id, number), piece)
+        self._arrive(records)
+
+    def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        """Each of `olds` becomes its one of `news`."""
+        self._depart(olds)
+        self._arrive(news)
+
+    def remove(self, records: Sequence[Record]) -> None:
+        self._depart(records)
+        keys = self.shape.keys
+        for record in records:
+            self.tr.clear(keys.task(record.id))
+            clear_payload(self.tr, keys, record)
+        self.count("done", len(records))
+
+    def finish(self) -> None:
+        """Write the counters, and have the events told after the commit. More may follow, and be finished."""
+        keys = self.shape.keys
+        if any(self._live.values()):
+            self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
+        if any(self._calls.values()):
+            self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
+        self._live, self._calls = Counter(), Counter()
+        if self._deliver is not None and self._events:
+            self._deliver(
+                self.tr, [(self._task(record, payload), event) for record, event, payload in self._events]
+            )
+            self._events = []
+
+    def _task(self, record: Record, payload: Callable[[], bytes]) -> Task:
+        return task_of(record, self.shape.codec.decode(payload()))
+
+    def _depart(self, records: Sequence[Record]) -> None:
+        tr, keys, discipline = self.tr, self.shape.keys, self.shape.discipline
+        ready = [record for record in records if record.state == TaskState.READY]
+        taken = [record for record in records if record.state == TaskState.TAKEN]
+        if ready:
+            discipline.leave(tr, ready)
+        if taken:
+            discipline.free(tr, taken)
+        for record in records:
+            index = self._index_key(record)
+            if index is not None:
+                tr.clear(index)
+            if record.timer_us != NEVER_US:
+                tr.clear(keys.timer(record.timer_us, record.id))
+            self._live[_LIVE[record.state]] -= 1
+
+    def _arrive(self, records: Sequence[Record]) -> None:
+        tr, keys, discipline = self.tr, self.shape.keys, self.shape.discipline
+        for record in records:
+            tr.set(keys.task(record.id), record_to_bytes(record))
+            index = self._index_key(record)
+            if index is not None:
+                tr.set(index, b"")
+            if record.timer_us != NEVER_US:
+                tr.set(keys.timer(record.timer_us, record.id), b"")
+            self._live[_LIVE[record.state]] += 1
+        ready = [record for record in records if record.state == TaskState.READY]
+        taken = [record for record in records if record.state == TaskState.TAKEN]
+        if ready:
+            discipline.enter(tr, ready)
+        if taken:
+            discipline.hold(tr, taken)
+
+    def _index_key(self, record: Record) -> bytes | None:
+        """The key of its state; that of a ready task is the discipline's."""
+        keys = self.shape.keys
+        if record.state == TaskState.TAKEN:
+            return keys.taken_by(record.session, record.id)
+        if record.state == TaskState.DELAYED:
+            return keys.delayed_at(record.id)
+        if record.state == TaskState.BURIED:
+            return keys.buried_at(self.shape.discipline.place(record))
+        return None
+
+
+def pieces_of(payload: bytes) -> list[bytes]:
+    step = limits.PAYLOAD_PIECE_BYTES_MAX
+    return [payload[start : start + step] for start in range(0, len(payload), step)] or [b""]
+
+
+def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
+    if record.size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX:
+        tr.clear(keys.payload(record.id))
+    else:
+        under = keys.payloads_of(record.id)
+        tr.clear_range(under.start, under.stop)

@@ -1,0 +1,70 @@
+"""on_task_change: a callback in this process, told of changes after they have been committed.
+
+A transaction knows its versionstamp when it has committed, and never otherwise: the events hang on that
+future, so that a callback can neither undo a change nor delay it, and hears of none that did not happen. (Of
+one whose commit had an unknown result it hears nothing.)
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fdbqueue.database import Database, engine_errors
+from fdbqueue.seam import Transaction
+from fdbqueue.task import Task
+
+Callback = Callable[[Task, str], None]
+Events = Sequence[tuple[Task, str]]
+
+_log = logging.getLogger("fdbqueue")
+
+
+class Callbacks:
+    """The callback of one queue in this process, and a thread while there is something to tell it."""
+
+    def __init__(self, database: Database) -> None:
+        self._runtime = database.runtime
+        self._lock = database.runtime.lock()
+        self._waiting: list[tuple[Task, str]] = []
+        self._telling = False
+        self.callback: Callback | None = None
+
+    def close(self) -> None:
+        """Nothing to end: the thread ends with what there is to tell."""
+
+    def install(self, callback: Callback | None) -> Callback | None:
+        """The previous one."""
+        previous, self.callback = self.callback, callback
+        return previous
+
+    def after_commit(self, tr: Transaction, events: Events) -> None:
+        """Tell of `events` once `tr` has committed."""
+        tr.get_versionstamp().on_ready(lambda stamp: self._committed(stamp, events))
+
+    def _committed(self, stamp: Any, events: Events) -> None:
+        try:
+            stamp.wait()
+        except engine_errors():
+            return
+        with self._lock:
+            self._waiting.extend(events)
+            start, self._telling = not self._telling, True
+        if start:
+            self._runtime.spawn(self._tell, "fdbqueue-callbacks")
+
+    def _tell(self) -> None:
+        while True:
+            with self._lock:
+                events, self._waiting = self._waiting, []
+                self._telling = bool(events)
+            if not events:
+                return
+            for task, event in events:
+                self._tell_one(task, event)
+
+    def _tell_one(self, task: Task, event: str) -> None:
+        try:
+            if self.callback is not None:
+                self.callback(task, event)
+        except Exception:
+            _log.exception("on_task_change(%s, %s) failed", task.id, event)

@@ -1,0 +1,173 @@
+"""Keys of a task queue: the only file that builds or parses them, and what lies under them.
+
+Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in the order of arrival.
+`place` is what the discipline sorts by; it ends in the id. `time` is microseconds since the epoch, 8 bytes.
+
+    S[1] id              task      record                      every verb; put, the last one by snapshot
+    S[2] id, number      payload   bytes, a piece of them      take, peek; verbs given an id
+    S[3] place           ready     record                      takers, by snapshot
+    S[4] session, id     taken     empty                       end of a session, release_all, drop
+    S[5] id              delayed   empty                       tasks()
+    S[6] place           buried    empty                       kick
+    S[7] time, id        timer     empty                       sweepers and takers: what has come due
+    S[8] ...             beside    what a keyed discipline keeps
+    S[9]                 live      tasks in each state         statistics; put into a bounded queue
+    S[10]                calls     what has been done          statistics; the doorbell that servers watch
+    S[11, ...]           line      see line_keys.py
+    S[12] number         seat      never written               conflict keys of puts into a bounded queue
+    S[13]                gate      never written               the same, at the edge
+
+Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
+S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.
+"""
+
+import struct
+from base64 import b32hexdecode, b32hexencode
+from typing import Any
+
+import msgspec
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.task import TaskState
+
+TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
+
+NEVER_US = 2**63 - 1
+INDEX_BYTES = 8
+ID_BYTES = INDEX_BYTES + limits.RANDOM_SUFFIX_BYTES
+SESSION_BYTES = 16
+TIME_BYTES = 8
+NUMBER = struct.Struct(">I")
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A task without its payload, as stored. Append fields with a default; never reorder them."""
+
+    id: bytes
+    state: str
+    pri: int
+    created_us: int
+    expires_us: int
+    ttr_us: int
+    size_bytes: int
+    key: bytes = b""
+    attempts: int = 0
+    until_us: int = NEVER_US
+    """The end of the delay or of the lease; NEVER_US in other states."""
+    session: bytes = b""
+    token: bytes = b""
+
+    @property
+    def timer_us(self) -> int:
+        """When something happens to the task on its own."""
+        waits = self.state in (TaskState.DELAYED, TaskState.TAKEN)
+        return self.until_us if waits else self.expires_us
+
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_from_bytes = msgspec.msgpack.Decoder(Record).decode
+
+
+def record_to_bytes(record: Record) -> bytes:
+    return _to_bytes(record)
+
+
+def record_of(value: bytes) -> Record:
+    return _from_bytes(value)
+
+
+class TaskKeys:
+    def __init__(self, subspace: Any) -> None:
+        prefix: bytes = subspace.key()
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, GATE + 2)}
+        self._task, self._payload = columns[TASK], columns[PAYLOAD]
+        self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
+        self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]
+        self.prefix = prefix
+        self.beside = columns[BESIDE]
+        self.live = columns[LIVE]
+        self.calls = columns[CALLS]
+        self.line = columns[LINE]
+        self.gate = columns[GATE]
+        # A column ends where the next one begins: what follows its prefix may start with any byte.
+        self.tasks = slice(columns[TASK], columns[PAYLOAD])
+        self.ready = slice(columns[READY], columns[TAKEN])
+        self.taken = slice(columns[TAKEN], columns[DELAYED])
+        self.delayed = slice(columns[DELAYED], columns[BURIED])
+        self.buried = slice(columns[BURIED], columns[TIMER])
+        self.timers = slice(columns[TIMER], columns[BESIDE])
+        self.contents = slice(columns[TASK], columns[LIVE])
+        self.seats = slice(columns[SEAT], columns[GATE])
+
+    def task(self, id_: bytes) -> bytes:
+        return self._task + id_
+
+    def payload(self, id_: bytes, piece: int = 0) -> bytes:
+        return self._payload + id_ + NUMBER.pack(piece)
+
+    def payloads_of(self, id_: bytes) -> slice:
+        return slice(self._payload + id_, self._payload + id_ + b"\xff" * (NUMBER.size + 1))
+
+    def ready_at(self, place: bytes) -> bytes:
+        return self._ready + place
+
+    def taken_by(self, session: bytes, id_: bytes) -> bytes:
+        return self._taken + session + id_
+
+    def all_taken_by(self, session: bytes) -> slice:
+        return slice(self._taken + session, self._taken + session + b"\xff" * (ID_BYTES + 1))
+
+    def delayed_at(self, id_: bytes) -> bytes:
+        return self._delayed + id_
+
+    def buried_at(self, place: bytes) -> bytes:
+        return self._buried + place
+
+    def timer(self, time_us: int, id_: bytes) -> bytes:
+        return self._timer + _time(time_us) + id_
+
+    def timers_until(self, now_us: int) -> slice:
+        """Timers of that time and before."""
+        return slice(self.timers.start, self._timer + _time(now_us + 1))
+
+    def time_of(self, timer_key: bytes) -> int:
+        start = len(self._timer)
+        return int.from_bytes(timer_key[start : start + TIME_BYTES], "big")
+
+    def seat(self, number: int) -> bytes:
+        return self._seat + NUMBER.pack(number)
+
+    def index_of(self, task_key: bytes) -> int:
+        start = len(self._task)
+        return int.from_bytes(task_key[start : start + INDEX_BYTES], "big")
+
+
+def id_in(key: bytes) -> bytes:
+    """The task's id: every key of an index ends in it."""
+    return key[-ID_BYTES:]
+
+
+def new_id(index: int, random: bytes) -> bytes:
+    return index.to_bytes(INDEX_BYTES, "big") + random
+
+
+def id_text(id_: bytes) -> str:
+    """Printable, and in the same order: base32 with the extended hex alphabet."""
+    return b32hexencode(id_).decode()
+
+
+def id_bytes(text: Any) -> bytes:
+    """Raises InvalidArgument for what is no id of a task."""
+    try:
+        id_ = b32hexdecode(text)
+    except (TypeError, ValueError):
+        id_ = b""
+    if len(id_) != ID_BYTES or not isinstance(text, str):
+        raise InvalidArgument(name="task", wanted="a Task, or the id of one", got=text)
+    return id_
+
+
+def _time(time_us: int) -> bytes:
+    return time_us.to_bytes(TIME_BYTES, "big")

@@ -1,0 +1,190 @@
+"""Kinds of task queue: a discipline, and the options that its tasks may have.
+
+A kind is data, registered once per process under its name; what a queue was created with is stored with its
+definition, so that every process sees the same queue.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.codec import codec_named
+from fdbqueue.disciplines.discipline import Discipline
+from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.disciplines.priority import Priority
+from fdbqueue.errors import InvalidArgument, KindExists, UnknownKind, UnsupportedOption
+from fdbqueue.tasks.keys import NEVER_US, TaskKeys
+
+MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
+
+TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
+OPTIONS = TIMED | {"capacity", "key", "key_concurrency", "weights"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    discipline: MakeDiscipline
+    options: frozenset[str]
+    ttl_ends_lease: bool = True
+
+    def supports(self, option: str) -> bool:
+        return option in self.options
+
+    def require(self, option: str) -> None:
+        """Raises UnsupportedOption."""
+        if option not in self.options:
+            raise UnsupportedOption(kind=self.name, option=f"the option {option!r}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a queue was created with; spans in seconds, None for ever."""
+
+    ttl: float | None = None
+    ttr: float | None = None
+    pri: int = 0
+    capacity: int | None = None
+    key_concurrency: int = 1
+    weights: Mapping[str, int] | None = None
+    codec: str = "json"
+    temporary: str | None = None
+    """The session that the contents belong to, in hexadecimal."""
+
+    def to_options(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_kinds: dict[str, Kind] = {}
+
+
+def register_kind(
+    name: str, discipline: MakeDiscipline, options: Iterable[str], *, ttl_ends_lease: bool = True
+) -> None:
+    """Make `name` a kind for TaskQueue.create and open in this process.
+
+    `discipline(keys, options)` answers which task is next (fdbqueue/disciplines/discipline.py); `options`
+    names those that its queues and their tasks may have: "ttl", "ttr", "pri", "delay", "capacity", "key",
+    "key_concurrency", "weights". `ttl_ends_lease`: a lease ends with its task's ttl at the latest.
+    Raises KindExists, InvalidArgument for an option that there is not.
+    """
+    if name in _kinds:
+        raise KindExists(kind=name)
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise InvalidArgument(name="options", wanted=f"some of {', '.join(sorted(OPTIONS))}", got=unknown)
+    _kinds[name] = Kind(name, discipline, frozenset(options), ttl_ends_lease)
+
+
+def kind_named(name: str) -> Kind:
+    """Raises UnknownKind."""
+    try:
+        return _kinds[name]
+    except (KeyError, TypeError):
+        raise UnknownKind(kind=name) from None
+
+
+def is_kind(name: str) -> bool:
+    return name in _kinds
+
+
+register_kind("fifo", Fifo, ())
+register_kind("fifottl", Priority, TIMED)
+register_kind("limfifottl", Priority, {*TIMED, "capacity"})
+
+
+def settings_for(kind: Kind, given: Settings) -> Settings:
+    """`given`, checked. Raises UnsupportedOption, InvalidArgument, UnknownCodec."""
+    default = Settings()
+    for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights"):
+        if getattr(given, option) != getattr(default, option):
+            kind.require(option)
+    span_us("ttl", given.ttl)
+    span_us("ttr", given.ttr)
+    checked_pri(given.pri)
+    if given.capacity is not None:
+        checked_whole("capacity", given.capacity, 0, 2**62)
+    codec_named(given.codec)
+    return given
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A task that is about to be put: its options resolved, its payload encoded."""
+
+    data: Any
+    payload: bytes
+    pri: int
+    key: bytes
+    ttl_us: int
+    ttr_us: int
+    delay_us: int
+
+
+def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
+    """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
+    for option, value in options.items():
+        if value is not None and value != 0:
+            kind.require(option)
+    # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
+    ttl, ttr = options.get("ttl"), options.get("ttr")
+    default_ttr = settings.ttl if settings.ttr is None else settings.ttr
+    pri = options.get("pri")
+    return Draft(
+        data=data,
+        payload=payload,
+        pri=settings.pri if pri is None else checked_pri(pri),
+        key=_key_bytes(options.get("key")) if kind.supports("key") else b"",
+        ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
+        ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
+        delay_us=delay_us(options.get("delay", 0)),
+    )
+
+
+def span_us(name: str, seconds: float | None) -> int:
+    """Microseconds, NEVER_US for a hundred years and more. Raises InvalidArgument for a negative span."""
+    if seconds is None:
+        return NEVER_US
+    if not is_number(seconds) or seconds < 0:
+        raise InvalidArgument(name=name, wanted="zero or more seconds, or None for ever", got=seconds)
+    return NEVER_US if seconds >= limits.SPAN_MAX_S else round(seconds * 1_000_000)
+
+
+def delay_us(delay: float) -> int:
+    """Microseconds from now; 0 for a delay that is over. Raises InvalidArgument."""
+    if not is_number(delay) or delay >= limits.SPAN_MAX_S:
+        raise InvalidArgument(name="delay", wanted="seconds, less than a hundred years", got=delay)
+    return max(0, round(delay * 1_000_000))
+
+
+def later(time_us: int, span: int) -> int:
+    """The time `span` after `time_us`; NEVER_US swallows everything."""
+    return min(time_us + span, NEVER_US)
+
+
+def checked_pri(pri: Any) -> int:
+    return checked_whole("pri", pri, 0, limits.PRIORITY_MAX)
+
+
+def checked_whole(name: str, number: Any, low: int, high: int) -> int:
+    """Raises InvalidArgument."""
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        raise InvalidArgument(name=name, wanted=f"a whole number from {low} to {high}", got=number)
+    return number
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _key_bytes(key: Any) -> bytes:
+    # The tuple layer keeps values of different types apart: 1, "1", True and None are four keys.
+    try:
+        packed: bytes = layer.pack((key,))
+    except (TypeError, ValueError) as reason:
+        raise InvalidArgument(name="key", wanted="a value that the tuple layer can pack", got=key) from reason
+    return packed

@@ -1,0 +1,36 @@
+"""Shape: what there is to know of one task queue, and what belongs to none of its transactions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fdbqueue.codec import codec_named
+from fdbqueue.errors import UnsupportedOption
+from fdbqueue.registry import Definition, Registry
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.keys import TaskKeys
+from fdbqueue.tasks.kinds import Draft, Settings, drafted, kind_named
+
+
+class Shape:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        """Raises UnknownKind for a kind that this process has not registered."""
+        self.registry = registry
+        self.definition = definition
+        self.root: RootKeys = registry.keys
+        self.name = definition.name
+        self.kind = kind_named(definition.kind)
+        self.settings = Settings(**definition.options)
+        self.codec = codec_named(self.settings.codec)
+        self.keys = TaskKeys(registry.contents(definition))
+        self.discipline = self.kind.discipline(self.keys, definition.options)
+        self.guard: Callable[[Transaction], Callable[[], None]] = registry.guard(definition)
+        self.owner = None if self.settings.temporary is None else bytes.fromhex(self.settings.temporary)
+
+    def draft(self, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
+        return drafted(self.kind, self.settings, data, payload, options)
+
+    def require_touch(self) -> None:
+        """Raises UnsupportedOption for a kind whose leases do not end on their own."""
+        if not self.kind.supports("ttr"):
+            raise UnsupportedOption(kind=self.kind.name, option="touch")

@@ -1,0 +1,181 @@
+"""How tasks reach their takers: directly, or through the waiting line, where delivering means taking the
+lease in the requester's name.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.line_keys import LineKeys
+from fdbqueue.recipe import Taken
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import Transaction
+from fdbqueue.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.sweep import ask_due, settle, tidy
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.edges import Lease
+from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.keys import SESSION_BYTES, Record, record_of, record_to_bytes
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.tasks_of import read_tasks
+
+Ask = Callable[[Transaction], Callable[[], None]]
+
+# A call without a line looks so often for what is due before it says that there is nothing.
+_TIDY_ROUNDS_MAX = limits.BATCH_ITEMS_MAX // limits.DUE_BATCH
+
+
+def params_of(lease: Lease) -> bytes:
+    return lease.session + lease.token
+
+
+def lease_of(params: bytes) -> Lease:
+    return Lease(params[:SESSION_BYTES], params[SESSION_BYTES:])
+
+
+class TaskSource:
+    """The tasks of one queue; the `Source` of its line."""
+
+    def __init__(self, shape: Shape, runtime: Runtime, callbacks: Callbacks) -> None:
+        self.shape = shape
+        self.guard = shape.guard
+        self.doorbell = shape.keys.calls  # every change counts something there
+        self.line = Line(LineKeys(shape.keys.line), self)
+        self._runtime = runtime
+        self._callbacks = callbacks
+
+    def change(self, tr: Transaction) -> Change:
+        told = self._callbacks.after_commit if self._callbacks.callback is not None else None
+        return Change(tr, self.shape, round(self._runtime.now() * 1_000_000), told)
+
+    def take(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Sequence[Task]:
+        """Take what is there, whoever else may be waiting; for a caller's transaction.
+
+        Reads the first ready tasks, timers and results by snapshot, serialisably what it changes. Conflicts
+        with any change of the same tasks; an answer of nothing, with whatever makes a task ready.
+        """
+        checks = self.guard(tr), ask_session(tr)
+        change = self.change(tr)
+        due, found = ask_due(tr, self.shape.keys, change.now_us), self.available(tr, count)
+        overdue = self.line.ask_due(tr)
+        for check in checks:
+            check()
+        tidied = settle(change, due)
+        for _ in range(_TIDY_ROUNDS_MAX):
+            offers = list(self.available(tr, count) if tidied else found)
+            if offers or not tidied:
+                break
+            tidied = tidy(change)
+        change.finish()
+        if not offers:
+            returned = self.line.overdue(overdue, change.now_us)
+            self.line.return_overdue(tr, returned)
+            offers = list(self.available(tr, count)) if returned else []
+        if not offers:
+            tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
+        return self._take(change, portion_of(offers, count), lease)
+
+    def take_in_turn(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Taken:
+        """Take what is there; if requests stand in the line, serve those first.
+
+        Reads the first ready tasks, timers and requests by snapshot, serialisably what it changes. Conflicts
+        with any change of the same tasks and, if it serves, with other servers.
+        """
+        checks = self.guard(tr), ask_session(tr)
+        change, activity = self.change(tr), self.line.keys.activity
+        due, found = ask_due(tr, self.shape.keys, change.now_us), self.available(tr, count)
+        waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
+        for check in checks:
+            check()
+        tidied = settle(change, due)
+        change.finish()
+        offers = list(self.available(tr, count) if tidied else found)
+        if waiting and (self.line.keys.is_request(waiting[0].key) or not offers):
+            look = Look(change.now_us, wanted=count)
+            return _served(self.line.pass_by(tr, count, params_of(lease), look), tidied)
+        portion = portion_of(offers, count)
+        tasks = self._take(change, portion, lease)
+        return Taken(tasks, cut_short=len(portion) < len(offers), wrote=bool(tasks) or tidied)
+
+    def _take(self, change: Change, offers: Sequence[Offer], lease: Lease) -> list[Task]:
+        tr, shape = change.tr, self.shape
+        self.claim(tr, offers)
+        records = [record_of(offer.value) for offer in offers]
+        tasks = read_tasks(tr, shape.keys, shape.codec, edges.take(change, records, lease))
+        change.finish()
+        return tasks
+
+    # The line's Source.
+
+    def tidy(self, tr: Transaction) -> bool:
+        change = self.change(tr)
+        tidied = tidy(change)
+        change.finish()
+        return tidied
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        keys = self.shape.keys
+        first = tr.snapshot.get_range(keys.timers.start, keys.timers.stop, limit=1)
+        return lambda: next((keys.time_of(timer.key) for timer in first), None)
+
+    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+        now_us = round(self._runtime.now() * 1_000_000)
+        # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
+        found = self.shape.discipline.first(tr, limit)
+        return (_offer(record) for record in found if record.expires_us > now_us)
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        for offer in offers:
+            tr.add_read_conflict_key(self.shape.keys.task(offer.id))
+        self.shape.discipline.claim(tr, [record_of(offer.value) for offer in offers])
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
+        lease, change = lease_of(params), self.change(tr)
+        edges.take(change, [record_of(offer.value) for offer in offers], lease)
+        change.finish()
+        return [Delivery(offer.id, params) for offer in offers]
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        """Those whose lease is still what it was; a session that has ended has none."""
+        asked = {
+            params: tr.get(self.shape.root.session(lease_of(params).session))
+            for params in _params(deliveries)
+        }
+        change = self.change(tr)
+        held = self._held(change, deliveries)
+        alive = [record for record in held if asked[params_of(Lease(record.session, record.token))].present()]
+        edges.give_back(change, [record for record in held if record not in alive])
+        change.finish()
+        live = [record for record in alive if record.until_us > change.now_us]
+        return list(read_tasks(tr, self.shape.keys, self.shape.codec, live))
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        change = self.change(tr)
+        edges.give_back(change, self._held(change, deliveries))
+        change.finish()
+
+    def _held(self, change: Change, deliveries: Sequence[Delivery]) -> list[Record]:
+        """The tasks that are still taken by the requests they were delivered to."""
+        found = change.read(delivery.id for delivery in deliveries)
+        return [
+            record
+            for record, delivery in zip(found, deliveries, strict=True)
+            if record is not None
+            and record.state == TaskState.TAKEN
+            and params_of(Lease(record.session, record.token)) == delivery.value
+        ]
+
+
+def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
+    return {delivery.value for delivery in deliveries}
+
+
+def _offer(record: Record) -> Offer:
+    return Offer(record.id, record_to_bytes(record), record.size_bytes)
+
+
+def _served(turn: Turn, tidied: bool) -> Taken:
+    cut_short = bool(turn.answers)
+    return Taken(turn.answers, cut_short=cut_short, wrote=turn.wrote or tidied, served=turn)

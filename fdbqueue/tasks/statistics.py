@@ -1,0 +1,53 @@
+"""Statistics: counters that change in the transaction of what they count.
+
+All counters of a kind share one key, as one long little-endian number with 64 bits for each: a single atomic
+add changes any of them, down as well as up, because the sum of non-negative fields is the same whatever
+order borrows and carries come in.
+"""
+
+from collections.abc import Mapping
+
+LIVE = ("ready", "taken", "buried", "delayed")
+CALLS = (
+    "put",
+    "take",
+    "ack",
+    "release",
+    "bury",
+    "kick",
+    "delete",
+    "touch",
+    "ttl",
+    "ttr",
+    "delay",
+    "done",
+    "other",
+)
+"""`done` is told among the tasks; `other`, changes that no statistic tells but a waiting server must see."""
+
+_FIELD_BITS = 64
+_MASK = (1 << _FIELD_BITS) - 1
+
+
+def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
+    """The operand of the atomic add that makes `changes`."""
+    bits = _FIELD_BITS * len(fields)
+    total = sum(changes[name] << (_FIELD_BITS * n) for n, name in enumerate(fields) if name in changes)
+    return (total & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
+
+
+def unpacked(fields: tuple[str, ...], value: bytes | None) -> dict[str, int]:
+    total = int.from_bytes(value or b"", "little")
+    return {name: (total >> (_FIELD_BITS * n)) & _MASK for n, name in enumerate(fields)}
+
+
+def count_of(live: bytes | None) -> int:
+    """How many tasks there are, in any state."""
+    return sum(unpacked(LIVE, live).values())
+
+
+def statistics_of(live: bytes | None, calls: bytes | None) -> dict[str, dict[str, int]]:
+    tasks, done = unpacked(LIVE, live), unpacked(CALLS, calls)
+    counts = {**tasks, "done": done.pop("done"), "total": sum(tasks.values())}
+    done.pop("other")
+    return {"tasks": counts, "calls": done}

@@ -1,0 +1,46 @@
+"""From what is stored to a Task."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.codec import Codec
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, id_text
+
+
+def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
+    """Ask for the payload, by snapshot: it never changes, and whoever removes it removes the record too."""
+    if record.size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX:
+        whole = tr.snapshot.get(keys.payload(record.id))
+        return lambda: bytes(whole.value)
+    under = keys.payloads_of(record.id)
+    pieces = tr.snapshot.get_range(under.start, under.stop)
+    return lambda: b"".join(piece.value for piece in pieces)
+
+
+def read_tasks(tr: Any, keys: TaskKeys, codec: Codec, records: Sequence[Record]) -> list[Task]:
+    """The tasks of `records`, their payloads read together."""
+    asked = [ask_payload(tr, keys, record) for record in records]
+    return [task_of(record, codec.decode(payload())) for record, payload in zip(records, asked, strict=True)]
+
+
+def task_of(record: Record, data: Any) -> Task:
+    return Task(
+        id=id_text(record.id),
+        state=TaskState(record.state),
+        data=data,
+        pri=record.pri,
+        key=layer.unpack(record.key)[0] if record.key else None,
+        attempts=record.attempts,
+        created=record.created_us / 1_000_000,
+        expires=_seconds(record.expires_us),
+        until=_seconds(record.until_us),
+        token=record.token or None,
+    )
+
+
+def _seconds(time_us: int) -> float | None:
+    return None if time_us == NEVER_US else time_us / 1_000_000

@@ -1,0 +1,188 @@
+"""What users do to tasks, each in one transaction: who may, what it comes to, and the edge it takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.seam import Transaction
+from fdbqueue.sweep import apply, as_of, catch_up, plan
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.capacity import admit
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.keys import Record, id_in, id_text
+from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.tasks_of import ask_payload, task_of
+
+UNKNOWN = object()
+
+
+@dataclass(frozen=True)
+class Target:
+    """The task a verb is about: under this token, or, without one, in this session's name."""
+
+    id: bytes
+    token: bytes | None = None
+    session: bytes = b""
+    data: Any = UNKNOWN  # the payload never changes: who brings it spares us reading it
+
+    def holds(self, record: Record, now_us: int) -> bool:
+        mine = record.session == self.session if self.token is None else record.token == self.token
+        return record.state == TaskState.TAKEN and record.until_us > now_us and mine
+
+
+def put(
+    change: Change,
+    drafts: Sequence[Draft],
+    random: bytes,
+    ask_owner: Callable[[Transaction], Callable[[], None]],
+) -> list[Task] | None:
+    """The new tasks, or None if the queue is full.
+
+    Reads the last task by snapshot; writes the tasks, their payloads, their index keys and the counters;
+    conflicts with nothing, save in a bounded queue (capacity.py).
+    """
+    tr, keys = change.tr, change.shape.keys
+    checks = change.shape.guard(tr), ask_owner(tr)
+    last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
+    live = tr.snapshot.get(keys.live)
+    for check in checks:
+        check()
+    if not admit(change, live, len(drafts), random):
+        return None
+    index = next((keys.index_of(task.key) + 1 for task in last), 0)
+    records = edges.put(change, drafts, index, random)
+    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
+
+
+def ack(change: Change, target: Target) -> Task:
+    """Raises NotTaken. Reads and clears the task; conflicts with any change of it."""
+    record = _held(change, target)
+    return _done(change, target, record, lambda: edges.ack(change, [record]))
+
+
+def release(change: Change, target: Target, delay_us: int) -> Task:
+    """Raises NotTaken. Reads and moves the task; conflicts with any change of it."""
+    record = _held(change, target)
+    return _done(change, target, record, lambda: edges.release(change, [record], delay_us))
+
+
+def touch(change: Change, target: Target, span_us: int) -> Task:
+    """Raises NotTaken, then UnsupportedOption. Reads and writes the task; conflicts with any change of it."""
+    record = _held(change, target)
+    change.shape.require_touch()
+    return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
+
+
+def bury(change: Change, target: Target) -> Task:
+    """Raises TaskNotFound, NotTaken. Reads and moves the task; conflicts with any change of it."""
+    record = _present(change, target)
+    if record.state == TaskState.BURIED:
+        return _done(change, target, record, lambda: [record])
+    return _done(change, target, record, lambda: edges.bury(change, [record]))
+
+
+def delete(change: Change, target: Target) -> Task:
+    """Raises TaskNotFound, NotTaken. Reads and clears the task; conflicts with any change of it."""
+    record = _present(change, target)
+    return _done(change, target, record, lambda: edges.delete(change, [record]))
+
+
+def peek(change: Change, target: Target) -> Task:
+    """Raises TaskNotFound. Reads the task serialisably; conflicts with any change of it."""
+    record = _read(change, target)
+    current = as_of(record, change.now_us) if record is not None else None
+    if current is None:
+        raise _not_found(change, target)
+    return _done(change, target, current, lambda: [current])
+
+
+def kick(change: Change, count: int) -> tuple[int, int]:
+    """How many were kicked, and how many looked at: some may have expired.
+
+    Reads the first buried tasks; conflicts with any change of those.
+    """
+    change.shape.guard(change.tr)()
+    found = _swept(change, change.shape.keys.buried, count)
+    return len(edges.kick(change, _in_state(found, TaskState.BURIED))), len(found)
+
+
+def release_taken(change: Change, under: slice, count: int) -> int:
+    """Release the first taken tasks whose keys are `under` it; how many keys were looked at.
+
+    Reads the keys by snapshot, the tasks serialisably; conflicts with any change of those.
+    """
+    change.shape.guard(change.tr)()
+    found = _swept(change, under, count)
+    edges.release(change, _in_state(found, TaskState.TAKEN))
+    return len(found)
+
+
+def require_few(change: Change, under: slice) -> None:
+    """Raises TooMuchForOneTransaction if more keys are `under` it than one transaction may change."""
+    more = limits.VERB_BATCH + 1
+    found = len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
+    if found == more:
+        raise TooMuchForOneTransaction(
+            count=found, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
+        )
+
+
+def truncate(change: Change) -> None:
+    """Remove every task. Clears their range, blindly; conflicts with every call on a task that is there."""
+    change.shape.guard(change.tr)()
+    contents = change.shape.keys.contents
+    change.tr.clear_range(contents.start, contents.stop)
+    change.tr.clear(change.shape.keys.live)
+    change.count("other")
+
+
+def _read(change: Change, target: Target) -> Record | None:
+    check = change.shape.guard(change.tr)
+    [record] = change.read([target.id])
+    check()
+    return record
+
+
+def _held(change: Change, target: Target) -> Record:
+    record = _read(change, target)
+    if record is None or not target.holds(record, change.now_us):
+        raise NotTaken(id=id_text(target.id))
+    return record
+
+
+def _present(change: Change, target: Target) -> Record:
+    record = _read(change, target)
+    if target.token is not None and (record is None or not target.holds(record, change.now_us)):
+        raise NotTaken(id=id_text(target.id))
+    if record is None or as_of(record, change.now_us) is None:
+        raise _not_found(change, target)
+    current = catch_up(change, record)
+    assert current is not None  # as_of has said so
+    return current
+
+
+def _not_found(change: Change, target: Target) -> TaskNotFound:
+    return TaskNotFound(id=id_text(target.id), name=change.shape.name)
+
+
+def _done(change: Change, target: Target, record: Record, edge: Callable[[], list[Record]]) -> Task:
+    """Take the edge; the task as it is then, with its payload."""
+    if target.data is not UNKNOWN:
+        return task_of(edge()[0], target.data)
+    payload = ask_payload(change.tr, change.shape.keys, record)()  # before the edge may clear it
+    return task_of(edge()[0], change.shape.codec.decode(payload))
+
+
+def _swept(change: Change, under: slice, count: int) -> list[Record]:
+    """The first tasks with keys `under` it, after what time has done to them has been written down."""
+    found = change.tr.snapshot.get_range(under.start, under.stop, limit=count).to_list() if count else []
+    records = [record for record in change.read(id_in(entry.key) for entry in found) if record is not None]
+    apply(change, plan(records, change.now_us))
+    return [record if record.timer_us > change.now_us else edges.freed(record) for record in records]
+
+
+def _in_state(records: Sequence[Record], state: TaskState) -> list[Record]:
+    return [record for record in records if record.state == state]

@@ -1,0 +1,130 @@
+"""A task queue: workers that die, stall, or end their sessions with tasks in hand; effects beside acks."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue.database import Database, run
+from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.keys import TaskKeys, record_of
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.statistics import LIVE
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import cramped, values_of
+
+NAME = "tasks"
+EFFECTS = b"effect/"
+ENOUGH_S = 200.0
+STATES = dict(zip("rt!~", LIVE, strict=True))
+
+
+@workload(clients=2, steps=4)
+def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for value in values_of(client, size.steps):
+            delay = client.random.choice((0, 0, 0.5))
+            client.call(NAME, "put", value, partial(q.put, client.db, value, delay=delay))
+            client.pause(0.2)
+
+    def work(client: Client) -> None:
+        q = opened(client)
+        for _ in range(2):
+            try:
+                with Session(client.db, ttr=3) as session:
+                    for _ in range(size.steps):
+                        once(client, q, session)
+            except UnknownSession:
+                client.pause(0.5)  # it stalled, and was taken for dead
+
+    def look(client: Client) -> None:
+        q = opened(client)
+        for _ in range(size.steps):
+            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+            client.pause(0.5)
+
+    def survive(client: Client) -> None:
+        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
+        while q.statistics(client.db)["tasks"]["total"] and client.runtime.monotonic() < until:
+            q.kick(client.db, 9)
+            task = q.take(client.db, 1.0)
+            if task is not None:
+                finish(client, q, task)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.client(look, "auditor")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), once_each, no_watch_left_behind]
+
+
+def opened(client: Client) -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, "fifottl", ttr=2, if_not_exists=True)
+
+
+def once(client: Client, q: TaskQueue, session: Session) -> None:
+    """Take a task, if there is one, and do with it one of the things that workers do."""
+    task = q.take(client.db, client.random.choice((0, 1, 3)), session=session)
+    if task is None:
+        return
+    client.pause(0.5)
+    does: list[Callable[[], Any]] = [
+        partial(finish, client, q, task),
+        partial(finish, client, q, task),
+        partial(q.release, client.db, task, delay=client.random.choice((0, 0.5))),
+        partial(q.touch, client.db, task, 1),
+        partial(q.bury, client.db, task),
+        partial(q.kick, client.db, 2),
+        partial(q.release_all, client.db),
+    ]
+    try:
+        client.random.choice(does)()
+    except NotTaken:
+        client.pause(0.1)  # too late: somebody else has it
+
+
+def finish(client: Client, q: TaskQueue, task: Task) -> None:
+    def body(tr: Any) -> None:
+        # A lease that is not the latest must not have ended the task: as wrong as two effects.
+        latest = q.ack(tr, task).attempts == task.attempts
+        tr.add(EFFECTS + task.data.encode(), b"\x01" if latest else b"\x02")
+
+    try:
+        client.call(NAME, "finish", task.data, lambda: run(client.db, body))
+    except NotTaken:
+        client.pause(0.1)
+
+
+def counted_and_found(q: TaskQueue, tr: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """What the statistics say is there, and what is, in one transaction."""
+    live = {name: count for name, count in q.statistics(tr)["tasks"].items() if name in LIVE}
+    found = Counter(STATES[record_of(entry.value).state] for entry in all_tasks(q, tr))
+    return live, {name: found[name] for name in LIVE}
+
+
+def all_tasks(q: TaskQueue, tr: Any) -> Any:
+    under = TaskKeys(q.contents).tasks
+    return tr.snapshot.get_range(under.start, under.stop)
+
+
+def once_each(trace: Trace, database: Database) -> Iterator[str]:
+    """Every task that was put had its effect once, and nothing else had one."""
+    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    puts = {op.argument: op for op in trace.of(NAME, "put")}
+    for value, count in effects.items():
+        if count != 1 or value not in puts:
+            yield f"{count} effects of {value!r}"
+    for value, op in puts.items():
+        if op.done and value not in effects:
+            yield f"lost: {value!r}"

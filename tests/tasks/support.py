@@ -1,0 +1,75 @@
+"""Task queues on a clock set by hand: nothing happens in the background, waiting moves the clock."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Thread, Waitable
+from fdbqueue.session import Keeper, keeper_of
+from tests.support import ManualClock
+
+LONG_S = 1e9
+
+
+class IdleThread:
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool:
+        return False
+
+
+class StillClock(ManualClock):
+    """Threads of the keeper do not start, and a wait that nothing ends is over at once, on this clock."""
+
+    def spawn(self, target: Callable[[], None], name: str) -> Thread:
+        return IdleThread() if name == "fdbqueue-keeper" else super().spawn(target, name)
+
+    def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        if any(future.is_ready() for future in futures):
+            return True
+        assert timeout_s is not None, "nobody else is there to end this wait"
+        self.advance(timeout_s)
+        return False
+
+
+class Bench:
+    """One queue, one long session, one clock."""
+
+    def __init__(self, db: Database, clock: StillClock, kind: str, **options: Any) -> None:
+        self.db = db
+        self.clock = clock
+        self.queue = TaskQueue.create(db, "bench", kind, **options)
+        self.session = Session(db, ttr=LONG_S)
+
+    def put(self, data: Any = None, **options: Any) -> str:
+        return self.queue.put(self.db, data, **options).id
+
+    def take(self, timeout: float = 0) -> Any:
+        return self.queue.take(self.db, timeout, session=self.session)
+
+    def taken_data(self) -> list[Any]:
+        """What all takes give that give something."""
+        return [task.data for task in iter(self.take, None)]
+
+    def sweep(self) -> None:
+        keeper(self.db).tick()
+
+    def state(self, id_: str) -> str:
+        return self.queue.peek(self.db, id_).state.value
+
+    def counts(self, *names: str) -> tuple[int, ...]:
+        """Those of the statistics that are named: tasks in a state, or calls."""
+        found = self.queue.statistics(self.db)
+        return tuple((found["tasks"] | found["calls"])[name] for name in names)
+
+    def stored(self) -> list[tuple[bytes, bytes]]:
+        return [(bytes(row.key), bytes(row.value)) for row in self.db.get_range(b"", b"\xff")]
+
+    def contents(self) -> list[tuple[bytes, bytes]]:
+        """What there is of tasks, in whatever state."""
+        under = self.queue._shape.keys.contents
+        return [row for row in self.stored() if under.start <= row[0] < under.stop]
+
+
+def keeper(db: Database) -> Keeper:
+    return keeper_of(db, RootKeys(DEFAULT_ROOT))

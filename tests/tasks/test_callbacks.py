@@ -1,0 +1,105 @@
+"""on_task_change: told of each change once, after the commit, and no more than told (section 13)."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Task
+from fdbqueue.tasks.events import Callback
+from tests.support import PATIENCE_S
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+
+
+class Told:
+    """What a callback was told, by the time that it had been told so much."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, str, str]] = []
+        self._more = threading.Condition()
+
+    def __call__(self, task: Task, event: str) -> None:
+        with self._more:
+            self.events.append((task.data, event, task.state.value))
+            self._more.notify_all()
+
+    def names(self, count: int) -> list[str]:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.events) >= count, PATIENCE_S)
+            return [event for _, event, _ in self.events]
+
+
+def test_put_take_and_ack_are_three_calls(bench: MakeBench) -> None:
+    b, told = bench(), Told()
+    b.queue.on_task_change(told)
+    b.put("data")
+    b.queue.ack(b.db, b.take())
+    told.names(3)
+    assert told.events == [("data", "put", "r"), ("data", "take", "t"), ("data", "delete", "-")]
+
+
+def test_every_change_has_its_event(bench: MakeBench) -> None:
+    b, told = bench("fifottl", ttr=5), Told()
+    b.queue.on_task_change(told)
+    b.put(1, ttl=20, delay=1)
+    b.clock.advance(1)
+    task = b.take()
+    b.queue.touch(b.db, task, 1)
+    b.queue.release(b.db, task)
+    b.queue.bury(b.db, task.id)
+    b.queue.kick(b.db)
+    b.take()
+    b.clock.advance(6)
+    b.sweep()
+    b.clock.advance(50)
+    b.sweep()
+    expected = ["put", "delay", "take", "touch", "release", "bury", "kick", "take", "ttr", "delete", "ttl"]
+    assert told.names(11) == expected
+
+
+def test_a_transaction_that_does_not_commit_tells_nothing(bench: MakeBench) -> None:
+    b, told = bench(), Told()
+    b.queue.on_task_change(told)
+    tr = b.db.create_transaction()
+    b.queue.put(tr, "never")
+    tr.cancel()
+    tr = b.db.create_transaction()
+    b.queue.put(tr, "once")
+    assert told.events == []
+    tr.commit().wait()
+    b.put("last")
+    told.names(2)
+    assert [data for data, _, _ in told.events] == ["once", "last"]
+
+
+def test_an_exception_in_a_callback_is_logged_and_nothing_else(
+    bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    b, told = bench(), Told()
+
+    def fails(task: Task, event: str) -> None:
+        told(task, event)
+        raise RuntimeError("broken callback")
+
+    b.queue.on_task_change(fails)
+    with caplog.at_level(logging.ERROR, logger="fdbqueue"):
+        b.put(1)
+        b.put(2)
+        told.names(2)
+        b.queue.on_task_change(told)
+        b.put(3)
+        told.names(3)
+    assert caplog.text.count("broken callback") >= 1
+    assert b.counts("ready") == (3,)
+
+
+def test_installing_returns_the_previous_callback(bench: MakeBench) -> None:
+    b = bench()
+    first: Callback = Told()
+    assert b.queue.on_task_change(first) is None
+    assert b.queue.on_task_change() is first
+    assert b.queue.on_task_change() is None

@@ -1,0 +1,209 @@
+"""Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.errors import (
+    InvalidArgument,
+    KindExists,
+    QueueBusy,
+    QueueDropped,
+    QueueExists,
+    QueueNotFound,
+    UnknownCodec,
+    UnknownKind,
+    UnsupportedOption,
+)
+from fdbqueue.tasks import kinds
+from fdbqueue.tasks.keys import Record
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+
+
+def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None:
+    TaskQueue.create(still_db, "é x" * 14, "limfifottl", ttl=60, pri=3, capacity=9)
+    again = TaskQueue.open(still_db, "é x" * 14)
+    assert (again.kind, again.name) == ("limfifottl", "é x" * 14)
+    assert {name: again.options[name] for name in ("ttl", "ttr", "pri", "capacity")} == {
+        "ttl": 60,
+        "ttr": None,
+        "pri": 3,
+        "capacity": 9,
+    }
+    task = again.put(still_db, 1)
+    assert (task.pri, task.expires) == (3, task.created + 60)
+
+
+def test_creating_a_queue_twice_is_refused(bench: MakeBench) -> None:
+    b = bench()
+    with pytest.raises(QueueExists):
+        TaskQueue.create(b.db, "bench", "fifottl")
+    assert TaskQueue.open(b.db, "bench").kind == "fifo"
+
+
+def test_if_not_exists_opens_what_there_is_whatever_is_asked_for(bench: MakeBench) -> None:
+    b = bench("fifo")
+    b.put("kept")
+    again = TaskQueue.create(b.db, "bench", "fifottl", ttl=1, if_not_exists=True)
+    assert (again.kind, again.statistics(b.db)["tasks"]["ready"]) == ("fifo", 1)
+    assert TaskQueue.create(b.db, "new", "fifottl", if_not_exists=True).kind == "fifottl"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error"),
+    [
+        ("fifoo", {}, UnknownKind),
+        (None, {}, UnknownKind),
+        ("fifo", {"ttl": 1}, UnsupportedOption),
+        ("fifo", {"pri": 1}, UnsupportedOption),
+        ("fifottl", {"capacity": 1}, UnsupportedOption),
+        ("fifottl", {"key_concurrency": 2}, UnsupportedOption),
+        ("fifottl", {"weights": {"a": 1}}, UnsupportedOption),
+        ("fifottl", {"ttl": -1}, InvalidArgument),
+        ("fifottl", {"ttr": -1}, InvalidArgument),
+        ("fifottl", {"pri": -1}, InvalidArgument),
+        ("limfifottl", {"capacity": -1}, InvalidArgument),
+        ("fifo", {"codec": "pickle"}, UnknownCodec),
+    ],
+)
+def test_bad_definitions_are_refused(
+    still_db: fdbqueue.Database, kind: str, options: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        TaskQueue.create(still_db, "bad", kind, **options)  # type: ignore[arg-type]
+    assert list_queues(still_db) == []
+
+
+@pytest.mark.parametrize("name", ["", 5, None])
+def test_a_name_is_a_text_that_is_not_empty(still_db: fdbqueue.Database, name: str) -> None:
+    with pytest.raises(InvalidArgument):
+        TaskQueue.create(still_db, name)
+    with pytest.raises(InvalidArgument):
+        TaskQueue.open(still_db, name)
+
+
+def test_an_unknown_queue_is_not_found(still_db: fdbqueue.Database) -> None:
+    with pytest.raises(QueueNotFound):
+        TaskQueue.open(still_db, "nobody")
+
+
+def test_a_recipe_queue_is_no_task_queue(still_db: fdbqueue.Database) -> None:
+    Queue.named(still_db, "plain")
+    with pytest.raises(UnknownKind):
+        TaskQueue.open(still_db, "plain")
+    TaskQueue.create(still_db, "tasks")
+    assert list_queues(still_db) == ["plain", "tasks"]
+    assert statistics(still_db).keys() == {"tasks"}
+
+
+def test_statistics_of_all_queues(still_db: fdbqueue.Database) -> None:
+    one, two = TaskQueue.create(still_db, "one"), TaskQueue.create(still_db, "two")
+    one.put_many(still_db, [1, 2])
+    two.put(still_db, 3)
+    counted = {name: found["calls"]["put"] for name, found in statistics(still_db).items()}
+    assert counted == {"one": 2, "two": 1}
+
+
+HANDLE_CALLS: dict[str, Callable[[TaskQueue, fdbqueue.Database, str], object]] = {
+    "put": lambda q, db, _: q.put(db, 1),
+    "take": lambda q, db, _: q.take(db, 0),
+    "ack": lambda q, db, id_: q.ack(db, id_),
+    "release": lambda q, db, id_: q.release(db, id_),
+    "touch": lambda q, db, id_: q.touch(db, id_, 1),
+    "bury": lambda q, db, id_: q.bury(db, id_),
+    "delete": lambda q, db, id_: q.delete(db, id_),
+    "peek": lambda q, db, id_: q.peek(db, id_),
+    "kick": lambda q, db, _: q.kick(db),
+    "release_all": lambda q, db, _: q.release_all(db),
+    "truncate": lambda q, db, _: q.truncate(db),
+    "drop": lambda q, db, _: q.drop(db),
+    "statistics": lambda q, db, _: q.statistics(db),
+    "tasks": lambda q, db, _: q.tasks(db, "r", 1),
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
+@pytest.mark.parametrize("call", HANDLE_CALLS)
+def test_a_stale_handle_says_so_and_changes_nothing(bench: MakeBench, call: str, again: bool) -> None:
+    b = bench("fifottl")
+    id_ = b.put(1)
+    b.queue.drop(b.db)
+    if again:
+        TaskQueue.create(b.db, "bench", "fifottl")
+    with pytest.raises(QueueDropped):
+        HANDLE_CALLS[call](b.queue, b.db, id_)
+    assert b.contents() == []
+
+
+def test_a_put_that_races_a_drop_leaves_nothing_behind(bench: MakeBench) -> None:
+    b = bench()
+    tr = b.db.create_transaction()
+    b.queue.put(tr, "orphan")
+    b.queue.drop(b.db)
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        tr.commit().wait()
+    assert b.contents() == []
+
+
+def test_drop_is_refused_while_tasks_are_taken(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=5)
+    b.put(1)
+    b.put(2, delay=9)
+    b.queue.bury(b.db, b.put(3))
+    b.take()
+    with pytest.raises(QueueBusy, match="taken"):
+        b.queue.drop(b.db)
+    b.clock.advance(5)  # a lease that is over holds nothing
+    b.queue.drop(b.db)
+    fresh = TaskQueue.create(b.db, "bench")
+    assert sum(fresh.statistics(b.db)["calls"].values()) == 0
+    assert fresh.take(b.db, 0) is None
+
+
+@pytest.fixture
+def kind() -> Iterator[str]:
+    yield "lifo"
+    kinds._kinds.pop("lifo", None)
+
+
+class Lifo(Fifo):
+    """Places so that the newest comes first."""
+
+    def place(self, record: Record) -> bytes:
+        return bytes(255 - byte for byte in record.id) + record.id
+
+
+def test_a_registered_kind_is_a_discipline_and_options(still_db: fdbqueue.Database, kind: str) -> None:
+    register_kind(kind, Lifo, {"ttr"})
+    queue = TaskQueue.create(still_db, "custom", kind, ttr=5)
+    queue.put_many(still_db, [1, 2, 3])
+    assert [task.data for task in queue.take_many(still_db, 9)] == [3, 2, 1]
+    with pytest.raises(UnsupportedOption):
+        queue.put(still_db, 4, pri=1)
+
+
+def test_a_kind_is_registered_once_and_with_known_options(kind: str) -> None:
+    for taken in ("fifo", "limfifottl"):
+        with pytest.raises(KindExists):
+            register_kind(taken, Fifo, ())
+    with pytest.raises(InvalidArgument):
+        register_kind(kind, Fifo, {"colour"})
+
+
+def test_a_queue_created_in_a_transaction_is_there_when_that_has_committed(
+    still_db: fdbqueue.Database,
+) -> None:
+    tr = still_db.create_transaction()
+    inside = TaskQueue.create(tr, "inside")
+    inside.put(tr, "with it")
+    with pytest.raises(QueueNotFound):
+        TaskQueue.open(still_db, "inside")
+    tr.commit().wait()
+    task = inside.take(still_db, 0)
+    assert task is not None
+    assert task.data == "with it"

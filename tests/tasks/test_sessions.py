@@ -1,0 +1,175 @@
+"""Sessions: ending, dying after a grace, being taken over; queues whose contents go with one (section 11)."""
+
+from collections.abc import Callable
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Session, TaskQueue
+from fdbqueue.errors import InvalidArgument, NotTaken, UnknownSession
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.session import end_the_dead
+from tests.tasks.support import LONG_S, Bench, StillClock
+
+MakeBench = Callable[..., Bench]
+KEYS = RootKeys(DEFAULT_ROOT)
+
+
+def sweep_dead(b: Bench) -> None:
+    end_the_dead(b.db, KEYS)
+
+
+def test_a_session_that_ends_releases_its_tasks_in_all_queues_at_once(bench: MakeBench) -> None:
+    b = bench()
+    other = TaskQueue.create(b.db, "other", "fifottl")
+    b.queue.put_many(b.db, range(250))
+    other.put(b.db, "x")
+    with Session(b.db) as session:
+        assert len(b.queue.take_many(b.db, 250, session=session)) == 250
+        other.take(b.db, 0, session=session)
+    assert b.counts("ready", "taken", "release") == (250, 0, 250)
+    assert other.statistics(b.db)["calls"]["release"] == 1
+    assert b.taken_data() == list(range(250))
+
+
+def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    session = Session(b.db)
+    session.end()
+    session.end()
+    with pytest.raises(UnknownSession):
+        b.queue.take(b.db, 0, session=session)
+    with pytest.raises(UnknownSession):
+        b.queue.take(b.db.create_transaction(), session=session)
+    assert b.counts("ready") == (1,)
+
+
+def test_a_dead_session_keeps_its_tasks_for_its_grace_and_no_longer(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    session = Session(b.db, ttr=10)
+    task = b.queue.take(b.db, 0, session=session)
+    b.clock.advance(9.9)
+    sweep_dead(b)
+    assert b.counts("taken") == (1,)
+    b.clock.advance(0.1)
+    sweep_dead(b)
+    assert b.counts("ready", "taken", "release") == (1, 0, 1)
+    with pytest.raises(NotTaken):
+        b.queue.ack(b.db, task)
+    session.beat()
+    assert session.lost
+
+
+def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    Session(b.db, ttr=10)
+    for _ in range(5):
+        b.clock.advance(9)
+        b.sweep()  # beats, too: the keeper is the heartbeat's thread
+    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 2
+    b.clock.advance(10)
+    sweep_dead(b)
+    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
+
+
+def test_a_session_is_taken_over_by_name_with_all_it_holds(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put(1)
+    dead = Session(b.db, name="worker-7", ttr=10)
+    b.queue.take(b.db, 0, session=dead)
+    b.clock.advance(9)
+    again = Session(b.db, name="worker-7", ttr=10)
+    assert again.id == dead.id
+    b.clock.advance(9)
+    sweep_dead(b)
+    dead.beat()
+    assert dead.lost
+    dead.end()  # it is not his any more
+    assert b.queue.ack(b.db, id_, session=again).data == 1
+
+
+def test_a_name_whose_session_has_died_begins_a_new_one(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    dead = Session(b.db, name="worker-7", ttr=10)
+    b.queue.take(b.db, 0, session=dead)
+    b.clock.advance(10)  # nobody has swept
+    again = Session(b.db, name="worker-7", ttr=10)
+    assert again.id != dead.id
+    assert b.counts("ready", "release") == (1, 1)
+
+
+def test_the_process_opens_another_session_when_its_own_was_lost(bench: MakeBench) -> None:
+    b = bench()
+    b.queue.put_many(b.db, [1, 2])
+    assert b.queue.take(b.db, 0).data == 1
+    b.clock.advance(1_000)
+    sweep_dead(b)
+    assert b.queue.take(b.db, 0).data == 1
+
+
+def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    b.put(1)
+    session = Session(b.db, name="n")
+    b.queue.take(b.db, 0, session=session)
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.tasks.ending.end_in_all_queues", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            session.end()
+    assert b.counts("taken") == (1,)
+    sweep_dead(b)
+    assert b.counts("ready", "release") == (1, 1)
+    sweep_dead(b)
+    assert b.counts("release") == (1,)
+
+
+def _dies(*_: object) -> bool:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ttr", [0, -1, float("nan"), "1", 1e12])
+def test_a_grace_is_a_positive_number(still_db: fdbqueue.Database, ttr: float) -> None:
+    with pytest.raises(InvalidArgument):
+        Session(still_db, ttr=ttr)
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_a_sessions_name_is_a_text(still_db: fdbqueue.Database, name: str) -> None:
+    with pytest.raises(InvalidArgument):
+        Session(still_db, name=name)
+
+
+def test_the_contents_of_a_temporary_queue_go_with_their_session(
+    still_db: fdbqueue.Database, clock: StillClock
+) -> None:
+    queue = TaskQueue.create(still_db, "temporary", temporary=True)
+    queue.put_many(still_db, range(3))
+    other = Session(still_db, ttr=LONG_S)
+    queue.take(still_db, 0, session=other)
+    clock.advance(1_000)
+    end_the_dead(still_db, KEYS)
+    assert queue.statistics(still_db)["tasks"]["total"] == 0
+    assert TaskQueue.open(still_db, "temporary").take(still_db, 0, session=other) is None
+    with pytest.raises(UnknownSession):
+        queue.put(still_db, 1)
+
+
+def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object) -> None:
+    with (
+        fdbqueue.open(f"embedded:{tmp_path}/data") as first,
+        fdbqueue.open(f"embedded:{tmp_path}/data") as second,
+    ):
+        queue = TaskQueue.create(first, "q")
+        queue.put(first, 1)
+        assert queue.take(first, 0) is not None
+        assert queue.take(second, 0) is None
+        first.close()
+        task = queue.take(second, 5)
+        assert task is not None
+        assert task.attempts == 2

@@ -1,0 +1,221 @@
+"""Takes and puts that wait, on the real clock and between threads: who is woken, and how fast."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.errors import QueueBusy, QueueFull
+from tests.support import PATIENCE_S
+
+MakeQueue = Callable[..., TaskQueue]
+Prepare = Callable[[TaskQueue], Callable[[], Any]]
+
+
+@pytest.fixture
+def make(db: Database, space: Subspace) -> MakeQueue:
+    def create(kind: str = "fifo", **options: Any) -> TaskQueue:
+        return TaskQueue.create(db, "waiting", kind, root=space, **options)
+
+    return create
+
+
+class Waiters:
+    """Threads that each take one task; what they got, and when."""
+
+    def __init__(self, queue: TaskQueue, db: Database, count: int, timeout: float = PATIENCE_S) -> None:
+        self.got: list[tuple[Any, float]] = []
+        self._queue, self._db, self._timeout = queue, db, timeout
+        self._threads = [threading.Thread(target=self._take) for _ in range(count)]
+
+    def _take(self) -> None:
+        task = self._queue.take(self._db, self._timeout)
+        self.got.append((task, time.monotonic()))
+
+    @contextmanager
+    def waiting(self) -> Iterator["Waiters"]:
+        for thread in self._threads:
+            thread.start()
+        time.sleep(0.3)
+        yield self
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def wakes(
+    make: MakeQueue, db: Database, prepare: Callable[[TaskQueue], Callable[[], Any]], **options: Any
+) -> float:
+    """How long after what `prepare` returns was called a waiting take got its task."""
+    queue = make(**options)
+    call = prepare(queue)
+    with Waiters(queue, db, 1).waiting() as waiters:
+        assert waiters.got == []
+        called = time.monotonic()
+        call()
+    ((task, at),) = waiters.got
+    assert task is not None
+    return at - called
+
+
+def test_a_put_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
+    assert wakes(make, db, lambda queue: lambda: queue.put(db, 1)) < 1.0
+
+
+def test_a_release_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
+    def prepare(queue: TaskQueue) -> Callable[[], Any]:
+        queue.put(db, 1)
+        task = queue.take(db, 0)
+        return lambda: queue.release(db, task)
+
+    assert wakes(make, db, prepare) < 1.0
+
+
+def test_a_kick_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
+    def prepare(queue: TaskQueue) -> Callable[[], Any]:
+        queue.bury(db, queue.put(db, 1))
+        return lambda: queue.kick(db)
+
+    assert wakes(make, db, prepare) < 1.0
+
+
+def test_the_end_of_a_session_wakes_a_waiting_take(make: MakeQueue, db: Database, space: Subspace) -> None:
+    def prepare(queue: TaskQueue) -> Callable[[], Any]:
+        queue.put(db, 1)
+        session = Session(db, root=space)
+        queue.take(db, 0, session=session)
+        return session.end
+
+    assert wakes(make, db, prepare) < 1.0
+
+
+def test_the_end_of_a_delay_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
+    took = wakes(make, db, lambda queue: lambda: queue.put(db, 1, delay=0.5), kind="fifottl")
+    assert 0.45 < took < 1.5
+
+
+def test_the_end_of_a_lease_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
+    def prepare(queue: TaskQueue) -> Callable[[], Any]:
+        queue.put(db, 1, ttr=1)
+        queue.take(db, 0)
+        return lambda: None
+
+    assert wakes(make, db, prepare, kind="fifottl") < 2.0
+
+
+def test_each_of_many_waiters_gets_one_task(make: MakeQueue, db: Database) -> None:
+    queue = make()
+    with Waiters(queue, db, 8).waiting() as waiters:
+        queue.put_many(db, range(4))
+        for number in range(4, 8):
+            queue.put(db, number)
+    assert sorted(task.data for task, _ in waiters.got) == list(range(8))
+    assert queue.statistics(db)["tasks"]["taken"] == 8
+
+
+def test_waiters_of_many_sessions_get_one_task_each(make: MakeQueue, db: Database, space: Subspace) -> None:
+    queue = make("fifottl", ttr=60)
+    got: list[Any] = []
+
+    def take(session: Session) -> None:
+        got.append(queue.take(db, PATIENCE_S, session=session))
+
+    sessions = [Session(db, root=space) for _ in range(6)]
+    threads = [threading.Thread(target=take, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    for number in range(6):
+        queue.put(db, number)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(task.data for task in got) == list(range(6))
+    for task in got:
+        queue.ack(db, task)
+    assert queue.statistics(db)["tasks"]["total"] == 0
+
+
+def test_a_take_that_waits_in_vain_gives_nothing_in_time(make: MakeQueue, db: Database) -> None:
+    queue = make()
+    started = time.monotonic()
+    assert queue.take(db, 0.4) is None
+    assert 0.4 <= time.monotonic() - started < 2.0
+    assert queue.take(db, -1) is None
+    assert queue.take_many(db, 3, 0.1) == []
+    assert queue.statistics(db)["calls"]["take"] == 0
+
+
+def test_drop_is_refused_while_somebody_waits(make: MakeQueue, db: Database) -> None:
+    queue = make()
+    with Waiters(queue, db, 1).waiting():
+        with pytest.raises(QueueBusy, match="waiting"):
+            queue.drop(db)
+        queue.put(db, 1)
+    queue.truncate(db)
+    queue.drop(db)
+
+
+def test_a_full_queue_lets_a_waiting_put_in_when_a_task_is_acked(make: MakeQueue, db: Database) -> None:
+    queue = make("limfifottl", capacity=1)
+    queue.put(db, 0)
+    task = queue.take(db, 0)
+    done: list[Any] = []
+    putter = threading.Thread(target=lambda: done.append(queue.put(db, 1, timeout=PATIENCE_S)))
+    putter.start()
+    time.sleep(0.2)
+    assert done == []
+    queue.ack(db, task)
+    putter.join(PATIENCE_S)
+    assert done[0].data == 1
+
+
+@pytest.mark.parametrize("capacity", [3, 200])
+def test_capacity_is_never_exceeded_by_producers_together(
+    make: MakeQueue, db: Database, capacity: int
+) -> None:
+    queue = make("limfifottl", capacity=capacity)
+    refused = []
+
+    def produce(number: int) -> None:
+        try:
+            for n in range(capacity):
+                queue.put(db, n)
+        except QueueFull:
+            refused.append(number)
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE_S)
+    assert len(refused) >= 7
+    assert queue.statistics(db)["tasks"]["total"] == capacity
+
+
+def test_threads_together_lose_and_double_nothing(make: MakeQueue, db: Database) -> None:
+    queue = make("fifottl", ttr=60)
+    seen: list[int] = []
+
+    def produce(number: int) -> None:
+        for n in range(50):
+            queue.put(db, number * 50 + n)
+
+    def consume() -> None:
+        while (task := queue.take(db, 3)) is not None:
+            queue.ack(db, task)
+            seen.append(task.data)
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    threads += [threading.Thread(target=consume) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * PATIENCE_S)
+    assert sorted(seen) == list(range(200))
+    found = queue.statistics(db)
+    assert (found["tasks"]["total"], found["calls"]["ack"], found["calls"]["put"]) == (0, 200, 200)
