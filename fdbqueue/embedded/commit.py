@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 _BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
+_READER_CHECK_EVERY_VERSIONS = 64
 
 
 class CommitRequest:
@@ -147,6 +148,8 @@ class Committer:
     def _try_batch(self, batch: list[CommitRequest]) -> Written | None:
         txn = self._store.begin(write=True)
         try:
+            if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
+                self._store.forget_dead_readers()
             written = self._apply_batch(txn, batch)
             if written is None:
                 txn.abort()

@@ -5,6 +5,7 @@ of a failed one is raised by whoever waits, as in the binding. Watches and versi
 """
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,14 @@ class PendingFuture(Future):
 # anything that could be the last reference to another future.
 _outcome_lock = RealRuntime.lock()
 _waited_for: dict[int, PendingFuture] = {}  # by id: a future of bytes hashes as its bytes
+
+
+def _after_fork_in_child() -> None:
+    global _outcome_lock
+    _outcome_lock = RealRuntime.lock()  # a thread that did not come along may hold the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class DelayFuture(Future):

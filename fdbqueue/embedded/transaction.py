@@ -20,7 +20,6 @@ from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending
 from fdbqueue.limits import KEY_BYTES_MAX
 
-
 _BROKEN_PROMISE = 1100  # FoundationDB's client tells it as a cancelled transaction
 
 
@@ -98,6 +97,7 @@ class Transaction(Attempt):
             if self._snapshot is not None and self._reads:
                 self._open_snapshot()  # 1007 when it has become too old to be checked
             request = CommitRequest(self._buffer, self._reads, reads_version, self._size_bytes)
+            self._store.end_expired(self._runtime.monotonic())
             self._store.committer.commit(request)
             if request.error is not None:
                 raise request.error
