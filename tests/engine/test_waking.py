@@ -98,3 +98,12 @@ def test_a_look_that_failed_is_not_the_last_one(db, path, monkeypatch, caplog):
     write_elsewhere(path, "a")
     assert becomes_ready(future, 5)
     assert "no memory" in caplog.text
+
+
+def test_the_callback_of_a_watch_may_commit(db):
+    """It runs in the thread that changed the key, which holds up nobody's commit by then."""
+    watch(db, b"a").on_ready(lambda _: db.set(b"b", b"2"))
+    writer = threading.Thread(target=db.set, args=(b"a", b"1"), daemon=True)
+    writer.start()
+    writer.join(5)
+    assert db[b"b"] == b"2"
