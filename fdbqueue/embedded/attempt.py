@@ -107,7 +107,7 @@ class Attempt(ReadTransaction):
         self._guarded = True
         self._cancel_watches(error)
 
-    def _cancel_watches(self, error: FDBError) -> None:
+    def _cancel_watches(self, error: Exception) -> None:
         for _, _, future in self._watches:
             future.complete(error=error)
         self._watches = []

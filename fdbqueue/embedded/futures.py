@@ -22,7 +22,7 @@ class Future:
 
     __slots__ = ("_error", "_result")
 
-    def __init__(self, result: Any = None, error: FDBError | None = None) -> None:
+    def __init__(self, result: Any = None, error: Exception | None = None) -> None:
         self._result = result
         self._error = error
 
@@ -53,12 +53,10 @@ class Future:
             raise RuntimeError("Future result not available")
         return self.wait()
 
-    def exception(self) -> BaseException | None:
-        try:
-            self.result()
-        except FDBError as error:
-            return error
-        return None
+    def exception(self) -> Exception | None:
+        if not self.done():
+            raise RuntimeError("Future result not available")
+        return self._error
 
     def cancelled(self) -> bool:
         return self.done() and getattr(self.exception(), "code", 0) == _CANCELLED
@@ -102,7 +100,7 @@ class PendingFuture(Future):
         self._callbacks: list[Callback] = []
         self._on_done = on_done
 
-    def complete(self, result: Any = None, error: FDBError | None = None) -> None:
+    def complete(self, result: Any = None, error: Exception | None = None) -> None:
         """Set the outcome; the first one counts."""
         with _outcome_lock:
             if self._ready:

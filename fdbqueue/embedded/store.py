@@ -38,7 +38,11 @@ _ROOM_BYTES_LEAST = 64 * 1024
 
 
 class Snapshot:
-    """The database at one version; ends with its last reference, or with the age of a transaction."""
+    """The database at one version.
+
+    Ends with its last reference. Past the age of a transaction nobody can read from it, and the next begin
+    or commit of this process lets go of its pages.
+    """
 
     __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
 
