@@ -70,12 +70,12 @@ class Combiner:
         Returns it SETTLED with its answer, or, if `until` passed, LEFT.
         """
         mine = Call(payload, count, size_bytes, until)
-        with self._lock:
-            self._pending.append(mine)
-            mine.leads, self._led = not self._led, True
-            if not mine.leads:
-                mine.event = self._runtime.event()
         try:
+            with self._lock:
+                self._pending.append(mine)
+                mine.leads, self._led = not self._led, True
+                if not mine.leads:
+                    mine.event = self._runtime.event()
             if not mine.leads:
                 self._follow(mine)
             if mine.leads:

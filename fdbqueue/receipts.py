@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
@@ -58,14 +59,15 @@ class Receipts:
         return ATTEMPT.pack(_now_us(self._database.runtime), next(self._attempts))
 
     def close(self) -> None:
-        """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone.
+        """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone,
+        or the disk full, and what comes after in closing matters more.
 
         Not the slot of a call that is still in flight: its retry after an unknown result would find nothing
         there, and take what it has done for undone. It is swept some day.
         """
         free, self._free = self._free, []
         if next(self._attempts) > 1:
-            with suppress(*engine_errors()):
+            with suppress(*engine_errors(), FdbQueueError):
                 run(self._database, lambda tr: self._clear(tr, free), timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def _clear(self, tr: Transaction, free: Sequence[bytes]) -> None:
@@ -118,12 +120,14 @@ def run_once(
     """
     receipts = receipts_of(database, keys)
     slot = receipts.take_slot()
-    # A call that ends in an error keeps its slot for good: an attempt of its may still be under way, and
-    # would overwrite the receipt of whoever used the slot next.
+    call = _Call(database, receipts, slot, body, wrote, keep, yield_to_conflict)
     try:
-        answer: T = _Call(database, receipts, slot, body, wrote, keep, yield_to_conflict).run()
-    except LostConflict:
-        receipts.give_slot(slot)
+        answer: T = call.run()
+    except BaseException:
+        # Where an attempt may still be under way, the slot is kept for good: that attempt would overwrite the
+        # receipt of whoever used the slot next.
+        if not call.is_in_doubt:
+            receipts.give_slot(slot)
         raise
     receipts.give_slot(slot)
     return answer
@@ -150,10 +154,17 @@ class _Call:
         self._keep = keep
         self._yield_to_conflict = yield_to_conflict
         self._unsure: dict[bytes, Any] = {}
+        self._committing = False
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an attempt may have committed, or may yet, that nobody has heard of."""
+        return self._committing or bool(self._unsure)
 
     def run(self) -> Any:
         attempt, answer = b"", None
         while True:
+            self._committing = False
             try:
                 known = self._committed_before_all()
                 if known is not None:
@@ -161,6 +172,7 @@ class _Call:
                 attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
                 if self._unsure or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
+                self._committing = True
                 self._commit(answer)
                 return self._settled(answer)
             except engine_errors() as error:
@@ -195,6 +207,7 @@ class _Call:
             self._unsure[attempt] = answer
         elif error.code == NOT_COMMITTED:
             self._receipts.conflicts += 1
+            self._committing = False
             if self._yield_to_conflict and not self._unsure:
                 raise LostConflict from None
 

@@ -134,6 +134,27 @@ def test_an_interrupted_leader_passes_leadership_on() -> None:
     assert together.combiner.call(2).answer == [2]
 
 
+def test_a_call_that_is_interrupted_while_it_joins_is_not_worked_for() -> None:
+    """Its answer would be nobody's."""
+
+    class Interrupted(RealRuntime):
+        def event(self) -> threading.Event:
+            raise KeyboardInterrupt
+
+    def work(crew: Combiner, leader: Call) -> None:
+        if leader.payload == "first":
+            with pytest.raises(KeyboardInterrupt):
+                crew.call("interrupted")
+        worked_for.extend(call.payload for call in crew.claim(1000, 1000))
+        crew.deal([1], to_all=True)
+
+    worked_for: list[str] = []
+    combiner = Combiner(Interrupted(), work)
+    for payload in ("first", "next"):
+        combiner.call(payload)
+    assert worked_for == ["first", "next"]
+
+
 def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     sizes: list[int] = []
 

@@ -3,14 +3,17 @@
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Queue, limits
-from fdbqueue.errors import PayloadUnreadable
+from fdbqueue.embedded import commit
+from fdbqueue.errors import PayloadUnreadable, StorageFull
 from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime
@@ -139,6 +142,29 @@ def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_mo
         run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
     run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
     assert len(receipts(db, root)) == 2
+
+
+def test_a_call_whose_body_failed_leaves_its_slot_to_the_next(db: Database, space: Subspace) -> None:
+    """None of its attempts was committed: whoever often fails does not fill the database with receipts."""
+    root = RootKeys(space[1])
+    for _ in range(5):
+        run_once(db, root, lambda tr: tr.set(space.pack(("x",)), b""))
+        with pytest.raises(ZeroDivisionError):
+            run_once(db, root, lambda _: 1 // 0)
+    assert len(receipts(db, root)) == 1
+
+
+def test_a_full_disk_keeps_no_database_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clearing the slots is best effort, and the engine is to be closed in any case."""
+    database = fdbqueue.open(f"embedded:{tmp_path}")
+    Queue(Subspace(("q",))).enqueue(database, 1)
+
+    def no_room(*_: Any) -> None:
+        raise StorageFull(path=str(tmp_path))
+
+    monkeypatch.setattr(commit, "apply", no_room)
+    database.close()
+    assert database.closed
 
 
 def test_reading_leaves_no_receipt(db: Database, space: Subspace) -> None:

@@ -107,7 +107,7 @@ class Attempt(ReadTransaction):
         self._guarded = True
         self._cancel_watches(error)
 
-    def _cancel_watches(self, error: FDBError) -> None:
+    def _cancel_watches(self, error: Exception) -> None:
         for _, _, future in self._watches:
             future.complete(error=error)
         self._watches = []
@@ -344,6 +344,7 @@ class Attempt(ReadTransaction):
 
     def _set_stamped_key(self, key: bytes, value: bytes) -> None:
         body, offset = split(key)
+        self._next_conflicts()  # uses the option up: where the key will conflict, only its commit knows
         version_min = self._snapshot.version if self._snapshot is not None else 0
         self._buffer.set_stamped_key(body, offset, value, version_min)
         self._size_bytes += len(key) + len(value) + _MUTATION_BYTES

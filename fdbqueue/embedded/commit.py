@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 _BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
+_READER_CHECK_EVERY_VERSIONS = 64
 
 
 class CommitRequest:
@@ -89,10 +90,12 @@ class Committer:
 
     def _lead(self) -> None:
         self._take_batch()
-        self._commit_batch(self._batch)
+        written = self._commit_batch(self._batch)
         with self._lock:
             self._decided = True
             self._hand_over()
+        if written is not None:
+            self._tell(written)  # last: a callback of a watch may take its time, or commit itself
 
     def _leave(self, request: CommitRequest) -> None:
         with self._lock:
@@ -128,25 +131,24 @@ class Committer:
 
     # -- one batch --------------------------------------------------------------------------------------
 
-    def _commit_batch(self, batch: list[CommitRequest]) -> None:
+    def _commit_batch(self, batch: list[CommitRequest]) -> Written | None:
         try:
             while True:
                 try:
-                    written = self._try_batch(batch)
-                    break
+                    return self._try_batch(batch)
                 except lmdb.MapFullError:
                     self._store.grow()
         except Exception as error:
             failure = self._store.storage_error(error) if isinstance(error, lmdb.Error) else error
             for request in batch:
                 request.version, request.error = None, failure
-            return
-        if written is not None:
-            self._tell(written)
+            return None
 
     def _try_batch(self, batch: list[CommitRequest]) -> Written | None:
         txn = self._store.begin(write=True)
         try:
+            if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
+                self._store.forget_dead_readers()
             written = self._apply_batch(txn, batch)
             if written is None:
                 txn.abort()

@@ -49,15 +49,18 @@ def append(txn: Txn, written: Written, now_us: int) -> None:
     record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges)
     txn.put(log_key(written.version), _encode(record), append=False)
     if written.version % _TRIM_EVERY_VERSIONS == 0:
-        _trim(txn, now_us - _KEPT_US)
+        _trim(txn, now_us)
 
 
-def _trim(txn: Txn, before_us: int) -> None:
+def _trim(txn: Txn, now_us: int) -> None:
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)
     for _ in range(_TRIM_RECORDS_MAX):
-        # The newest record stays: it tells how far back the log reaches.
-        if not found or cursor.key() >= LOG_END or _decode(cursor.value()).committed_us >= before_us:
+        # The newest record stays: it tells how far back the log reaches. One of the future is of a clock that
+        # was set back since: kept, it would keep all that come after it.
+        if not found or cursor.key() >= LOG_END:
+            return
+        if abs(now_us - _decode(cursor.value()).committed_us) <= _KEPT_US:
             return
         cursor.delete()
         found = bool(cursor.key())
@@ -95,7 +98,11 @@ class RecentCommits:
         """Take in what other processes committed up to `last`."""
         if self._last == last:
             return
-        if self._last < 0:
+        oldest = oldest_version(txn)
+        if self._last < 0 or oldest is None or oldest > self._last + 1:
+            # Nothing is known yet; or the log was trimmed beyond it, by a clock that jumped, or while this
+            # process waited for its turn: what lies between must not pass for unwritten.
+            self._commits.clear()
             self._floor = self._last = last
             return
         self._commits.extend(read_since(txn, self._last))

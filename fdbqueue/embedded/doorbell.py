@@ -7,12 +7,15 @@ read from the directory when its time stamp has changed. A ring is only a hint t
 """
 
 import contextlib
+import logging
 import os
 import select
 import socket
 from collections.abc import Callable
 
 from fdbqueue.runtime import RealRuntime, Runtime
+
+log = logging.getLogger("fdbqueue.embedded")
 
 _DIRECTORY = "doorbells"
 _LOOK_EVERY_S = 1.0
@@ -52,7 +55,8 @@ class Doorbell:
             self._name = f"{self._runtime.process_id()}-{self._runtime.random_bytes(6).hex()}"
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-            self._socket.bind(self._path(self._name))
+            with contextlib.suppress(OSError):  # no sockets here: the slow look has to do
+                self._socket.bind(self._path(self._name))
         self._runtime.spawn(self._listen, "fdbqueue-doorbell")
 
     def _listen(self) -> None:
@@ -62,9 +66,16 @@ class Doorbell:
         while not self._closed:
             if rung.poll(_LOOK_EVERY_S * 1000):
                 self._drain()
+            self._look()
+        self._socket.close()
+
+    def _look(self) -> None:
+        try:
             if not self._closed:
                 self._on_ring()
-        self._socket.close()
+        except Exception:
+            if not self._closed:  # else it ran into the closing
+                log.exception("Looking for what other processes committed failed; the next look will tell")
 
     def _drain(self) -> None:
         # Bounded, so that somebody who rings without end cannot keep us from looking. Not recv with
@@ -75,18 +86,19 @@ class Doorbell:
                 self._socket.recv(1)
 
     def ring(self) -> None:
-        """Tell every other listening process that a commit has happened."""
-        for name in self._listeners():
-            self._ring(name)
+        """Tell every other listening process that a commit has happened. Never fails: it has happened."""
+        with contextlib.suppress(OSError):  # closed meanwhile
+            for name in self._listeners():
+                self._ring(name)
 
     def _ring(self, name: str) -> None:
         try:
             self._ringer.sendto(b"!", self._path(name))
-        except BlockingIOError:
-            pass  # its rings are waiting to be read: it will look
         except (ConnectionRefusedError, FileNotFoundError):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # gone already, or no socket of ours
                 os.unlink(name, dir_fd=self._directory_fd)
+        except OSError:
+            pass  # full, mostly: its rings are waiting to be read, so it will look
 
     def _listeners(self) -> list[str]:
         stamp_ns = os.stat(self._directory_fd).st_mtime_ns
@@ -103,7 +115,7 @@ class Doorbell:
             self._closed = True
             if self._socket is not None:
                 self._ring(self._name)  # wakes the listener, which sees that it is over
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     os.unlink(self._path(self._name))
         self._ringer.close()
         os.close(self._directory_fd)

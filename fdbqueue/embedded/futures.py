@@ -5,6 +5,7 @@ of a failed one is raised by whoever waits, as in the binding. Watches and versi
 """
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ class Future:
 
     __slots__ = ("_error", "_result")
 
-    def __init__(self, result: Any = None, error: FDBError | None = None) -> None:
+    def __init__(self, result: Any = None, error: Exception | None = None) -> None:
         self._result = result
         self._error = error
 
@@ -52,12 +53,10 @@ class Future:
             raise RuntimeError("Future result not available")
         return self.wait()
 
-    def exception(self) -> BaseException | None:
-        try:
-            self.result()
-        except FDBError as error:
-            return error
-        return None
+    def exception(self) -> Exception | None:
+        if not self.done():
+            raise RuntimeError("Future result not available")
+        return self._error
 
     def cancelled(self) -> bool:
         return self.done() and getattr(self.exception(), "code", 0) == _CANCELLED
@@ -101,7 +100,7 @@ class PendingFuture(Future):
         self._callbacks: list[Callback] = []
         self._on_done = on_done
 
-    def complete(self, result: Any = None, error: FDBError | None = None) -> None:
+    def complete(self, result: Any = None, error: Exception | None = None) -> None:
         """Set the outcome; the first one counts."""
         with _outcome_lock:
             if self._ready:
@@ -148,6 +147,14 @@ class PendingFuture(Future):
 # anything that could be the last reference to another future.
 _outcome_lock = RealRuntime.lock()
 _waited_for: dict[int, PendingFuture] = {}  # by id: a future of bytes hashes as its bytes
+
+
+def _after_fork_in_child() -> None:
+    global _outcome_lock
+    _outcome_lock = RealRuntime.lock()  # a thread that did not come along may hold the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class DelayFuture(Future):

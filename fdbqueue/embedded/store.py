@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import lmdb
@@ -37,7 +38,11 @@ _ROOM_BYTES_LEAST = 64 * 1024
 
 
 class Snapshot:
-    """The database at one version; ends with its last reference, or with the age of a transaction."""
+    """The database at one version.
+
+    Ends with its last reference. Past the age of a transaction nobody can read from it, and the next begin
+    or commit of this process lets go of its pages.
+    """
 
     __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
 
@@ -150,7 +155,7 @@ class Store:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """The database as of now: every commit that has returned, in any process, is in it."""
-        self._end_expired(now_s)
+        self.end_expired(now_s)
         self._serial += 1
         return Snapshot(self._begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
 
@@ -177,25 +182,26 @@ class Store:
             if snapshot is not None:
                 yield snapshot
 
-    def _end_expired(self, now_s: float) -> None:
-        for serial in self._live:  # oldest first
-            snapshot = self._live[serial]()
+    def end_expired(self, now_s: float) -> None:
+        for serial, reference in self._live.items():  # oldest first
+            snapshot = reference()
             if snapshot is not None and snapshot.expires_s > now_s:
                 return
-            if snapshot is not None:
-                snapshot.end()
-            del self._live[serial]
-            return  # one at each begin keeps up, and a begin stays O(1)
+            if self._live.pop(serial, None) is not None and snapshot is not None:
+                snapshot.end()  # by the one thread that took it out
+            return  # one at each begin and commit keeps up, and a begin stays O(1)
 
     def _begin(self, write: bool = False) -> Any:
         try:
-            return self.env.begin(write=write)
-        except lmdb.MapResizedError:
-            self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
+            try:
+                return self.env.begin(write=write)
+            except lmdb.MapResizedError:
+                self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
+            except lmdb.ReadersFullError:
+                self.env.reader_check()
             return self.env.begin(write=write)
         except lmdb.ReadersFullError:
-            self.env.reader_check()
-            return self.env.begin(write=write)
+            raise FDBError(1037) from None  # too many transactions are open: worth a retry
         except lmdb.Error:
             if self._closed:
                 raise DatabaseClosed from None
@@ -206,6 +212,11 @@ class Store:
     def begin(self, write: bool = False) -> Any:
         """An LMDB transaction of our own, at the newest version."""
         return self._begin(write)
+
+    def forget_dead_readers(self) -> None:
+        """Free the pages that snapshots of killed processes keep from being reused."""
+        with suppress(lmdb.Error):
+            self.env.reader_check()
 
     def grow(self) -> None:
         """Double the map: the snapshots of this process end with it, retryably (1007)."""

@@ -18,8 +18,8 @@ from fdbqueue.embedded.options import (
 from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.limits import KEY_BYTES_MAX
-
 
 _BROKEN_PROMISE = 1100  # FoundationDB's client tells it as a cancelled transaction
 
@@ -84,7 +84,7 @@ class Transaction(Attempt):
             if self._failed_read is not None:
                 raise self._failed_read
             self._commit()
-        except FDBError as error:
+        except (FDBError, FdbQueueError) as error:
             self._fail(error)
             return Future(None, error)
         return Future()
@@ -98,6 +98,7 @@ class Transaction(Attempt):
             if self._snapshot is not None and self._reads:
                 self._open_snapshot()  # 1007 when it has become too old to be checked
             request = CommitRequest(self._buffer, self._reads, reads_version, self._size_bytes)
+            self._store.end_expired(self._runtime.monotonic())
             self._store.committer.commit(request)
             if request.error is not None:
                 raise request.error
@@ -114,7 +115,7 @@ class Transaction(Attempt):
         if self._stamp is not None:
             self._stamp.complete(stamp(request.version, request.order))
 
-    def _fail(self, error: FDBError) -> None:
+    def _fail(self, error: Exception) -> None:
         self._snapshot = None
         self._cancel_watches(error)
         if self._stamp is not None:

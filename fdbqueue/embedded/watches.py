@@ -37,10 +37,12 @@ class Watches:
         """Complete `future` once the value of `key` is no longer `expected`."""
         with self._lock:
             first = not self._by_key
+            if self.doorbell is not None and first:
+                # Before any key is in the table: whatever one's look may miss is later than this.
+                self._seen_version = max(self._seen_version, self._newest_version())
             self._drop_empty()
             self._by_key.setdefault(key, {})[id(future)] = (weakref.ref(future), expected)
         if self.doorbell is not None and first:
-            self._seen_version = max(self._seen_version, self._newest_version())
             self.doorbell.listen()
         self._look([key])
 
@@ -77,9 +79,10 @@ class Watches:
         with self._lock:
             waiting = self._by_key.get(key, {})
             changed = [i for i, (_, expected) in list(waiting.items()) if expected != value]
-            futures = [waiting.pop(i)[0]() for i in changed]
+            found = [waiting.pop(i, None) for i in changed]  # None: disarmed meanwhile, without the lock
             if not waiting:
                 self._by_key.pop(key, None)
+        futures = [entry[0]() for entry in found if entry is not None]
         return [future for future in futures if future is not None]
 
     def _rung(self) -> None:

@@ -139,7 +139,7 @@ class SimulatedWatch(PendingFuture):
         if self._database.machine.happens("watch_spurious"):
             self._later(_WATCH_VERY_LATE_S, self._fire)
 
-    def complete(self, result: Any = None, error: FDBError | None = None) -> None:
+    def complete(self, result: Any = None, error: Exception | None = None) -> None:
         """The engine has seen the value change, or the watch is over."""
         machine = self._database.machine
         if error is not None:

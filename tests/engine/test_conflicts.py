@@ -442,6 +442,20 @@ def test_next_write_no_write_conflict_range_is_for_one_write(db, stored):
         assert db[k("b")] == b"other"
 
 
+def test_next_write_no_write_conflict_range_ends_with_a_versionstamped_key(db, stored):
+    """That is a write too: the one after it conflicts."""
+    k = stored
+    tr = begin(db)
+    tr[k("b")].wait()
+    other = db.create_transaction()
+    other.options.set_next_write_no_write_conflict_range()
+    stamped = k(b"stamped") + bytes(10)
+    other.set_versionstamped_key(stamped + (len(stamped) - 10).to_bytes(4, "little"), b"")
+    other[k("b")] = b"other"
+    other.commit().wait()
+    assert conflicts(tr, k)
+
+
 def test_a_write_without_conflict_keeps_an_earlier_conflict(db, stored):
     """Writing a key again without a conflict range does not take back the first write's."""
     k = stored

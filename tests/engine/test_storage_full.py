@@ -18,6 +18,12 @@ FILL = """
             written += 1
     except fdbqueue.FdbQueueError as error:
         print(type(error).__name__, written, len(db.get_range(b"k", b"l")))
+    tr = db.create_transaction()
+    tr[b"k"] = b"x" * 50_000
+    tr.set_versionstamped_value(b"stamp", bytes(14))
+    stamp, watch = tr.get_versionstamp(), tr.watch(b"w")
+    commit = tr.commit()
+    print(type(commit.exception()).__name__, stamp.is_ready(), watch.is_ready())
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     db[b"later"] = b"y" * 50_000
     print(len(db.get_range(b"k", b"l")), len(db[b"later"]))
@@ -33,8 +39,9 @@ def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path):
         timeout=60,
         check=True,
     )
-    refused, afterwards = done.stdout.splitlines()
+    refused, told, afterwards = done.stdout.splitlines()
     name, written, readable = refused.split()
     assert name == "StorageFull"
     assert int(written) == int(readable) > 0
+    assert told == "StorageFull True True"
     assert afterwards == f"{written} 50000"

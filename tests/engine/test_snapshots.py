@@ -1,0 +1,90 @@
+"""Snapshots end in time, whoever forgot them, and there are not too many of them without a word."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import FDBError, futures, predicates, store
+from tests.support import TOO_OLD, ManualClock, begin, error_code
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def db(clock: ManualClock) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open("memory:", runtime=clock) as database:
+        yield database
+
+
+def test_commits_that_read_nothing_end_what_was_forgotten(db, clock):
+    """Else it would pin old pages, and all that is remembered for its conflict check."""
+    forgotten = begin(db)
+    clock.advance(60)
+    for _ in range(300):
+        db[b"a"] = b"1"
+    assert len(db.engine._store.committer._recent._commits) < 10
+    assert error_code(forgotten[b"a"].wait) == TOO_OLD
+
+
+def test_threads_that_end_the_same_old_snapshot_are_not_in_each_others_way(db, clock, monkeypatch):
+    forgotten, end = begin(db), store.Snapshot.end
+
+    def end_slowly(snapshot: store.Snapshot) -> None:
+        monkeypatch.setattr(store.Snapshot, "end", end)
+        other = threading.Thread(target=begin, args=(db,))
+        other.start()
+        other.join()
+        end(snapshot)
+
+    monkeypatch.setattr(store.Snapshot, "end", end_slowly)
+    clock.advance(60)
+    begin(db)
+    assert error_code(forgotten[b"a"].wait) == TOO_OLD
+
+
+def test_too_many_open_transactions_are_an_error_worth_a_retry(monkeypatch):
+    monkeypatch.setattr(store, "_READERS_MAX", 10)
+    with fdbqueue.open("memory:") as db:
+        held = [begin(db) for _ in range(10)]
+        with pytest.raises(FDBError) as refused:
+            begin(db)
+        assert predicates.is_retryable(refused.value)
+        del held, refused
+        assert db[b"a"] is None
+
+
+def test_a_long_lived_process_frees_what_a_killed_one_was_reading(tmp_path):
+    """Nobody needs to open the directory again for it."""
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        db[b"a"] = b"1"
+        child = os.fork()
+        if child == 0:
+            reading = begin(db)
+            os.kill(os.getpid(), 9)
+            del reading
+        os.waitpid(child, 0)
+        for _ in range(300):
+            db[b"a"] = b"v" * 50_000
+        assert os.stat(tmp_path / "data" / "data.mdb").st_size < 8_000_000
+
+
+def test_a_fork_while_another_thread_completes_a_watch_leaves_the_child_its_own(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        with futures._outcome_lock:  # as another thread, which the child does not have, may hold it
+            child = os.fork()
+            if child == 0:
+                try:
+                    watch = db.get_and_watch(b"a")[1]
+                    threading.Timer(10, os._exit, (1,)).start()
+                    db[b"a"] = b"1"
+                    watch.wait()
+                finally:
+                    os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert status == 0

@@ -1,0 +1,109 @@
+"""What wakes watches when other things happen at the same moment, or the directory is not as it should be."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from tests.engine import programs
+from tests.support import PATIENCE_S, becomes_ready
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{path}") as database:
+        yield database
+
+
+def write_elsewhere(path: Path, key: str) -> None:
+    """Change `key` in a process of its own."""
+    program = [sys.executable, programs.__file__, "increment", str(path), key, "1"]
+    subprocess.run(program, input="go\n", stdout=subprocess.DEVNULL, text=True, check=True)
+
+
+def watch(db: fdbqueue.Database, key: bytes):
+    return db.get_and_watch(key)[1]
+
+
+def test_a_watch_that_is_armed_beside_the_first_one_hears_of_other_processes(db, path, monkeypatch):
+    """The first notes from where to read what others commit: none of it may be later than another's look."""
+    watches, second = db.engine._store.watches, []
+    newest_version = watches._newest_version
+    thread = threading.Thread(target=lambda: second.append(watch(db, b"b")), daemon=True)
+
+    def slowly() -> int:
+        monkeypatch.setattr(watches, "_newest_version", newest_version)
+        thread.start()
+        thread.join(0.3)  # it waits, or has looked
+        write_elsewhere(path, "b")
+        return newest_version()
+
+    monkeypatch.setattr(watches, "_newest_version", slowly)
+    watch(db, b"a")
+    thread.join(PATIENCE_S)
+    assert becomes_ready(second[0], 5)
+
+
+def test_a_watch_that_is_cancelled_while_a_commit_looks_at_it_is_in_nobodys_way(db):
+    cancelled, other = watch(db, b"a"), watch(db, b"a")
+
+    class Meanwhile:
+        def __ne__(self, _: object) -> bool:
+            cancelled.cancel()
+            return True
+
+    watching = db.engine._store.watches._by_key[b"a"]
+    for number, (reference, _) in watching.items():
+        watching[number] = (reference, Meanwhile())
+    db[b"a"] = b"1"
+    assert becomes_ready(other)
+
+
+def test_a_stranger_among_the_doorbells_fails_no_commit(db, path):
+    db[b"a"] = b"1"
+    (path / "doorbells" / "lost+found").mkdir()
+    db[b"a"] = b"2"
+    assert db[b"a"] == b"2"
+
+
+def test_where_no_socket_can_be_made_the_slow_look_finds_what_others_wrote(db, path, monkeypatch):
+    monkeypatch.setattr(db.engine._store.watches.doorbell, "_path", lambda name: f"/nowhere/{name}")
+    future = watch(db, b"a")
+    write_elsewhere(path, "a")
+    assert becomes_ready(future)
+
+
+def test_a_look_that_failed_is_not_the_last_one(db, path, monkeypatch, caplog):
+    watches = db.engine._store.watches
+    begin, failed = watches._store.begin, threading.Event()
+
+    def fail_in_the_listener(write: bool = False):
+        if threading.current_thread().name == "fdbqueue-doorbell" and not failed.is_set():
+            failed.set()
+            raise OSError("no memory")
+        return begin(write)
+
+    monkeypatch.setattr(watches._store, "begin", fail_in_the_listener)
+    future = watch(db, b"a")
+    assert failed.wait(PATIENCE_S)
+    write_elsewhere(path, "a")
+    assert becomes_ready(future, 5)
+    assert "no memory" in caplog.text
+
+
+def test_the_callback_of_a_watch_may_commit(db):
+    """It runs in the thread that changed the key, which holds up nobody's commit by then."""
+    watch(db, b"a").on_ready(lambda _: db.set(b"b", b"2"))
+    writer = threading.Thread(target=db.set, args=(b"a", b"1"), daemon=True)
+    writer.start()
+    writer.join(5)
+    assert db[b"b"] == b"2"
