@@ -7,6 +7,7 @@ does not. Nothing here may assume an empty database: a cluster is shared, so a t
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,9 @@ TEST_ROOT = Subspace(("fdbqueue-test",))
 def pytest_configure() -> None:
     # The program's own settings must not leak into what a test opens by default.
     os.environ.pop("FDBQUEUE_URL", None)
+    # A shell starts what it puts in the background with SIGINT ignored, and so would our children be: those
+    # that test an interrupt need the default.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
