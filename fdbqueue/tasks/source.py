@@ -63,11 +63,13 @@ class TaskSource:
         for check in checks:
             check()
         tidied = settle(change, due)
+        # What was asked for before tidying is of no use after it: this transaction has moved what it names.
+        offers = list(self.available(tr, count) if tidied else found)
         for _ in range(_TIDY_ROUNDS_MAX):
-            offers = list(self.available(tr, count) if tidied else found)
             if offers or not tidied:
                 break
             tidied = tidy(change)
+            offers = list(self.available(tr, count)) if tidied else []
         change.finish()
         if not offers:
             returned = self.line.overdue(overdue, change.now_us)
