@@ -86,10 +86,3 @@ OPERATIONS: dict[int, Operation] = {
     BYTE_MAX: _byte_max,
     COMPARE_AND_CLEAR: _compare_and_clear,
 }
-
-
-def fold(existing: Existing, steps: list[tuple[int, bytes]]) -> Existing:
-    """Apply several operations in order."""
-    for code, operand in steps:
-        existing = OPERATIONS[code](existing, operand)
-    return existing

@@ -111,7 +111,6 @@ class Transaction(Attempt):
     def _committed(self, request: CommitRequest) -> None:
         assert request.version is not None
         self._committed_version = request.version
-        self._committed_order = request.order
         if self._stamp is not None:
             self._stamp.complete(stamp(request.version, request.order))
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future, PendingFuture
 
 
@@ -131,7 +130,3 @@ def value_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError("Value must be of type bytes")
     return value
-
-
-def failed_value(error: FDBError) -> Value:
-    return Value(None, error)
