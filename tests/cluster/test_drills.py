@@ -1,0 +1,76 @@
+"""Fault drills on a cluster of our own: servers die, freeze and recover under load; nothing lost or doubled.
+
+They start and kill their own servers, so they need `fdbserver` and `fdbcli` on the PATH (of the binding's
+version) beside FDB_CLUSTER_FILE, which says that there is a client library.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from tests.cluster.servers import FDBCLI, FDBSERVER, SERVERS, Servers, wait_until
+from tests.conftest import CLUSTER_FILE
+
+if CLUSTER_FILE is None:
+    pytest.skip("FDB_CLUSTER_FILE names no cluster", allow_module_level=True)
+if FDBSERVER is None or FDBCLI is None:
+    pytest.skip("no fdbserver and fdbcli on the PATH to drill", allow_module_level=True)
+
+from tests.cluster.load import COMMIT_UNKNOWN_RESULT, Load
+
+Rounds = Callable[[int, int], int]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with Servers(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def drilled(servers: Servers) -> Iterator[Load]:
+    """Load before, during and after the drill, and then the proof."""
+    servers.until_healthy()
+    load = Load(servers.cluster_file, Subspace(("drill", os.urandom(8))))
+    began = time.monotonic()
+    with load:
+        goes_on(load)
+        yield load
+        goes_on(load)
+    load.check()
+    seconds, unknown = time.monotonic() - began, load.witness.seen[COMMIT_UNKNOWN_RESULT]
+    print(f"{load.progress()} in {seconds:.0f} s, errors met: {dict(load.witness.seen)}, unknown: {unknown}")
+
+
+def goes_on(load: Load, items: int = 200) -> None:
+    """Wait until the load has moved on by that many."""
+    goal = load.progress() + items
+    wait_until(lambda: load.progress() >= goal, "the load stands still")
+
+
+@pytest.mark.parametrize("number", range(SERVERS))
+def test_a_server_is_killed_and_comes_back(servers: Servers, drilled: Load, number: int) -> None:
+    servers.kill(number)
+    goes_on(drilled)
+    servers.start(number)
+
+
+@pytest.mark.parametrize("number", range(SERVERS))
+def test_a_server_freezes_for_ten_seconds(servers: Servers, drilled: Load, number: int) -> None:
+    servers.freeze(number)
+    time.sleep(10)
+    servers.thaw(number)
+    goes_on(drilled)
+
+
+def test_recoveries_are_forced_again_and_again(servers: Servers, drilled: Load, rounds: Rounds) -> None:
+    """Each recovery drops the commits under way: the client cannot know, and the receipts must."""
+    before = servers.generation()
+    for _ in range(rounds(3, 20)):
+        servers.recover()
+        goes_on(drilled)
+    assert servers.generation() > before
+    assert drilled.witness.seen[COMMIT_UNKNOWN_RESULT] > 0
