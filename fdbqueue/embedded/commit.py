@@ -1,60 +1,29 @@
-"""Committing: check for conflicts, apply, one LMDB transaction for all who wait.
+"""Committing: one LMDB transaction for all who wait.
 
-Whoever finds nobody committing becomes the leader, and commits for everyone who has queued up meanwhile:
-one fsync for all. Each is still all or nothing on its own: what can refuse a transaction is checked before
-its first write, and what can fail afterwards (no room, a broken disk) fails the whole LMDB transaction.
-A batch has one version; its transactions are ordered within it, and see each other as conflicts.
+Whoever finds nobody of its process committing becomes the leader there, and commits for everyone who has
+queued up meanwhile. If another process is committing, it asks that one's successor to commit the whole batch
+for it (pool.py), or becomes it: one fsync for all threads of all processes. batch.py is the transaction.
 """
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import lmdb
 
-from fdbqueue.embedded import commitlog, layout
-from fdbqueue.embedded.commitlog import RecentCommits, Written
-from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded import request as requests
+from fdbqueue.embedded.batch import BATCH_BYTES_MAX, Batches
+from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.errors import FDBError
-from fdbqueue.embedded.versionstamp import place, stamp
-from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
-from fdbqueue.limits import TRANSACTION_BYTES_MAX
-from fdbqueue.runtime import Lock, RealRuntime
+from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
-_BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
-_READER_CHECK_EVERY_VERSIONS = 64
-
-
-class CommitRequest:
-    """One transaction's commit: what it read and writes, and what came of it."""
-
-    __slots__ = ("buffer", "error", "order", "read_version", "reads", "size_bytes", "turn", "version")
-
-    def __init__(self, buffer: WriteBuffer, reads: KeySet, read_version: int | None, size_bytes: int) -> None:
-        self.buffer = buffer
-        self.reads = reads
-        self.read_version = read_version
-        self.size_bytes = size_bytes
-        self.turn: Lock | None = None
-        self.version: int | None = None
-        self.order = 0
-        self.error: Exception | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.version is not None or self.error is not None
-
-    def wake(self) -> None:
-        """Let the thread that waits go on; it waits once, so waking it twice is waking it once."""
-        if self.turn is not None:
-            with suppress(RuntimeError):  # released already
-                self.turn.release()
-
 
 class Committer:
-    """The commit line of one store in one process; LMDB's writer lock orders the processes."""
+    """The commit line of one store in one process."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
@@ -63,7 +32,16 @@ class Committer:
         self._leader: CommitRequest | None = None
         self._batch: list[CommitRequest] = []  # what the leader is at
         self._decided = False  # whether what came of the batch stands
-        self._recent = RecentCommits()
+        self._batches = Batches(store)
+        self._pool = self._open_pool()
+
+    def _open_pool(self) -> Pool | None:
+        if self._store.private:
+            return None
+        try:
+            return Pool(self._store.path, self._store.runtime)
+        except OSError:  # no room for its file: LMDB's writer lock still orders the processes
+            return None
 
     def commit(self, request: CommitRequest) -> None:
         """Return when `request` is finished: `version` is set, or `error`."""
@@ -78,6 +56,15 @@ class Committer:
             # somebody else's batch has already is unknown.
             self._leave(request)
             raise
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def let_go(self) -> None:
+        """In a forked child: end nothing of the parent's."""
+        if self._pool is not None:
+            self._pool.let_go()
 
     def _join(self, request: CommitRequest) -> None:
         with self._lock:
@@ -98,6 +85,8 @@ class Committer:
             self._tell(written)  # last: a callback of a watch may take its time, or commit itself
 
     def _leave(self, request: CommitRequest) -> None:
+        if self._leader is request and self._pool is not None:
+            self._pool.abandon()
         with self._lock:
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -114,7 +103,7 @@ class Committer:
             count, size_bytes = 0, 0
             for request in self._waiting:
                 size_bytes += request.size_bytes
-                if count and size_bytes > _BATCH_BYTES_MAX:
+                if count and size_bytes > BATCH_BYTES_MAX:
                     break
                 count += 1
             self._decided = False
@@ -131,92 +120,73 @@ class Committer:
 
     # -- one batch --------------------------------------------------------------------------------------
 
-    def _commit_batch(self, batch: list[CommitRequest]) -> Written | None:
+    def _commit_batch(self, batch: Sequence[CommitRequest]) -> Written | None:
         try:
-            while True:
-                try:
-                    return self._try_batch(batch)
-                except lmdb.MapFullError:
-                    self._store.grow()
+            if self._pool is None:
+                return self._batches.commit(batch, None)
+            if self._pool.try_lead():
+                return self._commit_for_all(self._pool, batch)
+            return self._ask_for(self._pool, batch)
         except Exception as error:
-            failure = self._store.storage_error(error) if isinstance(error, lmdb.Error) else error
             for request in batch:
-                request.version, request.error = None, failure
+                request.version, request.error = None, self._failure(error)
             return None
 
-    def _try_batch(self, batch: list[CommitRequest]) -> Written | None:
-        txn = self._store.begin(write=True)
+    def _failure(self, error: Exception) -> Exception:
+        """Of one member: an exception is not shared, it collects the frames of everybody who raises it."""
+        if isinstance(error, lmdb.Error):
+            return self._store.storage_error(error)
+        return FDBError(error.code) if isinstance(error, FDBError) else error
+
+    def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
+        """As the leader of all processes."""
         try:
-            if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
-                self._store.forget_dead_readers()
-            written = self._apply_batch(txn, batch)
-            if written is None:
-                txn.abort()
+            return self._batches.commit(batch, pool)
+        finally:
+            pool.resign()
+
+    def _ask_for(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
+        """Have the next leader of all processes commit `batch`, or be it."""
+        if not self._asks(pool, batch):
+            while not pool.try_lead():
+                pool.wait()
+            pool.take_seat()  # for the next time
+            return self._commit_for_all(pool, batch)
+        while not pool.try_lead():
+            pool.wait()
+            if self._is_answered(pool, batch):
                 return None
-            txn.commit()
-        except BaseException:
-            txn.abort()  # without effect after a commit that failed: it has aborted itself
-            raise
-        self._recent.add(written)
-        return written
-
-    def _apply_batch(self, txn: Any, batch: list[CommitRequest]) -> Written | None:
-        version = txn.id()
-        self._recent.catch_up(txn, version - 1)
-        self._recent.forget_before(self._oldest_asked(batch, version))
-        written = Written(version, KeySet(), KeySet())
-        accepted = 0
-        for request in batch:
-            request.version, request.error = None, self._refusal(txn, request, written.conflicts)
-            if request.error is None:
-                request.version, request.order = version, accepted
-                apply(txn, request.buffer, stamp(version, accepted))
-                _note(written, request, accepted)
-                accepted += 1
-        if not accepted:
-            return None
-        commitlog.append(txn, written, int(self._store.runtime.now() * 1_000_000))
-        return written
-
-    def _oldest_asked(self, batch: list[CommitRequest], version: int) -> int:
-        asked = [r.read_version for r in batch if r.read_version is not None]
-        live = self._store.oldest_live_version()
-        return min([*asked, version - 1 if live is None else live])
-
-    def _refusal(self, txn: Any, request: CommitRequest, earlier: KeySet) -> FDBError | None:
-        if request.read_version is None or not request.reads:
-            return None
         try:
-            conflict = request.reads.meets(earlier) or self._recent.conflict(
-                txn, request.reads, request.read_version
-            )
-        except FDBError as error:
-            return error
-        return FDBError(1020) if conflict else None
+            if self._is_answered(pool, batch):  # by the one who led until now
+                return None
+            written = self._batches.commit((), pool)
+            self._is_answered(pool, batch)
+            return written
+        finally:
+            pool.drop()
+            pool.resign()
+
+    def _asks(self, pool: Pool, batch: Sequence[CommitRequest]) -> bool:
+        size_bytes = sum(request.size_bytes for request in batch)  # more than their form as bytes will have
+        if not pool.may_ask or len(batch) > REQUESTS_MAX or size_bytes > BODY_BYTES_MAX:
+            return False
+        return pool.ask(requests.encode(batch))
+
+    def _is_answered(self, pool: Pool, batch: Sequence[CommitRequest]) -> bool:
+        found = pool.answered(len(batch))
+        if found is None:
+            return False
+        version, results = found
+        for request, result in zip(batch, results, strict=True):
+            if result < 0:
+                request.error = FDBError(-result)
+            else:
+                request.version, request.order = version, result
+        return True
 
     def _tell(self, written: Written) -> None:
         self._store.watches.notify(written)
         if self._store.watches.doorbell is not None:
-            self._store.watches.doorbell.ring()
-
-
-def _note(written: Written, request: CommitRequest, order: int) -> None:
-    buffer = request.buffer
-    written.conflicts.update(buffer.conflicts)
-    written.silent.update(buffer.silent)
-    for body, offset, _ in buffer.stamped_keys:
-        written.conflicts.points.add(place(body, offset, stamp(written.version, order)))
-
-
-def apply(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes) -> None:
-    """Write one transaction's buffer: clears first, since what is set inside them is newer."""
-    for begin, end in buffer.cleared:
-        layout.delete_range(txn, begin, end)
-    for key, entry in buffer.entries.items():
-        value = resolve(entry, layout.get(txn, key), stamp_bytes) if isinstance(entry, Pending) else entry
-        if value is None:
-            layout.delete(txn, key)
-        else:
-            layout.put(txn, key, value)
-    for body, offset, value in buffer.stamped_keys:
-        layout.put(txn, place(body, offset, stamp_bytes), value)
+            self._store.watches.doorbell.ring(
+                written.conflicts.points | written.silent.points | written.removed
+            )

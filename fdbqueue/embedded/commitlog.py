@@ -6,14 +6,15 @@ the log grows. The newest ones are also kept decoded: a process that commits alo
 """
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.layout import LOG_END, LOG_PREFIX, Txn, log_key
+from fdbqueue.embedded.pool import Answer
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 
 # Twice the age that a transaction may reach: clocks of two processes are not read at the same instant.
@@ -31,6 +32,7 @@ class Written:
     version: int
     conflicts: KeySet
     silent: KeySet
+    removed: set[bytes] = field(default_factory=set)  # by clearing ranges; not in the log
 
 
 class _Record(msgspec.Struct, array_like=True):
@@ -39,14 +41,17 @@ class _Record(msgspec.Struct, array_like=True):
     ranges: list[tuple[bytes, bytes]]
     silent_points: set[bytes]
     silent_ranges: list[tuple[bytes, bytes]]
+    answers: list[tuple[int, int, list[int]]] = []
 
 
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
-def append(txn: Txn, written: Written, now_us: int) -> None:
+def append(txn: Txn, written: Written, now_us: int, answers: Sequence[Answer] = ()) -> None:
+    """Add the record of a commit, with its answers to other processes (pool.py)."""
     conflicts, silent = written.conflicts, written.silent
-    record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges)
+    told = [(answer.seat, answer.number, list(answer.results)) for answer in answers]
+    record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, told)
     txn.put(log_key(written.version), _encode(record), append=False)
     if written.version % _TRIM_EVERY_VERSIONS == 0:
         _trim(txn, now_us)
@@ -80,6 +85,15 @@ def read_since(txn: Txn, version: int) -> Iterator[Written]:
         found = cursor.next()
 
 
+def answers_at(txn: Txn, version: int) -> list[Answer] | None:
+    """The answers of the commit at `version`, none if there was no such commit; None if nobody knows."""
+    record = txn.get(log_key(version))
+    if record is not None:
+        return [Answer(*answer) for answer in _decode(record).answers]
+    oldest = oldest_version(txn)
+    return None if oldest is not None and oldest > version else []
+
+
 def oldest_version(txn: Txn) -> int | None:
     cursor = txn.cursor()
     if cursor.set_range(LOG_PREFIX) and cursor.key() < LOG_END:
@@ -94,18 +108,19 @@ class RecentCommits:
         self._commits: deque[Written] = deque()
         self._floor = self._last = -1
 
-    def catch_up(self, txn: Txn, last: int) -> None:
-        """Take in what other processes committed up to `last`."""
+    def catch_up(self, txn: Txn, last: int, asked: int) -> None:
+        """Take in what other processes committed up to `last`, as far as a reader at `asked` must know."""
         if self._last == last:
             return
-        oldest = oldest_version(txn)
-        if self._last < 0 or oldest is None or oldest > self._last + 1:
-            # Nothing is known yet; or the log was trimmed beyond it, by a clock that jumped, or while this
-            # process waited for its turn: what lies between must not pass for unwritten.
+        oldest, since = oldest_version(txn), max(self._last, asked)
+        if oldest is None or oldest > since + 1:
+            # The log was trimmed beyond it, by a clock that jumped, or while this process waited for its
+            # turn: what lies between must not pass for unwritten.
+            since = last
+        if since > self._last:
             self._commits.clear()
-            self._floor = self._last = last
-            return
-        self._commits.extend(read_since(txn, self._last))
+            self._floor = since
+        self._commits.extend(read_since(txn, since))
         self._last = last
 
     def add(self, written: Written) -> None:

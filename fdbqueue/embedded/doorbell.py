@@ -1,28 +1,43 @@
-"""Waking other processes: a datagram socket per process that watches, in the store's directory.
+"""Waking other processes: who watches which keys is on a board; who writes one of those rings its watchers.
 
-A commit rings every other process's socket. Nothing is polled, a ring costs some microseconds, a full
-socket has rings enough in it already, and a dead process's socket refuses and is removed. Who listens is
-read from the directory when its time stamp has changed. A ring is only a hint to look: the slow look of
-`_LOOK_EVERY_S` mends one that was lost (a directory on a file system without sockets, say).
+A process that watches takes a seat, with a datagram socket. The board, a file in the store's directory that
+all processes map, has a row of seats for each of many buckets of keys: a process marks its seat in the rows
+of the keys that it watches. A commit looks up the rows of the keys that it wrote and rings who is marked
+there. Nothing is polled, a ring costs some microseconds, a commit of keys that nobody watches wakes nobody,
+and a full socket has rings enough in it already. A mark of a dead process costs a ring that nobody hears.
+
+A ring is only a hint to look: the slow look of `_LOOK_EVERY_S` mends one that was lost (a directory on a file
+system without sockets, a disk without room for the board, more processes than seats).
 """
 
 import contextlib
 import logging
+import mmap
 import os
 import select
 import socket
-from collections.abc import Callable
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection
 
+from fdbqueue.embedded import bytelocks
 from fdbqueue.runtime import RealRuntime, Runtime
 
 log = logging.getLogger("fdbqueue.embedded")
 
 _DIRECTORY = "doorbells"
+_BOARD = "board"
 _LOOK_EVERY_S = 1.0
 _RINGS_AT_ONCE = 64
-# A change within the file system's clock tick does not show in the time stamp: a fresh listing is
-# trusted only once the stamp is older than this.
-_STAMP_TICK_S = 0.05
+
+_SEATS = 1024
+_BUCKETS = 1023
+_ANYBODY = _BUCKETS  # the last row: who has a seat at all
+_BOARD_BYTES = (_BUCKETS + 1) * _SEATS
+_FREE, _MARK = 0, 1
+_EMPTY_ROW = bytes(_SEATS)
+_EMPTY_COLUMN = bytes(_BUCKETS + 1)
+_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings everybody who watches anything
 
 
 class Doorbell:
@@ -36,28 +51,72 @@ class Doorbell:
         self._runtime = runtime
         self._on_ring = on_ring
         self._lock = RealRuntime.lock()
+        self._board_fd, self._board = self._open_board()
+        self._seat: int | None = None
+        self._watched: Counter[int] = Counter()  # buckets, by how many of the watched keys are in each
         self._socket: socket.socket | None = None
-        self._name = ""
-        self._listed_ns = -1
-        self._others: list[str] = []
         self._ringer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ringer.setblocking(False)
         self._closed = False
 
+    def _open_board(self) -> tuple[int, mmap.mmap | None]:
+        fd = -1
+        try:
+            fd = os.open(_BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._directory_fd)
+            if os.fstat(fd).st_size < _BOARD_BYTES:
+                os.posix_fallocate(fd, 0, _BOARD_BYTES)  # a mapped page that finds no room kills the process
+            return fd, mmap.mmap(fd, _BOARD_BYTES)
+        except OSError:  # no room: the slow look has to do
+            return fd, None
+
     def _path(self, name: str) -> str:
         return f"/proc/self/fd/{self._directory_fd}/{name}"
+
+    # -- listening --------------------------------------------------------------------------------------
 
     def listen(self) -> None:
         """Begin to listen, once; what was committed before is for the caller to look at."""
         with self._lock:
             if self._socket is not None or self._closed:
                 return
-            self._name = f"{self._runtime.process_id()}-{self._runtime.random_bytes(6).hex()}"
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
             with contextlib.suppress(OSError):  # no sockets here: the slow look has to do
-                self._socket.bind(self._path(self._name))
+                self._take_seat(self._socket)
         self._runtime.spawn(self._listen, "fdbqueue-doorbell")
+
+    def _take_seat(self, listening: socket.socket) -> None:
+        if self._board is None:
+            return
+        seat = next((s for s in range(_SEATS) if bytelocks.try_lock(self._board_fd, s)), None)
+        if seat is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(str(seat), dir_fd=self._directory_fd)  # of somebody who is dead: the seat was free
+        listening.bind(self._path(str(seat)))
+        self._board[seat::_SEATS] = _EMPTY_COLUMN
+        for bucket in (_ANYBODY, *self._watched):
+            self._board[bucket * _SEATS + seat] = _MARK
+        self._seat = seat
+
+    def watch(self, key: bytes) -> None:
+        """Have this process rung for commits that write `key`. One call at a time."""
+        bucket = zlib.crc32(key) % _BUCKETS
+        self._watched[bucket] += 1
+        self._mark(bucket, _MARK)
+
+    def unwatch(self, key: bytes) -> None:
+        """Take one `watch` of `key` back. One call at a time."""
+        bucket = zlib.crc32(key) % _BUCKETS
+        self._watched[bucket] -= 1
+        if not self._watched[bucket]:
+            del self._watched[bucket]
+            self._mark(bucket, _FREE)
+
+    def _mark(self, bucket: int, mark: int) -> None:
+        with self._lock:
+            if self._board is not None and self._seat is not None and not self._closed:
+                self._board[bucket * _SEATS + self._seat] = mark
 
     def _listen(self) -> None:
         assert self._socket is not None
@@ -85,37 +144,54 @@ class Doorbell:
             for _ in range(_RINGS_AT_ONCE):
                 self._socket.recv(1)
 
-    def ring(self) -> None:
-        """Tell every other listening process that a commit has happened. Never fails: it has happened."""
-        with contextlib.suppress(OSError):  # closed meanwhile
-            for name in self._listeners():
-                self._ring(name)
+    # -- ringing ----------------------------------------------------------------------------------------
 
-    def _ring(self, name: str) -> None:
-        try:
-            self._ringer.sendto(b"!", self._path(name))
-        except (ConnectionRefusedError, FileNotFoundError):
-            with contextlib.suppress(OSError):  # gone already, or no socket of ours
-                os.unlink(name, dir_fd=self._directory_fd)
-        except OSError:
-            pass  # full, mostly: its rings are waiting to be read, so it will look
+    def ring(self, written: Collection[bytes]) -> None:
+        """Tell the other processes that watch one of `written` of a commit. Never fails: it has happened."""
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            if self._board is not None and self._board[_ANYBODY * _SEATS :] != _EMPTY_ROW:
+                for seat in self._seats_of(written) - {self._seat}:
+                    self._ring(seat)
 
-    def _listeners(self) -> list[str]:
-        stamp_ns = os.stat(self._directory_fd).st_mtime_ns
-        if stamp_ns != self._listed_ns:
-            self._others = [n for n in os.listdir(self._directory_fd) if n != self._name]
-            settled = self._runtime.now() - stamp_ns / 1e9 > _STAMP_TICK_S
-            self._listed_ns = stamp_ns if settled else -1
-        return self._others
+    def _seats_of(self, keys: Collection[bytes]) -> set[int]:
+        assert self._board is not None
+        buckets = (
+            {_ANYBODY} if len(keys) > _KEYS_LOOKED_UP_MAX else {zlib.crc32(key) % _BUCKETS for key in keys}
+        )
+        seats: set[int] = set()
+        for bucket in buckets:
+            row = self._board[bucket * _SEATS : (bucket + 1) * _SEATS]
+            seat = row.find(_MARK)
+            while seat >= 0:
+                seats.add(seat)
+                seat = row.find(_MARK, seat + 1)
+        return seats
+
+    def _ring(self, seat: int) -> None:
+        # Refused by a dead process's socket. Full, mostly: its rings are waiting to be read, so it will look.
+        with contextlib.suppress(OSError):
+            self._ringer.sendto(b"!", self._path(str(seat)))
+
+    # -- ending -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if self._socket is not None:
-                self._ring(self._name)  # wakes the listener, which sees that it is over
+            if self._seat is not None and self._board is not None:
+                self._ring(self._seat)  # wakes the listener, which sees that it is over
+                self._board[self._seat :: _SEATS] = _EMPTY_COLUMN
                 with contextlib.suppress(OSError):
-                    os.unlink(self._path(self._name))
+                    os.unlink(str(self._seat), dir_fd=self._directory_fd)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close what is open, and leave what others see: in a forked child all of it is its parent's."""
+        self._closed = True
         self._ringer.close()
-        os.close(self._directory_fd)
+        if self._board is not None:
+            self._board.close()
+        for fd in (self._board_fd, self._directory_fd):
+            if fd >= 0:
+                os.close(fd)

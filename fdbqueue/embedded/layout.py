@@ -58,11 +58,13 @@ def delete(txn: Txn, key: bytes) -> None:
         txn.delete(place)
 
 
-def delete_range(txn: Txn, begin: bytes, end: bytes) -> None:
+def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:
+    """Delete what lies in [begin, end) as it is iterated; the keys."""
     cursor = txn.cursor()
     found = cursor.set_range(_seek(txn, begin))
-    while found and _key_of(cursor.key(), cursor.value) < end:
+    while found and (key := _key_of(cursor.key(), cursor.value)) < end:
         cursor.delete()
+        yield key
         found = bool(cursor.key())
 
 

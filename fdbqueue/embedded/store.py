@@ -136,6 +136,7 @@ class Store:
     def close(self) -> None:
         self._closed = True
         self.watches.close()
+        self.committer.close()
         self.env.close()
         if self.private and self._owner == self.runtime.process_id():
             shutil.rmtree(self.path, ignore_errors=True)
@@ -143,6 +144,8 @@ class Store:
     def reopen_after_fork(self) -> None:
         """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
         _keep_for_ever(self.env)
+        self.watches.let_go()
+        self.committer.let_go()
         for snapshot in self._live_snapshots():
             _keep_for_ever(snapshot.txn)
         for snapshot in self._live_snapshots():

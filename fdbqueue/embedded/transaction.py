@@ -5,7 +5,6 @@ from typing import Any
 
 from fdbqueue.embedded import retry
 from fdbqueue.embedded.attempt import Attempt
-from fdbqueue.embedded.commit import CommitRequest
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import DelayFuture, Future
 from fdbqueue.embedded.mutations import add_mutations
@@ -15,6 +14,7 @@ from fdbqueue.embedded.options import (
     apply_transaction_option,
     options_for,
 )
+from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending

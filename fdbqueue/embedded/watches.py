@@ -1,12 +1,13 @@
 """Watches: which keys somebody waits for, and who tells them.
 
 A watch fires when its key's value differs from the one its transaction saw. Commits of this process tell
-the table directly; commits of other processes ring (doorbell.py), and the commit log says what they wrote.
+the table directly; commits of other processes ring (doorbell.py). Rung, a process with few watches looks at
+all of their keys; one with many asks the commit log which of them were written.
 Arming comes first and looking second, so a change between the two is seen by one of them.
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import commitlog, layout
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 
+_KEYS_LOOKED_AT_MAX = 64  # a look at a key costs less than decoding a record of the log
 _KEYS_KEPT = 64  # emptied entries tolerated before a sweep; each sweep waits for as many new ones
 
 
@@ -36,13 +38,16 @@ class Watches:
     def arm(self, key: bytes, expected: bytes | None, future: PendingFuture) -> None:
         """Complete `future` once the value of `key` is no longer `expected`."""
         with self._lock:
-            first = not self._by_key
-            if self.doorbell is not None and first:
+            if self.doorbell is not None and not self._by_key:
                 # Before any key is in the table: whatever one's look may miss is later than this.
                 self._seen_version = max(self._seen_version, self._newest_version())
             self._drop_empty()
-            self._by_key.setdefault(key, {})[id(future)] = (weakref.ref(future), expected)
-        if self.doorbell is not None and first:
+            if key not in self._by_key:
+                self._by_key[key] = {}
+                if self.doorbell is not None:
+                    self.doorbell.watch(key)
+            self._by_key[key][id(future)] = (weakref.ref(future), expected)
+        if self.doorbell is not None:
             self.doorbell.listen()
         self._look([key])
 
@@ -55,8 +60,13 @@ class Watches:
     def _drop_empty(self) -> None:
         if len(self._by_key) < self._keys_max:
             return
-        self._by_key = {key: waiting for key, waiting in self._by_key.items() if waiting}
+        for key in [key for key, waiting in self._by_key.items() if not waiting]:
+            self._drop(key)
         self._keys_max = 2 * len(self._by_key) + _KEYS_KEPT
+
+    def _drop(self, key: bytes) -> None:
+        if self._by_key.pop(key, None) is not None and self.doorbell is not None:
+            self.doorbell.unwatch(key)
 
     def notify(self, written: Written) -> None:
         """A commit has happened: look at the watched keys that it wrote."""
@@ -66,12 +76,13 @@ class Watches:
     def _watched(self, written: Written) -> list[bytes]:
         return [key for key in list(self._by_key) if key in written.conflicts or key in written.silent]
 
-    def _look(self, keys: Iterable[bytes]) -> None:
-        keys = list(keys)
-        if not keys:
-            return
-        with self._store.begin() as txn:
-            values = {key: layout.get(txn, key) for key in keys}
+    def _look(self, keys: Collection[bytes]) -> None:
+        if keys:
+            with self._store.begin() as txn:
+                values = {key: layout.get(txn, key) for key in keys}
+            self._complete(values)
+
+    def _complete(self, values: dict[bytes, bytes | None]) -> None:
         for future in [f for key, value in values.items() for f in self._changed(key, value)]:
             future.complete()
 
@@ -81,23 +92,28 @@ class Watches:
             changed = [i for i, (_, expected) in list(waiting.items()) if expected != value]
             found = [waiting.pop(i, None) for i in changed]  # None: disarmed meanwhile, without the lock
             if not waiting:
-                self._by_key.pop(key, None)
+                self._drop(key)
         futures = [entry[0]() for entry in found if entry is not None]
         return [future for future in futures if future is not None]
 
     def _rung(self) -> None:
-        """Another process has committed: look at what it wrote since the last ring."""
+        """Another process has written a key that may be watched here."""
         if not self._by_key:
             return
         with self._store.begin() as txn:
-            oldest = commitlog.oldest_version(txn)
-            if oldest is None or oldest > self._seen_version + 1:
-                keys = set(self._by_key)  # the log no longer reaches back: look at everything
-            else:
-                written = commitlog.read_since(txn, self._seen_version)
-                keys = {key for commit in written for key in self._watched(commit)}
+            values = {key: layout.get(txn, key) for key in self._worth_a_look(txn)}
             self._seen_version = txn.id()
-        self._look(keys)
+        self._complete(values)
+
+    def _worth_a_look(self, txn: layout.Txn) -> Collection[bytes]:
+        keys = list(self._by_key)
+        if len(keys) <= _KEYS_LOOKED_AT_MAX:
+            return keys
+        oldest = commitlog.oldest_version(txn)
+        if oldest is None or oldest > self._seen_version + 1:
+            return keys  # the log no longer reaches back
+        written = commitlog.read_since(txn, self._seen_version)
+        return {key for commit in written for key in self._watched(commit)}
 
     def _newest_version(self) -> int:
         with self._store.begin() as txn:
@@ -112,3 +128,8 @@ class Watches:
                 future.cancel()
         if self.doorbell is not None:
             self.doorbell.close()
+
+    def let_go(self) -> None:
+        """In a forked child: end nothing of the parent's."""
+        if self.doorbell is not None:
+            self.doorbell.let_go()

@@ -31,6 +31,14 @@ class Pending:
         self.steps = [(code, operand)]
         self.stamped = code == atomic.SET_VERSIONSTAMPED_VALUE
 
+    @classmethod
+    def of(cls, steps: list[tuple[int, bytes]]) -> "Pending":
+        """With all of its operations at once."""
+        pending = cls(*steps[0])
+        for code, operand in steps[1:]:
+            pending.push(code, operand)
+        return pending
+
     def push(self, code: int, operand: bytes) -> None:
         self.steps.append((code, operand))
         self.stamped = self.stamped or code == atomic.SET_VERSIONSTAMPED_VALUE

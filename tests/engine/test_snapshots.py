@@ -28,7 +28,7 @@ def test_commits_that_read_nothing_end_what_was_forgotten(db, clock):
     clock.advance(60)
     for _ in range(300):
         db[b"a"] = b"1"
-    assert len(db.engine._store.committer._recent._commits) < 10
+    assert len(db.engine._store.committer._batches._recent._commits) < 10
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
 
 

@@ -1,0 +1,157 @@
+"""One LMDB transaction for the commits of many: check each for conflicts, apply it, log what was written.
+
+Each is still all or nothing on its own: what can refuse a transaction is checked before its first write,
+and what can fail afterwards (no room, a broken disk) fails the whole LMDB transaction. A batch has one
+version; its transactions are ordered within it, and see each other as conflicts.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from fdbqueue.embedded import commitlog, layout, request
+from fdbqueue.embedded.commitlog import RecentCommits, Written
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.pool import Answer, Asked, Pool
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.versionstamp import place, stamp
+from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
+from fdbqueue.limits import TRANSACTION_BYTES_MAX
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
+_READER_CHECK_EVERY_VERSIONS = 64
+_REMOVED_NOTED_MAX = 1_001
+_UNKNOWN = 1021
+
+
+class Batches:
+    """Commits batches of one store, with what this process remembers of the log; for one thread at a time."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._recent = RecentCommits()
+
+    def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
+        """Finish `own` and, as the leader of `pool`, what other processes ask. What was written, if anything.
+
+        Raises lmdb.Error, StorageFull, and then nothing was committed and nobody was told anything.
+        """
+        while True:
+            try:
+                return self._try(own, pool)
+            except lmdb.MapFullError:
+                self._store.grow()
+
+    def _try(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
+        txn = self._store.begin(write=True)
+        try:
+            if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
+                self._store.forget_dead_readers()
+            others = _Others()
+            if pool is not None:
+                _deliver_for_the_dead(txn, pool)
+                others.gather(pool)
+            version = txn.id()
+            written = self._apply(txn, [*others.requests(), *own])
+            answers = others.answers()
+            if written is None:
+                txn.abort()
+            else:
+                commitlog.append(txn, written, int(self._store.runtime.now() * 1_000_000), answers)
+                if pool is not None and answers:
+                    pool.note_committing(written.version)
+                txn.commit()
+        except BaseException:
+            txn.abort()  # without effect after a commit that failed: it has aborted itself
+            raise
+        if pool is not None and answers:
+            pool.answer(version, answers)
+        if written is not None:
+            self._recent.add(written)
+        return written
+
+    def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> Written | None:
+        version = txn.id()
+        asked = min([r.read_version for r in requests if r.read_version is not None], default=version - 1)
+        live = self._store.oldest_live_version()
+        self._recent.catch_up(txn, version - 1, asked)
+        self._recent.forget_before(asked if live is None else min(asked, live))
+        written = Written(version, KeySet(), KeySet())
+        accepted = 0
+        for one in requests:
+            one.version, one.error = None, self._refusal(txn, one, written.conflicts)
+            if one.error is None:
+                one.version, one.order = version, accepted
+                _apply_one(txn, one.buffer, stamp(version, accepted), written)
+                accepted += 1
+        return written if accepted else None
+
+    def _refusal(self, txn: Any, one: CommitRequest, earlier: KeySet) -> FDBError | None:
+        if one.read_version is None or not one.reads:
+            return None
+        try:
+            conflict = one.reads.meets(earlier) or self._recent.conflict(txn, one.reads, one.read_version)
+        except FDBError as error:
+            return error
+        return FDBError(1020) if conflict else None
+
+
+class _Others:
+    """What other processes ask for in this batch."""
+
+    def __init__(self) -> None:
+        self._of: list[tuple[Asked, list[CommitRequest]]] = []
+
+    def gather(self, pool: Pool) -> None:
+        size_bytes = 0
+        for asked in pool.pending():
+            size_bytes += len(asked.body)
+            if size_bytes > BATCH_BYTES_MAX:
+                return  # the next leader's
+            self._of.append((asked, request.decode(asked.body)))
+
+    def requests(self) -> Iterator[CommitRequest]:
+        return (one for _, requests in self._of for one in requests)
+
+    def answers(self) -> list[Answer]:
+        return [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in self._of]
+
+
+def _result(one: CommitRequest) -> int:
+    return -one.error.code if isinstance(one.error, FDBError) else one.order
+
+
+def _deliver_for_the_dead(txn: Any, pool: Pool) -> None:
+    """Give the answers that a leader owed when it died: what it committed is in the log."""
+    version = pool.unanswered_version
+    if version:
+        answers = commitlog.answers_at(txn, version)
+        if answers is None:
+            pool.give_up(_UNKNOWN)
+        else:
+            pool.answer(version, answers)
+
+
+def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Written) -> None:
+    """Write one transaction's buffer: clears first, since what is set inside them is newer."""
+    for begin, end in buffer.cleared:
+        for key in layout.delete_range(txn, begin, end):
+            if len(written.removed) < _REMOVED_NOTED_MAX:
+                written.removed.add(key)
+    for key, entry in buffer.entries.items():
+        value = resolve(entry, layout.get(txn, key), stamp_bytes) if isinstance(entry, Pending) else entry
+        if value is None:
+            layout.delete(txn, key)
+        else:
+            layout.put(txn, key, value)
+    written.conflicts.update(buffer.conflicts)
+    written.silent.update(buffer.silent)
+    for body, offset, value in buffer.stamped_keys:
+        key = place(body, offset, stamp_bytes)
+        layout.put(txn, key, value)
+        written.conflicts.points.add(key)

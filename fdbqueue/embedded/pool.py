@@ -1,0 +1,238 @@
+"""One commit for all processes of a directory: who leads, what the others ask of it, what it answers.
+
+The file `commits.1` (another number when its contents take another form) has a seat for each of the processes
+that commit at the same time. One that finds somebody leading writes its requests at its seat and waits;
+whoever leads next commits the requests of all seats with its own, in one LMDB transaction, and leaves the
+answers there.
+
+    epoch                the number of the last leader that came to its end
+    committing           the version that the leader commits for others too; 0 once they have their answers
+    asked, answered      a number per seat: a request is pending while they differ; no number is used twice
+    lengths, bodies      the requests of a seat (request.py)
+    versions, results    what came of them: orders within the version, or minus an error's code
+
+The leader is whoever holds the lock of the byte that is named by the next epoch; the kernel takes it from
+the dead. That byte is what all others wait for. Nobody else touches `answered`, and what becomes of a request
+is decided in the leader's LMDB transaction, so it is committed at most once:
+
+- A leader killed before its LMDB transaction is committed has done nothing; its successor finds the requests
+  pending. One killed afterwards has left `committing`, and the answers in the commit log, from where its
+  successor delivers them before it looks for what is pending.
+- Requests of the dead are passed over. A seat is taken by leaders only, so no request of a former owner is
+  mistaken for one of the new.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from mmap import mmap
+
+from fdbqueue.embedded import bytelocks
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.runtime import Runtime
+
+_FILE = "commits.1"
+_SEATS = 256
+REQUESTS_MAX = 64
+BODY_BYTES_MAX = 128 * 1024
+_PAUSE_AFTER_A_DEATH_S = 0.001
+
+_NUMBERS = 8 * _SEATS
+_ASKED = 64
+_ANSWERED = _ASKED + _NUMBERS
+_LENGTHS = _ANSWERED + _NUMBERS
+_VERSIONS = _LENGTHS + _NUMBERS
+_RESULTS = _VERSIONS + _NUMBERS
+_HEADER_BYTES = _RESULTS + 4 * REQUESTS_MAX * _SEATS
+_BODIES = 1 << 20
+# Lock bytes lie beyond anything that is ever written.
+_SEAT_LOCKS = 1 << 40
+_EPOCH_LOCKS = 1 << 41
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of the requests that were asked at a seat under a number."""
+
+    seat: int
+    number: int
+    results: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests that are pending at a seat."""
+
+    seat: int
+    number: int
+    body: bytes
+
+
+class Pool:
+    """This process's view of the pooled commits of one directory; for one thread at a time."""
+
+    def __init__(self, store_path: str, runtime: Runtime) -> None:
+        """Raises OSError where there is no room for the file."""
+        self._runtime = runtime
+        self._fd = -1
+        self._fd = os.open(os.path.join(store_path, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(self._fd).st_size < _HEADER_BYTES:
+            os.posix_fallocate(self._fd, 0, _HEADER_BYTES)  # a mapped page without room kills the process
+        self._map = mmap(self._fd, _HEADER_BYTES)
+        numbers = memoryview(self._map)
+        self._marks = numbers[:16].cast("Q")
+        self._asked = numbers[_ASKED:_ANSWERED].cast("Q")
+        self._answered = numbers[_ANSWERED:_LENGTHS].cast("Q")
+        self._lengths = numbers[_LENGTHS:_VERSIONS].cast("Q")
+        self._versions = numbers[_VERSIONS:_RESULTS].cast("Q")
+        self._results = numbers[_RESULTS:].cast("i")
+        self._seat: int | None = None
+        self._looked_for_seat = False
+        self._asking = False
+        self._next = 0  # the epoch that this process leads, or waits for
+        self._closed = False
+
+    # -- leading ----------------------------------------------------------------------------------------
+
+    def try_lead(self) -> bool:
+        """Become the leader, if nobody is."""
+        if self._closed:
+            raise DatabaseClosed
+        while True:
+            self._next = self._marks[0] + 1
+            if not bytelocks.try_lock(self._fd, _EPOCH_LOCKS + self._next):
+                return False
+            if self._marks[0] + 1 == self._next:
+                return True
+            self._unlock()  # of an epoch that is over
+
+    def wait(self) -> None:
+        """Until whoever was found leading has come to its end."""
+        bytelocks.wait_until_free(self._fd, _EPOCH_LOCKS + self._next)
+        if self._marks[0] + 1 == self._next:
+            # It died. Those who waited are in each other's way: they lock, for a moment, what they wait for.
+            self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S * self._runtime.random())
+
+    def resign(self) -> None:
+        self._marks[0] = self._next
+        self._unlock()
+
+    def _unlock(self) -> None:
+        bytelocks.unlock(self._fd, _EPOCH_LOCKS + self._next)
+
+    @property
+    def unanswered_version(self) -> int:
+        """What the last leader was committing when it died; 0 when it did not."""
+        return self._marks[1]
+
+    def note_committing(self, version: int) -> None:
+        """From here on the commit log is asked for the answers, should this process die."""
+        self._marks[1] = version
+
+    def pending(self) -> Iterator[Asked]:
+        """What is asked by those who live; they take turns at being first."""
+        if self._map[_ASKED:_ANSWERED] == self._map[_ANSWERED:_LENGTHS]:
+            return
+        seats = [seat for seat in range(_SEATS) if self._asked[seat] != self._answered[seat]]
+        first = self._next % len(seats)
+        if self._asking and self._seat in seats:
+            first = seats.index(self._seat)  # what this process waits for does not wait for another leader
+        for seat in seats[first:] + seats[:first]:
+            number = self._asked[seat]
+            if self._asking if seat == self._seat else bytelocks.is_locked(self._fd, _SEAT_LOCKS + seat):
+                body = os.pread(self._fd, self._lengths[seat], _BODIES + seat * BODY_BYTES_MAX)
+                yield Asked(seat, number, body)
+
+    def answer(self, version: int, answers: Sequence[Answer]) -> None:
+        """Tell them what came of it; done again, it does no harm."""
+        for answer in answers:
+            if self._asked[answer.seat] == answer.number:
+                self._versions[answer.seat] = version
+                at = answer.seat * REQUESTS_MAX
+                for result in answer.results:
+                    self._results[at] = result
+                    at += 1
+                self._answered[answer.seat] = answer.number
+        self._marks[1] = 0
+
+    def give_up(self, code: int) -> None:
+        """Answer all that is pending with an error."""
+        results = [-code] * REQUESTS_MAX
+        self.answer(0, [Answer(asked.seat, asked.number, results) for asked in self.pending()])
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def take_seat(self) -> None:
+        """Have a place to ask from. For leaders only."""
+        if not self._looked_for_seat:
+            self._looked_for_seat = True  # where all are taken they will be tomorrow
+            seats = range(_SEATS)
+            self._seat = next((s for s in seats if bytelocks.try_lock(self._fd, _SEAT_LOCKS + s)), None)
+            self.drop()
+
+    @property
+    def may_ask(self) -> bool:
+        seat = self._seat
+        return seat is not None and self._asked[seat] == self._answered[seat]
+
+    def ask(self, body: bytes) -> bool:
+        """Ask whoever leads next; False where this process has to lead itself."""
+        seat = self._seat
+        if seat is None or len(body) > BODY_BYTES_MAX:
+            return False
+        try:
+            written = os.pwrite(self._fd, body, _BODIES + seat * BODY_BYTES_MAX)
+        except OSError:
+            return False
+        if written < len(body):
+            return False
+        self._lengths[seat] = len(body)
+        self._asking = True
+        self._asked[seat] += 1
+        return True
+
+    def answered(self, count: int) -> tuple[int, list[int]] | None:
+        """The version and the results of the `count` requests asked; None while they are pending."""
+        seat = self._seat
+        if seat is None or self._asked[seat] != self._answered[seat]:
+            return None
+        self._asking = False
+        at = seat * REQUESTS_MAX
+        return self._versions[seat], self._results[at : at + count].tolist()
+
+    def withdraw(self) -> None:
+        """Return once nobody will commit any more what this process has asked, and has not been answered."""
+        while self._seat is not None and self._asked[self._seat] != self._answered[self._seat]:
+            if self.try_lead():
+                self.drop()
+                self.resign()
+            else:
+                self.wait()
+        self._asking = False
+
+    def drop(self) -> None:
+        """Forget what is asked at the seat of this process. For leaders only."""
+        if self._seat is not None:
+            self._answered[self._seat] = self._asked[self._seat]
+        self._asking = False
+
+    def abandon(self) -> None:
+        """After an interrupt, whatever it came between: neither lead nor ask any longer."""
+        self._unlock()
+        self.withdraw()
+
+    # -- ending -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave the seat. The file stays open for the thread that may be using it."""
+        self._closed = True
+        if self._seat is not None:
+            bytelocks.unlock(self._fd, _SEAT_LOCKS + self._seat)
+
+    def let_go(self) -> None:
+        """Close the file: at the end, and in a forked child, which would keep its parent's locks alive."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = let_go

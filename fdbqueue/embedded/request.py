@@ -1,0 +1,103 @@
+"""One transaction's commit: what it asks, what came of it, and its form as bytes for other processes."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.ranges import KeyRange
+from fdbqueue.embedded.writes import Pending, StampedKey, WriteBuffer
+from fdbqueue.runtime import Lock
+
+
+class CommitRequest:
+    """One transaction's commit: what it read and writes, and what came of it."""
+
+    __slots__ = ("buffer", "error", "order", "read_version", "reads", "size_bytes", "turn", "version")
+
+    def __init__(self, buffer: WriteBuffer, reads: KeySet, read_version: int | None, size_bytes: int) -> None:
+        self.buffer = buffer
+        self.reads = reads
+        self.read_version = read_version
+        self.size_bytes = size_bytes
+        self.turn: Lock | None = None
+        self.version: int | None = None
+        self.order = 0
+        self.error: Exception | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.version is not None or self.error is not None
+
+    def wake(self) -> None:
+        """Let the thread that waits go on; it waits once, so waking it twice is waking it once."""
+        if self.turn is not None:
+            with suppress(RuntimeError):  # released already
+                self.turn.release()
+
+
+class _Keys(msgspec.Struct, array_like=True):
+    points: set[bytes]
+    ranges: list[KeyRange]
+
+
+class _Published(msgspec.Struct, array_like=True):
+    read_version: int | None
+    size_bytes: int
+    reads: _Keys
+    conflicts: _Keys
+    silent: _Keys
+    known: dict[bytes, bytes | None]
+    pending: dict[bytes, list[tuple[int, bytes]]]
+    cleared: list[KeyRange]
+    stamped_keys: list[StampedKey]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Published]).decode
+
+
+def encode(requests: Sequence[CommitRequest]) -> bytes:
+    return _encode([_published(request) for request in requests])
+
+
+def decode(body: bytes) -> list[CommitRequest]:
+    """The requests that `encode` was given."""
+    return [_request(published) for published in _decode(body)]
+
+
+def _published(request: CommitRequest) -> _Published:
+    buffer = request.buffer
+    known: dict[bytes, bytes | None] = {}
+    pending: dict[bytes, list[tuple[int, bytes]]] = {}
+    for key, entry in buffer.entries.items():
+        if isinstance(entry, Pending):
+            pending[key] = entry.steps
+        else:
+            known[key] = entry
+    return _Published(
+        request.read_version,
+        request.size_bytes,
+        _Keys(request.reads.points, request.reads.ranges),
+        _Keys(buffer.conflicts.points, buffer.conflicts.ranges),
+        _Keys(buffer.silent.points, buffer.silent.ranges),
+        known,
+        pending,
+        list(buffer.cleared),
+        buffer.stamped_keys,
+    )
+
+
+def _request(published: _Published) -> CommitRequest:
+    buffer = WriteBuffer()
+    buffer.entries = dict(published.known)
+    for key, steps in published.pending.items():
+        buffer.entries[key] = Pending.of(steps)
+    for begin, end in published.cleared:
+        buffer.cleared.add(begin, end)
+    buffer.stamped_keys = published.stamped_keys
+    buffer.conflicts = KeySet(published.conflicts.points, published.conflicts.ranges)
+    buffer.silent = KeySet(published.silent.points, published.silent.ranges)
+    reads = KeySet(published.reads.points, published.reads.ranges)
+    return CommitRequest(buffer, reads, published.read_version, published.size_bytes)
