@@ -6,10 +6,12 @@ They speak line by line on standard output; the tests wait for the lines, never 
 """
 
 import os
+import signal
 import sys
 import threading
 
 import fdbqueue.embedded as fdb
+from fdbqueue.embedded.pool import Pool
 
 # Keys that one transaction writes together: short ones, one beyond LMDB's key size, and a large value.
 TOGETHER = [b"a", b"b", b"c" * 600, b"d" * 9_000, b"z"]
@@ -73,6 +75,127 @@ def hold_snapshot(path: str) -> None:
     tr = fdb.open(path).create_transaction()
     tr[b"a"].wait()
     say("reading")
+    sys.stdin.readline()
+
+
+# Commits that processes do for each other (test_pool.py).
+
+
+def pool_of(db: fdb.Database) -> Pool:
+    pool = db._store.committer._pool
+    assert pool is not None
+    return pool
+
+
+def lead(pool: Pool) -> None:
+    while not pool.try_lead():
+        pool.wait()
+
+
+def take_a_seat(db: fdb.Database) -> None:
+    """From now on this process asks others where it finds them leading."""
+    lead(pool_of(db))
+    pool_of(db).take_seat()
+    pool_of(db).resign()
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lead_and_die(path: str, moment: str) -> None:
+    """Lead; when told, commit all that is asked, and die at `moment` of it."""
+    note = Pool.note_committing
+
+    def note_and_die(pool: Pool, version: int) -> None:
+        note(pool, version)
+        die()
+
+    def answer_one_and_die(pool: Pool, version: int, answers: list) -> None:
+        for told in answers[:1]:
+            pool._results[told.seat * 64] = told.results[0]
+            pool._versions[told.seat] = version
+            pool._answered[told.seat] = told.number
+        die()
+
+    db = fdb.open(path)
+    lead(pool_of(db))
+    say("leading")
+    sys.stdin.readline()
+    Pool.try_lead = lambda _: True  # it does
+    method, instead = {
+        "looks": ("pending", die),
+        "commits": ("note_committing", die),
+        "has noted that it commits": ("note_committing", note_and_die),
+        "answers": ("answer", die),
+        "has answered one of two": ("answer", answer_one_and_die),
+        "resigns": ("resign", die),
+    }[moment]
+    setattr(Pool, method, instead)
+    db[b"leader"] = b"was here"
+
+
+def lead_until_told(path: str) -> None:
+    """Lead, and commit when told."""
+    db = fdb.open(path)
+    lead(pool_of(db))
+    say("leading")
+    sys.stdin.readline()
+    try_lead, Pool.try_lead = Pool.try_lead, lambda _: True  # it does
+    db[b"leader"] = b"was here"
+    Pool.try_lead = try_lead
+    say("done")
+    sys.stdin.readline()
+
+
+def ask(path: str, key: str, count: str = "1") -> None:
+    """Add one to `key` and to `both`, `count` times; say each version and stamp."""
+    db = fdb.open(path)
+    take_a_seat(db)
+    say("ready")
+    sys.stdin.readline()
+    for _ in range(int(count)):
+        tr = db.create_transaction()
+        tr.add(key.encode(), (1).to_bytes(8, "little"))
+        tr.add(b"both", (1).to_bytes(8, "little"))
+        stamp = tr.get_versionstamp()
+        try:
+            tr.commit().wait()
+            say(tr.get_committed_version(), stamp.value.hex())
+        except fdb.FDBError as error:
+            say("error", error.code)
+    sys.stdin.readline()
+
+
+def ask_and_be_interrupted(path: str, key: str) -> None:
+    """Ask others to set `key`; say when SIGALRM has ended the call, and whether `key` is there."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    db = fdb.open(path)
+    take_a_seat(db)
+    say("ready")
+    sys.stdin.readline()
+    try:
+        db[key.encode()] = b"1"
+        say("committed")
+    except Interrupt:
+        say("interrupted", db[key.encode()])
+    db[b"afterwards"] = b"1"
+    say("afterwards", db[key.encode()])
+
+
+def take_a_seat_and_fork(path: str) -> None:
+    """Say the seat, and leave a child behind."""
+    db = fdb.open(path)
+    take_a_seat(db)
+    if os.fork():
+        say(pool_of(db)._seat)
     sys.stdin.readline()
 
 

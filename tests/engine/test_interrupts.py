@@ -4,12 +4,17 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 import fdbqueue
+from tests.engine import programs
+from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S
+
+ONE = (1).to_bytes(8, "little")
 
 
 class Interrupt(BaseException):
@@ -32,6 +37,21 @@ def db() -> Iterator[fdbqueue.Database]:
     """In memory only: a commit is nothing but the steps that a signal can come between."""
     with fdbqueue.open("memory:") as database:
         yield database
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[fdbqueue.Database]:
+    """A directory in which another process commits all the time, so that each asks the other to."""
+    with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as database:
+        programs.take_a_seat(database.engine)
+        with running("ask", tmp_path / "data", "other", 1_000_000_000) as other:
+            other.expect("ready")
+            other.go()
+            reading = threading.Thread(
+                target=lambda: any(not other.line() for _ in iter(int, 1)), daemon=True
+            )
+            reading.start()
+            yield database
 
 
 def commit_until_interrupted(db: fdbqueue.Database, key: bytes) -> None:
@@ -78,3 +98,27 @@ def test_alone(db, k, rounds):
     done.start()
     done.join(PATIENCE_S)
     assert not done.is_alive(), "it waits for a commit that was interrupted"
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_among_processes(shared, rounds):
+    """Nobody waits for this one, and none of its commits is made twice or late."""
+    confirmed = 0
+    for number in range(rounds(100, 2_000)):
+        key, made = b"%d" % number, 0
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + random.random() * 0.02)
+            while True:
+                shared.add(key, ONE)
+                made += 1
+        except Interrupt:
+            pass
+        found = shared[key]
+        counted = int.from_bytes(found, "little") if found is not None else 0
+        assert made <= counted <= made + 1
+        confirmed += counted
+        shared.add(b"total", counted.to_bytes(8, "little"))
+        assert shared[key] == found
+    before = shared[b"other"]
+    assert int.from_bytes(shared[b"total"], "little") == confirmed
+    wait_until(lambda: shared[b"other"] != before)  # it goes on

@@ -2,12 +2,8 @@
 
 import os
 import random
-import signal
 import stat
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -17,9 +13,9 @@ import fdbqueue
 from fdbqueue.embedded import layout, store
 from fdbqueue.errors import StorageFormat, StorageInUse
 from tests.engine import programs
+from tests.engine.running import running, wait_until
 from tests.support import (
     NOT_COMMITTED,
-    PATIENCE_S,
     TOO_OLD,
     TRANSACTION_TOO_LARGE,
     becomes_ready,
@@ -28,52 +24,6 @@ from tests.support import (
     error_code,
     run_program,
 )
-
-
-class Program:
-    """A running program of programs.py; its lines are read as they come."""
-
-    def __init__(self, *arguments: object) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, programs.__file__, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self) -> str:
-        """The next line; empty when the program has ended."""
-        return self.process.stdout.readline().rstrip("\n")
-
-    def expect(self, line: str) -> None:
-        found = self.line()
-        assert found == line
-
-    def go(self) -> None:
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> list[str]:
-        """End it with SIGKILL; the lines that had not been read."""
-        self.process.send_signal(signal.SIGKILL)
-        rest = self.process.stdout.read().splitlines()
-        self.process.wait()
-        return rest
-
-
-@contextmanager
-def running(*arguments: object):
-    program = Program(*arguments)
-    watchdog = threading.Timer(3 * PATIENCE_S, program.process.kill)  # a hang is a failure, not for ever
-    watchdog.start()
-    try:
-        yield program
-    finally:
-        watchdog.cancel()
-        program.process.kill()
-        program.process.wait()
-        program.process.stdout.close()
-        program.process.stdin.close()
 
 
 @pytest.fixture
@@ -318,8 +268,7 @@ def test_a_forked_childs_exit_leaves_the_parents_private_database(tmp_path):
         tmp_path,
         """
         import os
-        import sys
-        import fdbqueue
+                import fdbqueue
 
         db = fdbqueue.open("memory:")
         db[b"a"] = b"1"
@@ -341,8 +290,7 @@ def test_a_forked_child_that_ends_leaves_the_parents_snapshots(tmp_path):
         tmp_path,
         """
         import os
-        import sys
-        import fdbqueue
+                import fdbqueue
 
         db = fdbqueue.open("embedded:data")
         for number in range(50):
@@ -552,15 +500,6 @@ def grouped(shared):
         return codes
 
     return commit_together
-
-
-def wait_until(condition):
-    pause = threading.Event()
-    for _ in range(10_000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("waited in vain")
 
 
 def test_commits_that_wait_together_are_one_batch(shared, grouped):

@@ -1,0 +1,65 @@
+"""Running the programs of programs.py, and waiting for what they do."""
+
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+from tests.engine import programs
+from tests.support import PATIENCE_S
+
+
+class Program:
+    """A running program of programs.py; its lines are read as they come."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, programs.__file__, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line; empty when the program has ended."""
+        return self.process.stdout.readline().rstrip("\n")
+
+    def expect(self, line: str) -> None:
+        found = self.line()
+        assert found == line
+
+    def go(self) -> None:
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> list[str]:
+        """End it with SIGKILL; the lines that had not been read."""
+        self.process.send_signal(signal.SIGKILL)
+        rest = self.process.stdout.read().splitlines()
+        self.process.wait()
+        return rest
+
+
+@contextmanager
+def running(*arguments: object):
+    program = Program(*arguments)
+    watchdog = threading.Timer(3 * PATIENCE_S, program.process.kill)  # a hang is a failure, not for ever
+    watchdog.start()
+    try:
+        yield program
+    finally:
+        watchdog.cancel()
+        program.process.kill()
+        program.process.wait()
+        program.process.stdout.close()
+        program.process.stdin.close()
+
+
+def wait_until(condition):
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("waited in vain")
