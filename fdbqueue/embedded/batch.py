@@ -5,7 +5,7 @@ and what can fail afterwards (no room, a broken disk) fails the whole LMDB trans
 version; its transactions are ordered within it, and see each other as conflicts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -52,13 +52,10 @@ class Batches:
         try:
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
                 self._store.forget_dead_readers()
-            others = _Others()
-            if pool is not None:
-                _deliver_for_the_dead(txn, pool)
-                others.gather(pool)
+            others = _others(txn, pool) if pool is not None and pool.is_asked else ()
             version = txn.id()
-            written = self._apply(txn, [*others.requests(), *own])
-            answers = others.answers()
+            written = self._apply(txn, [*(one for _, of in others for one in of), *own] if others else own)
+            answers = [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
             if written is None:
                 txn.abort()
             else:
@@ -101,25 +98,16 @@ class Batches:
         return FDBError(1020) if conflict else None
 
 
-class _Others:
-    """What other processes ask for in this batch."""
-
-    def __init__(self) -> None:
-        self._of: list[tuple[Asked, list[CommitRequest]]] = []
-
-    def gather(self, pool: Pool) -> None:
-        size_bytes = 0
-        for asked in pool.pending():
-            size_bytes += len(asked.body)
-            if size_bytes > BATCH_BYTES_MAX:
-                return  # the next leader's
-            self._of.append((asked, request.decode(asked.body)))
-
-    def requests(self) -> Iterator[CommitRequest]:
-        return (one for _, requests in self._of for one in requests)
-
-    def answers(self) -> list[Answer]:
-        return [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in self._of]
+def _others(txn: Any, pool: Pool) -> list[tuple[Asked, list[CommitRequest]]]:
+    """What other processes ask for, as far as it is not too much for one batch."""
+    _deliver_for_the_dead(txn, pool)
+    found, size_bytes = [], 0
+    for asked in pool.pending():
+        size_bytes += len(asked.body)
+        if size_bytes > BATCH_BYTES_MAX:
+            break  # the next leader's
+        found.append((asked, request.decode(asked.body)))
+    return found
 
 
 def _result(one: CommitRequest) -> int:

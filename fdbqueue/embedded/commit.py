@@ -16,6 +16,7 @@ from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
 from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.errors import StorageFull
 from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class Committer:
         """Of one member: an exception is not shared, it collects the frames of everybody who raises it."""
         if isinstance(error, lmdb.Error):
             return self._store.storage_error(error)
+        if isinstance(error, StorageFull):
+            return StorageFull(path=self._store.path)
         return FDBError(error.code) if isinstance(error, FDBError) else error
 
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
@@ -187,6 +190,4 @@ class Committer:
     def _tell(self, written: Written) -> None:
         self._store.watches.notify(written)
         if self._store.watches.doorbell is not None:
-            self._store.watches.doorbell.ring(
-                written.conflicts.points | written.silent.points | written.removed
-            )
+            self._store.watches.doorbell.ring(written.keys)

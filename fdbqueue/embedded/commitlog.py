@@ -34,6 +34,10 @@ class Written:
     silent: KeySet
     removed: set[bytes] = field(default_factory=set)  # by clearing ranges; not in the log
 
+    def keys(self) -> set[bytes]:
+        """What may have another value now."""
+        return self.conflicts.points | self.silent.points | self.removed
+
 
 class _Record(msgspec.Struct, array_like=True):
     committed_us: int

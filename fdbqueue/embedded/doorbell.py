@@ -146,11 +146,11 @@ class Doorbell:
 
     # -- ringing ----------------------------------------------------------------------------------------
 
-    def ring(self, written: Collection[bytes]) -> None:
+    def ring(self, written: Callable[[], Collection[bytes]]) -> None:
         """Tell the other processes that watch one of `written` of a commit. Never fails: it has happened."""
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
             if self._board is not None and self._board[_ANYBODY * _SEATS :] != _EMPTY_ROW:
-                for seat in self._seats_of(written) - {self._seat}:
+                for seat in self._seats_of(written()) - {self._seat}:
                     self._ring(seat)
 
     def _seats_of(self, keys: Collection[bytes]) -> set[int]:

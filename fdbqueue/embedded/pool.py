@@ -129,12 +129,14 @@ class Pool:
         """From here on the commit log is asked for the answers, should this process die."""
         self._marks[1] = version
 
+    @property
+    def is_asked(self) -> bool:
+        return self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
+
     def pending(self) -> Iterator[Asked]:
         """What is asked by those who live; they take turns at being first."""
-        if self._map[_ASKED:_ANSWERED] == self._map[_ANSWERED:_LENGTHS]:
-            return
         seats = [seat for seat in range(_SEATS) if self._asked[seat] != self._answered[seat]]
-        first = self._next % len(seats)
+        first = self._next % max(1, len(seats))
         if self._asking and self._seat in seats:
             first = seats.index(self._seat)  # what this process waits for does not wait for another leader
         for seat in seats[first:] + seats[:first]:

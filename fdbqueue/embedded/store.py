@@ -33,6 +33,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
 _READERS_MAX = 4096
+_BEGINS_TRIED = 10  # other processes may go on growing the map
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ROOM_BYTES_LEAST = 64 * 1024
 
@@ -196,12 +197,13 @@ class Store:
 
     def _begin(self, write: bool = False) -> Any:
         try:
-            try:
-                return self.env.begin(write=write)
-            except lmdb.MapResizedError:
-                self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
-            except lmdb.ReadersFullError:
-                self.env.reader_check()
+            for _ in range(_BEGINS_TRIED):
+                try:
+                    return self.env.begin(write=write)
+                except lmdb.MapResizedError:
+                    self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
+                except lmdb.ReadersFullError:
+                    self.env.reader_check()
             return self.env.begin(write=write)
         except lmdb.ReadersFullError:
             raise FDBError(1037) from None  # too many transactions are open: worth a retry

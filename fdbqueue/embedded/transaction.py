@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue.embedded import retry
 from fdbqueue.embedded.attempt import Attempt
 from fdbqueue.embedded.errors import FDBError
-from fdbqueue.embedded.futures import DelayFuture, Future
+from fdbqueue.embedded.futures import DelayFuture, Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
     PERSISTENT,
@@ -70,8 +70,14 @@ class Transaction(Attempt):
             if known is not MISSING and (isinstance(known, Pending) or known != seen):
                 future.complete()  # this transaction changed it after watching
             else:
-                self._store.watches.arm(key, seen, future)
+                self._arm(key, seen, future)
         self._watches = []
+
+    def _arm(self, key: bytes, seen: bytes | None, future: PendingFuture) -> None:
+        try:
+            self._store.watches.arm(key, seen, future)
+        except (FDBError, FdbQueueError) as error:
+            future.complete(error=error)  # the commit has happened, and says so
 
     # -- committing -------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ Arming comes first and looking second, so a change between the two is seen by on
 """
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.doorbell import Doorbell
+from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.runtime import RealRuntime
 
@@ -77,19 +78,28 @@ class Watches:
         return [key for key in list(self._by_key) if key in written.conflicts or key in written.silent]
 
     def _look(self, keys: Collection[bytes]) -> None:
-        if keys:
+        if not keys:
+            return
+        try:
             with self._store.begin() as txn:
                 values = {key: layout.get(txn, key) for key in keys}
+        except FDBError as error:  # no reader slot, say: the commit that made us look has happened
+            for key in keys:
+                for future in self._take_out(key, lambda _: True):
+                    future.complete(error=FDBError(error.code))
+        else:
             self._complete(values)
 
     def _complete(self, values: dict[bytes, bytes | None]) -> None:
-        for future in [f for key, value in values.items() for f in self._changed(key, value)]:
-            future.complete()
+        for key, value in values.items():
+            for future in self._take_out(key, lambda expected, value=value: expected != value):  # type: ignore[misc]
+                future.complete()
 
-    def _changed(self, key: bytes, value: bytes | None) -> list[PendingFuture]:
+    def _take_out(self, key: bytes, which: Callable[[bytes | None], bool]) -> list[PendingFuture]:
+        """The watches of `key` whose expected value is such; they are in the table no longer."""
         with self._lock:
             waiting = self._by_key.get(key, {})
-            changed = [i for i, (_, expected) in list(waiting.items()) if expected != value]
+            changed = [i for i, (_, expected) in list(waiting.items()) if which(expected)]
             found = [waiting.pop(i, None) for i in changed]  # None: disarmed meanwhile, without the lock
             if not waiting:
                 self._drop(key)

@@ -1,0 +1,101 @@
+"""What fails beside a commit is told to those whom it concerns, and to nobody else."""
+
+import threading
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import FDBError
+from fdbqueue.embedded.batch import Batches
+from tests.support import becomes_ready, begin, commit_code, error_code
+
+IO_ERROR = 1510
+
+
+@pytest.fixture
+def db():
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+def fail(*_: object, **__: object) -> None:
+    raise FDBError(IO_ERROR)
+
+
+def test_a_watch_that_cannot_be_set_fails_alone(db, monkeypatch):
+    """Its transaction has been committed by then."""
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
+    watch = tr.watch(b"w")
+    monkeypatch.setattr(db.engine._store.watches, "arm", fail)
+    assert commit_code(tr) == 0
+    assert error_code(watch.wait) == IO_ERROR
+
+
+def test_a_commit_whose_watchers_cannot_be_looked_at_has_happened(db, monkeypatch):
+    """They are told; the one that committed has nothing to do with it."""
+    watch = db.get_and_watch(b"a")[1]
+    store = db.engine._store
+    begin_ = store.begin
+    monkeypatch.setattr(store, "begin", lambda write=False: begin_(write) if write else fail())
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
+    assert commit_code(tr) == 0
+    assert becomes_ready(watch)
+    assert error_code(watch.wait) == IO_ERROR
+
+
+def test_those_that_fail_together_do_not_share_an_exception(db, monkeypatch):
+    """It collects the frames of everybody who raises it."""
+    entered, go_on, failures = threading.Event(), threading.Event(), []
+
+    def break_down(*_: object) -> None:
+        entered.set()
+        go_on.wait()
+        raise lmdb.DiskError("broken")
+
+    monkeypatch.setattr(Batches, "commit", break_down)
+    committer = db.engine._store.committer
+
+    def commit(key: bytes) -> None:
+        tr = db.create_transaction()
+        tr[key] = b"1"
+        failures.append(tr.commit().exception())
+
+    threads = [threading.Thread(target=commit, args=(b"%d" % number,)) for number in range(3)]
+    threads[0].start()
+    entered.wait()
+    for thread in threads[1:]:
+        thread.start()
+    while len(committer._waiting) < 2:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert [failure.code for failure in failures] == [IO_ERROR] * 3
+    assert len({id(failure) for failure in failures}) == 3
+
+
+def test_a_map_that_others_go_on_growing_is_followed(db):
+    """It may have grown again between following and beginning."""
+    store = db.engine._store
+    db[b"a"] = b"1"
+
+    class Growing:
+        resized = 0
+
+        def begin(self, **how: object) -> lmdb.Transaction:
+            if self.resized < 3:
+                raise lmdb.MapResizedError("grown")
+            return env.begin(**how)
+
+        def set_mapsize(self, size: int) -> None:
+            assert size == 0
+            self.resized += 1
+
+    env, store.env = store.env, Growing()
+    try:
+        assert begin(db)[b"a"] == b"1"
+    finally:
+        store.env = env
