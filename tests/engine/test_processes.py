@@ -268,7 +268,8 @@ def test_a_forked_childs_exit_leaves_the_parents_private_database(tmp_path):
         tmp_path,
         """
         import os
-                import fdbqueue
+        import sys
+        import fdbqueue
 
         db = fdbqueue.open("memory:")
         db[b"a"] = b"1"
@@ -290,7 +291,8 @@ def test_a_forked_child_that_ends_leaves_the_parents_snapshots(tmp_path):
         tmp_path,
         """
         import os
-                import fdbqueue
+        import sys
+        import fdbqueue
 
         db = fdbqueue.open("embedded:data")
         for number in range(50):
