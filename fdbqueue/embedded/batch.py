@@ -52,7 +52,7 @@ class Batches:
         try:
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
                 self._store.forget_dead_readers()
-            others = _others(txn, pool) if pool is not None and pool.is_asked else ()
+            others = _others(txn, pool) if pool is not None and pool.is_owed else ()
             version = txn.id()
             written = self._apply(txn, [*(one for _, of in others for one in of), *own] if others else own)
             answers = [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]

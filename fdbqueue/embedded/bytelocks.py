@@ -5,10 +5,18 @@ same process (a backup, say) opens and closes the file. A forked child shares th
 descriptor.
 """
 
+import errno
 import fcntl
 import struct
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
+
+
+def check(fd: int) -> None:
+    """Raises OSError where this system, or the file's, has no such locks."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        raise OSError(errno.ENOLCK, "no open file description locks")
+    is_locked(fd, 0)
 
 
 def try_lock(fd: int, at: int) -> bool:

@@ -41,7 +41,7 @@ class Committer:
             return None
         try:
             return Pool(self._store.path, self._store.runtime)
-        except OSError:  # no room for its file: LMDB's writer lock still orders the processes
+        except OSError:  # no room, or no locks: LMDB's writer lock still orders the processes
             return None
 
     def commit(self, request: CommitRequest) -> None:
@@ -86,18 +86,20 @@ class Committer:
             self._tell(written)  # last: a callback of a watch may take its time, or commit itself
 
     def _leave(self, request: CommitRequest) -> None:
-        if self._leader is request and self._pool is not None:
-            self._pool.abandon()
-        with self._lock:
-            if request in self._waiting:
-                self._waiting.remove(request)
-            if self._leader is request:
-                if not self._decided:
-                    for member in self._batch:
-                        member.version, member.error = None, FDBError(1021)
-                self._hand_over()
-            elif self._leader is not None:
-                self._leader.wake()  # it was named, and its wake-up cut short
+        try:
+            if self._leader is request and self._pool is not None:
+                self._pool.abandon()
+        finally:
+            with self._lock:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                if self._leader is request:
+                    if not self._decided:
+                        for member in self._batch:
+                            member.version, member.error = None, FDBError(1021)
+                    self._hand_over()
+                elif self._leader is not None:
+                    self._leader.wake()  # it was named, and its wake-up cut short
 
     def _take_batch(self) -> None:
         with self._lock:

@@ -63,10 +63,11 @@ class Doorbell:
         fd = -1
         try:
             fd = os.open(_BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._directory_fd)
+            bytelocks.check(fd)
             if os.fstat(fd).st_size < _BOARD_BYTES:
                 os.posix_fallocate(fd, 0, _BOARD_BYTES)  # a mapped page that finds no room kills the process
             return fd, mmap.mmap(fd, _BOARD_BYTES)
-        except OSError:  # no room: the slow look has to do
+        except OSError:  # no room, or no locks: the slow look has to do
             return fd, None
 
     def _path(self, name: str) -> str:

@@ -72,10 +72,11 @@ class Pool:
     """This process's view of the pooled commits of one directory; for one thread at a time."""
 
     def __init__(self, store_path: str, runtime: Runtime) -> None:
-        """Raises OSError where there is no room for the file."""
+        """Raises OSError where there is no room for the file, or its locks do not exist."""
         self._runtime = runtime
         self._fd = -1
         self._fd = os.open(os.path.join(store_path, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        bytelocks.check(self._fd)
         if os.fstat(self._fd).st_size < _HEADER_BYTES:
             os.posix_fallocate(self._fd, 0, _HEADER_BYTES)  # a mapped page without room kills the process
         self._map = mmap(self._fd, _HEADER_BYTES)
@@ -130,8 +131,9 @@ class Pool:
         self._marks[1] = version
 
     @property
-    def is_asked(self) -> bool:
-        return self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
+    def is_owed(self) -> bool:
+        """Whether a leader has others to answer, for itself or for one that died."""
+        return self._marks[1] != 0 or self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
 
     def pending(self) -> Iterator[Asked]:
         """What is asked by those who live; they take turns at being first."""
@@ -165,12 +167,12 @@ class Pool:
     # -- asking -----------------------------------------------------------------------------------------
 
     def take_seat(self) -> None:
-        """Have a place to ask from. For leaders only."""
+        """Have a place to ask from, and nothing asked there. For leaders only."""
         if not self._looked_for_seat:
             self._looked_for_seat = True  # where all are taken they will be tomorrow
             seats = range(_SEATS)
             self._seat = next((s for s in seats if bytelocks.try_lock(self._fd, _SEAT_LOCKS + s)), None)
-            self.drop()
+        self.drop()
 
     @property
     def may_ask(self) -> bool:

@@ -311,6 +311,22 @@ def test_an_answer_that_nobody_knows_any_more_is_an_unknown_result(db, pool):
     assert commit_code(counting(db)) == 0
 
 
+def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
+    """It is not taken for that of somebody who asks later."""
+    for number in range(3):
+        db[b"a"] = b"%d" % number
+    programs.lead(pool)
+    pool.note_committing(1)
+    pool.resign()
+    assert commit_code(counting(db)) == 0
+    trim_the_log(db)
+    programs.lead(pool)
+    ours = Commit(counting(db))
+    wait_until_asked(pool, 1)
+    pool.resign()
+    assert ours.result() == 0
+
+
 def trim_the_log(db) -> None:
     with db.engine._store.begin(write=True) as txn:
         txn.delete(layout.log_key(1))
