@@ -41,6 +41,8 @@ class Offer:
     id: bytes
     value: bytes
     size_bytes: int
+    key: bytes = b""
+    """Those of one key, if they have any, are handed out in their order only."""
 
 
 @dataclass(frozen=True)
@@ -337,11 +339,8 @@ class Line:
         counts = [min(how.wanted, mine.count) if ticket == mine else ticket.count for ticket in live]
         needed = min(sum(counts), limits.SERVE_MAX)
         found = list(within(limits.SERVE_BYTES_MAX, islice(offers, needed + len(how.tried))))
-        # Leave the contended head to those who won it last time; but never skip so far that somebody
-        # goes without: an answer of "nothing" must be true.
         lost = len(set(how.tried).difference(offer.id for offer in found))
-        start = min(lost, max(0, len(found) - needed))
-        return pair(live, counts, found[start : start + needed])
+        return pair(live, counts, passing_over(lost, found, needed))
 
     def _act(
         self,
@@ -403,6 +402,20 @@ def within(bytes_max: int, offers: Iterable[Offer]) -> Iterator[Offer]:
         if total > bytes_max and total != len(offer.value):
             return
         yield offer
+
+
+def passing_over(lost: int, offers: Sequence[Offer], needed: int) -> Sequence[Offer]:
+    """`needed` offers, leaving the contended head to those who won it last time: up to `lost` of the first.
+
+    Never so many that somebody goes without, because an answer of "nothing" must be true; and of a key all or
+    none, because what comes after its head must not come before it.
+    """
+    for start in range(lost, 0, -1):
+        left = {offer.key for offer in offers[:start] if offer.key}
+        rest = [offer for offer in offers[start:] if offer.key not in left]
+        if len(rest) >= needed:
+            return rest[:needed]
+    return offers[:needed]
 
 
 def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:

@@ -16,7 +16,7 @@ from fdbqueue.errors import DatabaseClosed
 from fdbqueue.line_keys import SERVE, Ticket
 from fdbqueue.queue_keys import QueueKeys
 from fdbqueue.recipe import Recipe
-from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, Turn, pair, portion_of, within
+from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, Turn, pair, passing_over, portion_of, within
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 
 NOW = 10**15
@@ -51,6 +51,23 @@ def test_nobody_gets_more_than_one_collection_can_carry() -> None:
     large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
     assert len(portion_of(large, 3)) == 1
     assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)], 3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lost", "needed", "expected"),
+    [(0, 2, "a1 a2"), (1, 2, "b1 c1"), (3, 1, "c1"), (9, 1, "c1"), (1, 3, "b1 c1 b2"), (1, 4, "a1 a2 b1 c1")],
+)
+def test_the_contended_head_is_left_to_its_winners_with_all_of_its_key(
+    lost: int, needed: int, expected: str
+) -> None:
+    offers = [Offer(name.encode(), b"", 1, key=name[:1].encode()) for name in ["a1", "a2", "b1", "c1", "b2"]]
+    assert [o.id.decode() for o in passing_over(lost, offers, needed)] == expected.split()
+
+
+def test_without_keys_the_head_is_left_as_far_as_nobody_goes_without() -> None:
+    offers = [offer(number) for number in range(5)]
+    assert passing_over(2, offers, 2) == offers[2:4]
+    assert passing_over(4, offers, 3) == offers[2:]
 
 
 def test_a_serving_moves_a_bounded_number_of_bytes_but_at_least_one_item() -> None:

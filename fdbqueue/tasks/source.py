@@ -175,7 +175,7 @@ def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
 
 
 def _offer(record: Record) -> Offer:
-    return Offer(record.id, record_to_bytes(record), record.size_bytes)
+    return Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
 
 
 def _served(turn: Turn, tidied: bool) -> Taken:

@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Session, TaskQueue
+from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, QueueFull, UnsupportedOption
+from fdbqueue.staging import Look
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.edges import Lease
+from fdbqueue.tasks.source import params_of
 from tests.tasks.fair_model import Rounds, by_shares
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
 
 MakeBench = Callable[..., Bench]
+NOW_US = 10**12
 
 # `+a1` puts a task of key a, `a1` takes it, `-` finds nothing.
 EXAMPLES = {
@@ -173,3 +179,20 @@ def test_who_meets_whom(bench: MakeBench) -> None:
         finished(b)
     last = b.queue.tasks(b.db, "r", 1)[0].key
     assert meets(b, putting(b, last), take)  # the empty edge
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("fair", {"weights": {"a": 2}}), ("utube", {"key_concurrency": 2})]
+)
+@pytest.mark.parametrize(("lost", "expected"), [([b"one"], "a1"), ([b"one", b"two"], "b1")])
+def test_a_server_that_lost_races_leaves_the_key_alone_not_its_first_task(
+    bench: MakeBench, kind: str, options: dict[str, Any], lost: list[bytes], expected: str
+) -> None:
+    b = bench(kind, **options)
+    for word in ("a1", "a2", "b1"):
+        b.put(word, key=word[0])
+    line = calls_of(b.db, b.queue._shape).source.line
+    params = params_of(Lease(b.session.id, b"token"))
+    ticket = run(b.db, lambda tr: line.register(tr, b"request", 1, params, NOW_US))
+    turn = run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, tried=lost)))
+    assert [task.data for task in turn.answers] == [expected]
