@@ -10,6 +10,7 @@ from fdbqueue.runtime import Runtime as Runtime
 from fdbqueue.session import Session as Session
 from fdbqueue.task import Task as Task
 from fdbqueue.task import TaskState as TaskState
+from fdbqueue.tasks.key_statistics import KeyStatistics as KeyStatistics
 from fdbqueue.tasks.kinds import register_kind as register_kind
 from fdbqueue.tasks.queue import TaskQueue as TaskQueue
 from fdbqueue.tasks.queue import list_queues as list_queues

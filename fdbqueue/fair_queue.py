@@ -122,7 +122,7 @@ class FairQueue:
         tr.set(keys.task(record.id), record_to_bytes(record))
         for number, piece in enumerate(pieces_of(payload)):
             tr.set(keys.payload(record.id, number), piece)
-        self._fair.shift(tr, (), [record])
+        self._fair.ask_put(tr, {record.key})([record])
         tr.add(keys.live, packed(LIVE, {"ready": 1}))
 
     def _take(self, tr: Transaction) -> tuple[bool, Any]:
@@ -130,7 +130,9 @@ class FairQueue:
         for record in self._fair.first(tr, 1):
             tr.add_read_conflict_key(keys.task(record.id))
             item = self._codec.decode(ask_payload(tr, keys, record)())
-            self._fair.shift(tr, [record], [replace(record, state=TaskState.TAKEN)])
+            taken = replace(record, state=TaskState.TAKEN)
+            self._fair.shift(tr, [record], [taken])
+            self._fair.shift(tr, [taken], ())
             tr.clear(keys.task(record.id))
             clear_payload(tr, keys, record)
             tr.add(keys.live, packed(LIVE, {"ready": -1}))

@@ -64,6 +64,11 @@ TASK_KEY_BYTES_MAX = 1_000
 KEY_CONCURRENCY_MAX = 1_000_000
 SHARES_MAX = 1_000_000_000
 WEIGHTS_MAX = 1_000
+# A key enters the index of busy keys with twice two to this power of tasks waiting, it leaves with half of
+# that. (Keys with few tasks, and there may be millions, never cost an entry.)
+KEY_LEVEL_MIN = 5
+# Among so many keys, of those that have any tasks and of the busiest, key_statistics looks for the first.
+KEYS_LOOKED_AT_MAX = 500
 # How many due, expired or dead ones a call puts in order on its way, and a verb over many in one transaction.
 DUE_BATCH = 50
 VERB_BATCH = 200

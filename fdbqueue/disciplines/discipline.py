@@ -6,7 +6,7 @@ every change of state, of several tasks at a time, so that it can issue its read
 of time, leases, or statistics.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from fdbqueue.seam import Transaction
@@ -24,10 +24,11 @@ class Discipline(Protocol):
     def place(self, record: Record) -> bytes:
         """Where the task stands among those buried; ends in its id."""
 
+    def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
+        """Ask what putting tasks of these keys needs; the reply, given the new tasks, files them."""
+
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Tasks were `olds` and are `news` now: new ones are only among the latter, those gone among the
-        former.
-        """
+        """Tasks were `olds` and are `news` now; those that are gone are only among the former."""
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         """Ask, by snapshot, which to take next; iterating waits. All of them may be taken together."""

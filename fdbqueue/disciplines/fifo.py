@@ -1,6 +1,6 @@
 """Fifo: the task that came first."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fdbqueue.seam import Transaction
@@ -20,6 +20,13 @@ class Fifo:
 
     def filed(self, record: Record) -> bytes:
         return self._keys.ready_at(self.place(record))
+
+    def ask_put(
+        self,
+        tr: Transaction,
+        keys: Collection[bytes],  # noqa: ARG002  # the discipline's interface
+    ) -> Callable[[Sequence[Record]], None]:
+        return lambda records: self.shift(tr, (), records)
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         for record in olds:

@@ -5,6 +5,8 @@ Takers read pointers, in their order, and so see nothing of keys that have nothi
 
     1, slug, place   waiting   record                 every ready task, in the order of its key
     2, slug          state     how the key stands     whoever changes that; a put looks at it by snapshot
+    3                round     see fair.py
+    4, 5, 6          numbers   see tally.py           key_statistics
 
 The pointer of a key is a key of `ready` that holds the record of the first task waiting. What makes it safe
 that a put only appends when the state it saw gives it nothing else to do:
@@ -17,7 +19,8 @@ Two puts only set different keys: they never meet, save where both would write t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -26,12 +29,13 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.seam import Range, Transaction, Value
+from fdbqueue.disciplines.tally import Standing, Tally, slug_of
+from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.keys import Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.statistics import LIVE_OF
 
-_WAITING, _STATE, _END = b"\x01", b"\x02", b"\x03"
-_SLUG_BYTES = 2
+_WAITING, _STATE = b"\x01", b"\x02"
 
 
 class KeyState(msgspec.Struct, frozen=True, array_like=True):
@@ -63,10 +67,19 @@ class Shift:
     leave: list[Record] = field(default_factory=list)
     took: list[Record] = field(default_factory=list)
     freed: int = 0
+    numbers: Counter[str] = field(default_factory=Counter)
 
     @property
-    def only_enters(self) -> bool:
-        return not (self.leave or self.took or self.freed)
+    def changes_state(self) -> bool:
+        return bool(self.leave or self.took or self.freed)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of a key before a change; its standing, if the number of those that wait changes."""
+
+    state: Value
+    standing: Standing | None
 
 
 class Keyed(ABC):
@@ -78,6 +91,7 @@ class Keyed(ABC):
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
         self._beside = keys.beside
+        self.tally = Tally(keys.beside)
         self.index = slice(keys.beside + _WAITING, keys.beside + _STATE)
 
     # What each keyed discipline decides.
@@ -117,24 +131,37 @@ class Keyed(ABC):
         key: bytes = self._line(record.key).start + self.place(record)
         return key
 
+    def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
+        asked, now = {key: self._ask(tr, tr.snapshot, key, counts=True) for key in keys}, self.ask_now(tr)
+
+        def file(records: Sequence[Record]) -> None:
+            for key, shift in self._by_key((), records).items():
+                self._enter(tr, key, asked[key], shift, now)
+
+        return file
+
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        shifts = self._by_key(olds, news)
-        snapshot, now = tr.snapshot, self.ask_now(tr)
+        shifts, now = self._by_key(olds, news), self.ask_now(tr)
         asked = {
-            key: snapshot.get(self._state(key)) if shift.only_enters else tr.get(self._state(key))
+            key: self._ask(
+                tr,
+                tr if shift.changes_state else tr.snapshot,
+                key,
+                counts=bool(shift.numbers["ready"]),
+            )
             for key, shift in shifts.items()
+            if shift.changes_state or shift.enter
         }
         lines = {
             key: self._ask_line(tr, key, len(shift.leave) + 1)
             for key, shift in shifts.items()
-            if not shift.only_enters
+            if shift.changes_state
         }
         for key, shift in shifts.items():
-            state = _read(asked[key])
-            if shift.only_enters:
-                self._append(tr, key, state, shift.enter, now)
+            if shift.changes_state:
+                self._change(tr, key, asked[key], shift, lines[key], now)
             else:
-                self._change(tr, key, state, shift, lines[key], now)
+                self._enter(tr, key, asked.get(key), shift, now)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         if limit == 1 or self.one_each:
@@ -149,6 +176,11 @@ class Keyed(ABC):
         """The next tasks, each with the place of the pointer that will have been at it; by snapshot."""
         return islice(self._merged(tr, self._ask_pointers(tr, limit), limit), limit)
 
+    def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
+        """Ask for the first task that waits of a key."""
+        line = self._line(key)
+        return tr.get_range(line.start, line.stop, limit=1)
+
     # How it is done.
 
     def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
@@ -157,19 +189,40 @@ class Keyed(ABC):
         becomes = {record.id: record.state for record in news}
 
         def of(record: Record) -> Shift:
-            return shifts.setdefault(record.key, Shift())
+            shift = shifts.get(record.key)
+            if shift is None:
+                shift = shifts[record.key] = Shift()
+            return shift
 
         for record in olds:
+            of(record).numbers[LIVE_OF[record.state]] -= 1
             if record.state == TaskState.READY:
                 of(record).leave.append(record)
             elif self.counts_taken and _no_longer(TaskState.TAKEN, record, becomes):
                 of(record).freed += 1
         for record in news:
+            of(record).numbers[LIVE_OF[record.state]] += 1
             if record.state == TaskState.READY:
                 of(record).enter.append(record)
             elif _no_longer(TaskState.TAKEN, record, was):
                 of(record).took.append(record)
         return shifts
+
+    def _ask(self, tr: Transaction, reads: ReadTransaction, key: bytes, *, counts: bool) -> Asked:
+        slug = slug_of(key)
+        state = reads.get(self._beside + _STATE + slug)
+        return Asked(state, self.tally.ask(tr, slug) if counts else None)
+
+    def _count(self, tr: Transaction, key: bytes, shift: Shift, asked: Asked | None) -> None:
+        if any(shift.numbers.values()):
+            standing = asked.standing if asked is not None and shift.numbers["ready"] else None
+            self.tally.add(tr, slug_of(key), shift.numbers, standing)
+
+    def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
+        """Nobody is taken or leaves; who is not ready either only counts."""
+        if asked is not None and shift.enter:
+            self._append(tr, key, _read(asked.state), shift.enter, now)
+        self._count(tr, key, shift, asked)
 
     def _append(
         self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record], now: Now
@@ -186,9 +239,8 @@ class Keyed(ABC):
             begun = state if state.head else self.begin(state, now())
             self._point_at(tr, key, state, begun, first)
 
-    def _change(
-        self, tr: Transaction, key: bytes, old: KeyState, shift: Shift, line: Range, now: Now
-    ) -> None:
+    def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
+        old = _read(asked.state)
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed)
         if shift.took:
@@ -200,6 +252,7 @@ class Keyed(ABC):
             tr.clear(self.filed(record))
         self._file(tr, shift.enter)
         self._point_at(tr, key, old, state, first)
+        self._count(tr, key, shift, asked)
 
     def _first_of(self, line: Range, gone: set[bytes], enter: Sequence[Record]) -> Record | None:
         """The first task in the line when some have left it and others have entered."""
@@ -269,20 +322,15 @@ class Keyed(ABC):
         return tr.snapshot.get_range(line.start, line.stop, limit=limit)
 
     def _line(self, key: bytes) -> slice:
-        prefix = self._beside + _WAITING + _slug(key)
+        prefix = self._beside + _WAITING + slug_of(key)
         return slice(prefix, prefix + b"\xff" * 33)
 
     def _state(self, key: bytes) -> bytes:
-        return self._beside + _STATE + _slug(key)
+        return self._beside + _STATE + slug_of(key)
 
 
 def _always_now() -> int:
     return 0
-
-
-def _slug(key: bytes) -> bytes:
-    # The length in front: no key's line begins with another's.
-    return len(key).to_bytes(_SLUG_BYTES, "big") + key
 
 
 def _read(value: Value) -> KeyState:

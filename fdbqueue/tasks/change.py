@@ -5,7 +5,7 @@ come, and the statistics follow. The counters are added once, at the end.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from fdbqueue import limits
@@ -21,13 +21,6 @@ Event = tuple[Record, str, Callable[[], bytes]]
 Deliver = Callable[[Transaction, Sequence[tuple[Task, str]]], None]
 """Sees to it that a transaction's events are told once it has committed."""
 
-_LIVE: dict[str, str] = {
-    TaskState.READY: "ready",
-    TaskState.TAKEN: "taken",
-    TaskState.BURIED: "buried",
-    TaskState.DELAYED: "delayed",
-}
-
 
 class Change:
     def __init__(self, tr: Transaction, shape: Shape, now_us: int, deliver: Deliver | None = None) -> None:
@@ -36,6 +29,7 @@ class Change:
         self.now_us = now_us
         self._deliver = deliver
         self._events: list[Event] = []
+        self._file: Callable[[Sequence[Record]], None] | None = None
         self._live: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
 
@@ -52,17 +46,24 @@ class Change:
         if self._deliver is not None:
             self._events.append((record, event, ask_payload(self.tr, self.shape.keys, record)))
 
+    def ask_create(self, keys: Collection[bytes]) -> None:
+        """Ask already now what creating tasks of these keys will need."""
+        self._file = self.shape.discipline.ask_put(self.tr, keys)
+
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
         for record, payload in zip(records, payloads, strict=True):
             for number, piece in enumerate(pieces_of(payload)):
                 self.tr.set(self.shape.keys.payload(record.id, number), piece)
-        self.move((), records)
+        self._arrive(records)
+        file = self._file or self.shape.discipline.ask_put(self.tr, {record.key for record in records})
+        file(records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Each of `olds` becomes its one of `news`, is gone, or was not there before."""
+        """Each of `olds` becomes its one of `news`, or is gone."""
         self._depart(olds)
         self._arrive(news)
         self.shape.discipline.shift(self.tr, olds, news)
+        self._file = None  # what was asked for before a change is of no use after it
 
     def remove(self, records: Sequence[Record]) -> None:
         self.move(records, ())
@@ -97,7 +98,7 @@ class Change:
                 tr.clear(index)
             if record.timer_us != NEVER_US:
                 tr.clear(keys.timer(record.timer_us, record.id))
-            self._live[_LIVE[record.state]] -= 1
+            self._live[statistics.LIVE_OF[record.state]] -= 1
 
     def _arrive(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
@@ -108,7 +109,7 @@ class Change:
                 tr.set(index, b"")
             if record.timer_us != NEVER_US:
                 tr.set(keys.timer(record.timer_us, record.id), b"")
-            self._live[_LIVE[record.state]] += 1
+            self._live[statistics.LIVE_OF[record.state]] += 1
 
     def _index_key(self, record: Record) -> bytes | None:
         """The key of its state; that of a ready task is the discipline's."""

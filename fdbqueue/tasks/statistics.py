@@ -7,7 +7,15 @@ order borrows and carries come in.
 
 from collections.abc import Mapping
 
+from fdbqueue.task import TaskState
+
 LIVE = ("ready", "taken", "buried", "delayed")
+LIVE_OF: dict[str, str] = {
+    TaskState.READY: "ready",
+    TaskState.TAKEN: "taken",
+    TaskState.BURIED: "buried",
+    TaskState.DELAYED: "delayed",
+}
 CALLS = (
     "put",
     "take",

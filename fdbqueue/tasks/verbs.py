@@ -41,13 +41,15 @@ def put(
 ) -> list[Task] | None:
     """The new tasks, or None if the queue is full.
 
-    Reads the last task by snapshot; writes the tasks, their payloads, their index keys and the counters;
-    conflicts with nothing, save in a bounded queue (capacity.py).
+    Reads the last task by snapshot, in the same round trip what the discipline asks for a put; writes the
+    tasks, their payloads, their index keys and the counters; conflicts with nothing, save in a bounded queue
+    (capacity.py), and where the discipline says so.
     """
     tr, keys = change.tr, change.shape.keys
     checks = change.shape.guard(tr), ask_owner(tr)
     last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
+    change.ask_create({draft.key for draft in drafts})
     for check in checks:
         check()
     if not admit(change, live, len(drafts), random):

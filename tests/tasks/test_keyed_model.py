@@ -1,16 +1,20 @@
 """Keyed kinds go through the whole life cycle beside plain models of which task is next."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+from fdb import tuple as layer
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from hypothesis.stateful import initialize, invariant
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import TaskQueue, limits
 from fdbqueue.database import run
+from fdbqueue.disciplines.tally import level_of
 from tests.tasks.model import Model, ModelTask
 from tests.tasks.support import StillClock
 from tests.tasks.test_model import LifeCycle
@@ -87,6 +91,38 @@ class MicroModel(Model):
 
 
 class MicroLife(LifeCycle):
+    """With an index of busy keys that begins at four tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(limits, "KEY_LEVEL_MIN", 1)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+        super().teardown()
+
+    @invariant()
+    def statistics_by_key_are_those_of_the_model(self) -> None:
+        if not hasattr(self, "db"):
+            return
+        expected = {}
+        for key in range(KEYS):
+            states = Counter(task.state for task in self.model.tasks.values() if key_of(task.data) == key)
+            first = next((task.id for task in self.model.ready() if key_of(task.data) == key), None)
+            if states["r"]:
+                expected[key] = (*(states[state] for state in "rt!~"), first)
+        found = self.queue.key_statistics(self.db, 9)
+        assert {
+            s.key: (s.ready, s.taken, s.buried, s.delayed, s.oldest and s.oldest.id) for s in found
+        } == expected
+        assert [s.ready for s in found] == sorted((s.ready for s in found), reverse=True)
+        index, levels = run(self.db, lambda tr: self.queue._queue._shape.discipline.tally.index(tr, 99))
+        assert index == levels
+        ready = {layer.pack((s.key,)): s.ready for s in found}
+        for level, key in levels:
+            assert level_of(ready[key], level) == level
+
     @initialize(kind=st.sampled_from(["utube", "utubettl"]), concurrency=st.sampled_from([1, 1, 2]))
     def create(self, kind: str, concurrency: int) -> None:
         self.clock = StillClock()

@@ -1,0 +1,52 @@
+"""Statistics by key: which keys have the most tasks waiting, and how long the first of each has waited."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.keys import id_text, record_of
+from fdbqueue.tasks.kinds import checked_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task that can be taken when its turn comes: its id, and how many seconds ago it was put."""
+
+    id: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatistics:
+    """How many tasks of a key there are in each state, and the first of those that wait."""
+
+    key: Any
+    ready: int
+    taken: int
+    buried: int
+    delayed: int
+    oldest: Waiting | None
+
+
+def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) -> list[KeyStatistics]:
+    """Reads by snapshot, up to three times limits.KEYS_LOOKED_AT_MAX keys; conflicts with nothing."""
+    found = discipline.tally.busiest(tr.snapshot, limit)
+    asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
+    records = [[record_of(entry.value) for entry in line] for line in asked]
+    return [
+        KeyStatistics(
+            key=layer.unpack(key)[0],
+            **numbers,
+            oldest=next((Waiting(id_text(r.id), (now_us - r.created_us) / 1_000_000) for r in first), None),
+        )
+        for (key, numbers), first in zip(found, records, strict=True)
+    ]
+
+
+def checked_keys(limit: int) -> int:
+    """Raises InvalidArgument."""
+    return checked_whole("limit", limit, 0, limits.KEYS_LOOKED_AT_MAX)
