@@ -19,7 +19,7 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.keys import SESSION_BYTES, Record, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import read_tasks
+from fdbqueue.tasks.tasks_of import ask_data, read_tasks, tasks_with
 
 Ask = Callable[[Transaction], Callable[[], None]]
 
@@ -105,9 +105,10 @@ class TaskSource:
         tr, shape = change.tr, self.shape
         self.claim(tr, offers)
         records = [record_of(offer.value) for offer in offers]
-        tasks = read_tasks(tr, shape.keys, shape.codec, edges.take(change, records, lease))
+        data = ask_data(tr, shape.keys, shape.codec, records)  # with what the discipline reads
+        taken = edges.take(change, records, lease)
         change.finish()
-        return tasks
+        return tasks_with(taken, data)
 
     # The line's Source.
 

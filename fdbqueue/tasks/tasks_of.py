@@ -23,8 +23,16 @@ def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
 
 def read_tasks(tr: Any, keys: TaskKeys, codec: Codec, records: Sequence[Record]) -> list[Task]:
     """The tasks of `records`, their payloads read together."""
+    return tasks_with(records, ask_data(tr, keys, codec, records))
+
+
+def ask_data(tr: Any, keys: TaskKeys, codec: Codec, records: Sequence[Record]) -> Callable[[], list[Any]]:
     asked = [ask_payload(tr, keys, record) for record in records]
-    return [task_of(record, codec.decode(payload())) for record, payload in zip(records, asked, strict=True)]
+    return lambda: [codec.decode(payload()) for payload in asked]
+
+
+def tasks_with(records: Sequence[Record], data: Callable[[], list[Any]]) -> list[Task]:
+    return [task_of(record, datum) for record, datum in zip(records, data(), strict=True)]
 
 
 def task_of(record: Record, data: Any) -> Task:

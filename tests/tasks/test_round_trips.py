@@ -1,0 +1,117 @@
+"""How many round trips in a row a call waits for: reads that do not depend on each other go together."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, FairQueue, TaskQueue, transactional
+from tests.conftest import TEST_ROOT
+from tests.tasks.support import StillClock
+
+
+class Trips:
+    """An engine that tells how many of its replies were waited for one after the other.
+
+    What is asked for before a reply has been waited for travels with that reply's request.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.count = 0
+
+    def create_transaction(self) -> "Tripping":
+        return Tripping(self, self._engine.create_transaction())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class Tripping:
+    """A transaction, or its snapshot."""
+
+    def __init__(self, trips: Trips, tr: Any) -> None:
+        self._trips = trips
+        self._tr = tr
+
+    @property
+    def snapshot(self) -> "Tripping":
+        return Tripping(self._trips, self._tr.snapshot)
+
+    def get(self, key: Any) -> "Reply":
+        return Reply(self._trips, self._tr.get(key))
+
+    def get_range(self, *args: Any, **kwargs: Any) -> "Reply":
+        return Reply(self._trips, self._tr.get_range(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+
+class Reply:
+    def __init__(self, trips: Trips, reply: Any) -> None:
+        self._trips = trips
+        self._reply = reply
+        self._asked_at = trips.count
+
+    def _arrived(self) -> Any:
+        self._trips.count = max(self._trips.count, self._asked_at + 1)
+        return self._reply
+
+    @property
+    def value(self) -> Any:
+        return self._arrived().value
+
+    def present(self) -> bool:
+        return bool(self._arrived().present())
+
+    def to_list(self) -> list[Any]:
+        return list(self._arrived())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._arrived())
+
+
+@pytest.fixture
+def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        engine = Trips(db.engine)
+        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
+
+
+def trips_of(engine: Trips, db: Database, body: Callable[[Any], Any]) -> tuple[int, Any]:
+    before = engine.count
+    result = transactional(body, parameter="tr")(db)
+    return engine.count - before, result
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "put", "take", "ack"),
+    [
+        ("fifottl", {}, 1, 2, 1),
+        ("utube", {"key": "a"}, 1, 2, 2),
+        ("utubettl", {"key": "a"}, 1, 2, 2),
+        ("fair", {"key": "a"}, 1, 2, 1),
+    ],
+)
+def test_what_task_queues_wait_for(
+    trips: tuple[Database, Trips], kind: str, options: dict[str, Any], put: int, take: int, ack: int
+) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", kind)
+    session = fdbqueue.Session(db, ttr=1e9)
+    waited = [trips_of(engine, db, lambda tr: queue.put(tr, "x", **options))[0] for _ in range(3)]
+    assert waited == [put] * 3  # the first of its key, and those behind it
+    waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+    assert waits == take
+    assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
+
+
+@pytest.mark.parametrize(("capacity", "put"), [(None, 1), (9, 2)])
+def test_what_a_fair_queue_waits_for(trips: tuple[Database, Trips], capacity: int | None, put: int) -> None:
+    """With a capacity, whether there is room must be known before the key function is called."""
+    db, engine = trips
+    queue = FairQueue(TEST_ROOT["trips"], key=lambda item: item[0], capacity=capacity)
+    assert [trips_of(engine, db, lambda tr: queue.put(tr, "a1"))[0] for _ in range(2)] == [put] * 2
+    assert trips_of(engine, db, queue.take_item) == (2, (True, "a1"))
