@@ -1,45 +1,76 @@
-"""What keys cost: python -m benchmarks.keys [--url URL] [--quick]
+"""What keys cost: python -m benchmarks.keys [--url URL] [--quick] [--million]
 
 Puts, and takes with their acks, of one client of micro and fair queues with ever more keys waiting, in turn
-with a plain fifo, and as a ratio to it. Without --url: the embedded engine in memory, no fsync.
+with a plain fifo that holds as many tasks, and as a ratio to it; --million goes on to 10,000 keys with 100 tasks
+each, and to 1,000,000 keys. Then 64 workers on 1,000 keys, each in a session of its own, and their conflicts.
+Without --url: the embedded engine in memory, no fsync.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
 import fdbqueue
-from benchmarks.measure import Operation, Row, compare, rate, table
+from benchmarks.measure import Operation, Row, compare, rate, table, threaded_rate
 from benchmarks.tasks import VALUE, Measures, Names, taking
-from fdbqueue import Database, TaskQueue
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.receipts import receipts_of
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
 PLAIN, KINDS = "fifo", ("utube", "fair")
 FILLED_TOGETHER = 200
-WANTED = 0.5
+COST_WANTED = FLAT_WANTED = 0.5
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is there before anything is measured."""
+
+    keys: int
+    tasks_each: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.keys:,} keys" + (f" x {self.tasks_each} tasks" if self.tasks_each > 1 else "")
 
 
 @dataclass(frozen=True)
 class Plan:
     seconds: float
     rounds: int
-    keys: tuple[int, ...]
+    waiting: tuple[Waiting, ...]
+    workers: int
+    crowd: Waiting
 
     @classmethod
-    def of(cls, quick: bool) -> "Plan":
-        return cls(0.3, 1, (1, 100)) if quick else cls(1.0, 3, (1, 100, 10_000, 1_000_000))
+    def of(cls, quick: bool, million: bool) -> "Plan":
+        if quick:
+            return cls(0.3, 1, (Waiting(1), Waiting(100)), 8, Waiting(50, 40))
+        large = (Waiting(10_000, 100), Waiting(1_000_000)) if million else ()
+        waiting = (Waiting(1), Waiting(100), Waiting(10_000), *large)
+        return cls(1.0, 5, waiting, 64, Waiting(1_000, 100))
 
 
-def fill(db: Database, queue: TaskQueue, keys: int, tasks: int) -> None:
-    """`tasks` tasks at least, one of each key at least."""
+def fill(db: Database, queue: TaskQueue, waiting: Waiting, tasks_min: int = 0) -> None:
+    """What is waiting, and at least `tasks_min` tasks."""
 
     @fdbqueue.transactional
     def put(tr: object, numbers: range) -> None:
         for number in numbers:
-            queue.put(tr, VALUE, key=number % keys)
+            queue.put(tr, VALUE, key=number % waiting.keys)
 
-    for start in range(0, max(keys, tasks), FILLED_TOGETHER):
-        put(db, range(start, start + FILLED_TOGETHER))
+    if waiting.tasks_each == 1:
+        for start in range(0, max(waiting.keys, tasks_min), FILLED_TOGETHER):
+            put(db, range(start, start + FILLED_TOGETHER))
+    else:
+        for key in range(waiting.keys):
+            queue.put_many(db, [VALUE] * waiting.tasks_each, key=key)
+
+
+def fill_plain(db: Database, queue: TaskQueue, tasks: int) -> None:
+    for start in range(0, tasks, FILLED_TOGETHER):
+        queue.put_many(db, [VALUE] * min(FILLED_TOGETHER, tasks - start))
 
 
 def putting(db: Database, queue: TaskQueue, keys: int) -> Operation:
@@ -47,39 +78,83 @@ def putting(db: Database, queue: TaskQueue, keys: int) -> Operation:
     return lambda: queue.put(db, VALUE, key=next(numbers) % keys)
 
 
-def with_keys(db: Database, plan: Plan, keys: int) -> tuple[list[Row], list[Row]]:
+def with_keys(db: Database, plan: Plan, waiting: Waiting) -> tuple[list[Row], list[Row]]:
     """Rates of putting, and of taking and acking."""
     names = Names(db)
     enough = round(plan.seconds * plan.rounds * 6_000)
     plain = names.queue(PLAIN)
-    for start in range(0, enough, FILLED_TOGETHER):
-        plain.put_many(db, [VALUE] * min(FILLED_TOGETHER, enough - start))
+    fill_plain(db, plain, max(enough, waiting.keys * waiting.tasks_each))
     takes: Measures = {PLAIN: partial(rate, taking(db, plain, 1), plan.seconds)}
     puts: Measures = {PLAIN: partial(rate, lambda: plain.put(db, VALUE), plan.seconds)}
     for kind in KINDS:
         queue = names.queue(kind)
-        fill(db, queue, keys, enough)
+        fill(db, queue, waiting, enough)
         takes[kind] = partial(rate, taking(db, queue, 1), plan.seconds)
-        puts[kind] = partial(rate, putting(db, queue, keys), plan.seconds)
+        puts[kind] = partial(rate, putting(db, queue, waiting.keys), plan.seconds)
     return _rows(puts, plan), _rows(takes, plan)
 
 
 def _rows(measures: Measures, plan: Plan) -> list[Row]:
     rows = compare(measures, PLAIN, plan.rounds).values()
-    return [Row(row.name, row.per_second, row.ratio, WANTED) for row in rows]
+    return [Row(row.name, row.per_second, row.ratio, COST_WANTED) for row in rows]
+
+
+def flat(rows: Sequence[tuple[Waiting, Row]]) -> list[Row]:
+    """What plain fifo is matched by, with more and more keys, against the first of `rows`."""
+    first = rows[0][1].ratio or 1.0
+    return [
+        Row(f"{row.name}, {waiting}", row.per_second, (row.ratio or 0.0) / first, FLAT_WANTED)
+        for waiting, row in rows
+    ]
+
+
+def crowded(db: Database, plan: Plan, kind: str) -> str:
+    """Workers with sessions of their own, whose takes do not combine."""
+    queue = Names(db).queue(kind)
+    if kind == PLAIN:
+        fill_plain(db, queue, plan.crowd.keys * plan.crowd.tasks_each)
+    else:
+        fill(db, queue, plan.crowd)
+    receipts = receipts_of(db, RootKeys(DEFAULT_ROOT))
+    sessions = [Session(db) for _ in range(plan.workers)]
+
+    def work(number: int) -> Operation:
+        def operation() -> None:
+            task = queue.take(db, 1, session=sessions[number])
+            if task is not None:
+                queue.ack(db, task)
+
+        return operation
+
+    conflicts, done = receipts.conflicts, queue.statistics(db)["calls"]["ack"]
+    per_second = threaded_rate(work, plan.workers, 5 * plan.seconds)
+    acks = queue.statistics(db)["calls"]["ack"] - done
+    each = (receipts.conflicts - conflicts) / max(acks, 1)
+    for session in sessions:
+        session.end()
+    return f"{kind:12}{per_second:12,.0f} take + ack per second {each:9.2f} conflicts each"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="memory:")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--million", action="store_true")
     arguments = parser.parse_args()
-    plan = Plan.of(arguments.quick)
+    plan = Plan.of(arguments.quick, arguments.million)
     with fdbqueue.open(arguments.url) as db:
-        for keys in plan.keys:
-            puts, takes = with_keys(db, plan, keys)
-            print(table(f"put, {keys:,} keys", puts))
-            print(table(f"take + ack, {keys:,} keys", takes))
+        measured = {waiting: with_keys(db, plan, waiting) for waiting in plan.waiting}
+        for number, what in enumerate(("put", "take + ack")):
+            for waiting, tables in measured.items():
+                print(table(f"{what}, {waiting}", tables[number]))
+            for kind in KINDS:
+                rows = [
+                    (waiting, row) for waiting, t in measured.items() for row in t[number] if row.name == kind
+                ]
+                print(table(f"{what}, as far as it is flat", flat(rows)))
+        print(f"\n{plan.workers} workers in sessions of their own, {plan.crowd}")
+        for kind in (PLAIN, *KINDS):
+            print(crowded(db, plan, kind))
 
 
 if __name__ == "__main__":

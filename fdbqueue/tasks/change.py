@@ -60,6 +60,8 @@ class Change:
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
         """Each of `olds` becomes its one of `news`, or is gone."""
+        if not olds:
+            return
         self._depart(olds)
         self._arrive(news)
         self.shape.discipline.shift(self.tr, olds, news)
