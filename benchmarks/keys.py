@@ -1,7 +1,7 @@
 """What keys cost: python -m benchmarks.keys [--url URL] [--quick] [--million]
 
 Puts, and takes with their acks, of one client of micro and fair queues with ever more keys waiting, in turn
-with a plain fifo that holds as many tasks, and as a ratio to it; --million goes on to 10,000 keys with 100 tasks
+with a plain fifo that holds as many tasks, and as a ratio to it; --million adds 10,000 keys with 100 tasks
 each, and to 1,000,000 keys. Then 64 workers on 1,000 keys, each in a session of its own, and their conflicts.
 Without --url: the embedded engine in memory, no fsync.
 """

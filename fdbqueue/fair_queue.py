@@ -1,33 +1,32 @@
 """FairQueue: items come out in rounds, one of each key; no leases. What is taken is gone.
 
-The Fair discipline over items that are only ever ready; docs/tasks.md says what a round is. Keys as in
-tasks/keys.py, of which there are no sessions, timers or lines.
+docs/tasks.md says what a round is. Given a *transaction* a call composes: it happens if and only if that
+transaction commits. Given a *database* it has its effect once (receipts.py), may wait in a fair line, and
+shares transactions with the calls of other threads (combine.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from fdb import tuple as layer
-from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.codec import codec_named
-from fdbqueue.database import as_database, is_transaction, run, runtime_of
-from fdbqueue.disciplines.fair import Fair
+from fdbqueue.combine import Call, Combiner
+from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import FairQueueFull, PayloadTooLarge
-from fdbqueue.queue import too_much, writable
+from fdbqueue.fair_items import FairItems, NewItem
+from fdbqueue.queue import checked_timeout, too_much, writable
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
-from fdbqueue.task import TaskState
-from fdbqueue.tasks.capacity import admit_to
-from fdbqueue.tasks.change import clear_payload, pieces_of
-from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, new_id, record_of, record_to_bytes
+from fdbqueue.taking import Takes
+from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
+from fdbqueue.tasks.keys import Record, TaskKeys, record_of
 from fdbqueue.tasks.kinds import checked_shares, checked_whole, key_bytes, packed_weights
-from fdbqueue.tasks.statistics import LIVE, count_of, packed
 from fdbqueue.tasks.tasks_of import ask_payload
-
-T = TypeVar("T")
 
 
 class FairSnapshot(NamedTuple):
@@ -43,8 +42,8 @@ class FairQueue:
     """A fair queue in a subspace. `key` tells an item's key (a value the tuple layer can pack); `weights`
     the shares of keys that have more than one a round.
 
-    `capacity` None is unbounded. Everybody who uses the subspace must choose the same. Given a database, a
-    call has its effect once; given a transaction, if and only if that commits. Takers that meet retry.
+    `capacity` None is unbounded. Everybody who uses the subspace must choose the same. A FairQueue is a
+    value and may be shared by threads.
     """
 
     def __init__(
@@ -60,12 +59,14 @@ class FairQueue:
         """Raises InvalidArgument, UnknownCodec."""
         if capacity is not None:
             checked_whole("capacity", capacity, 0, 2**62)
+        shares = packed_weights(weights)
         self._key = key
         self._capacity = capacity
         self._codec = codec_named(codec)
         self._root = RootKeys(root)
-        self._keys = TaskKeys(subspace)
-        self._fair = Fair(self._keys, {"weights": packed_weights(weights)})
+        self._items = FairItems(TaskKeys(subspace), self._codec, shares)
+        # Calls combine only with calls that would do exactly the same.
+        self._service = ("fair", subspace.key(), codec, frozenset((shares or {}).items()), root.key())
 
     def put(self, tr: Any, item: Any, *, cost: int = 1) -> None:
         """Add an item; it counts as `cost` items of its key.
@@ -78,25 +79,58 @@ class FairQueue:
         payload = self._codec.encode(item)
         if len(payload) > limits.PAYLOAD_BYTES_MAX:
             raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
-        random = runtime_of(tr).random_bytes(limits.RANDOM_SUFFIX_BYTES)
         shares = checked_shares("cost", cost)
-        self._once(tr, lambda tr: self._put(tr, item, payload, shares, random))
+        if self._capacity is None and not is_transaction(tr):
+            new = NewItem(payload, key_bytes(self._key(item)), shares)
+            self._calls_of(tr).put(new)
+            return
+        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
+        body = partial(
+            self._put,
+            item=item,
+            payload=payload,
+            cost=shares,
+            random=runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES),
+            now_us=_now_us(runtime),
+        )
+        if is_transaction(tr):
+            body(writable(tr))
+        else:
+            run_once(as_database(tr), self._root, body)
 
-    def get(self, tr: Any) -> Any:
-        """Remove the next item and return it; None if there is none. Reads and conflicts like `take_item`."""
-        return self.take_item(tr)[1]
+    def get(self, tr: Any, timeout: float = 0) -> Any:
+        """Remove the next item and return it; None if there is none. All else like `take_item`."""
+        return self.take_item(tr, timeout)[1]
 
-    def take_item(self, tr: Any) -> tuple[bool, Any]:
+    def take_item(self, tr: Any, timeout: float = 0) -> tuple[bool, Any]:
         """Remove the next item; whether there was one, and the item.
 
-        Reads the first pointer, the state and the line of its key; conflicts with other takers of the same
-        item, with puts only where it leaves the key empty. An answer of nothing conflicts with any put.
+        Given a transaction: reads the first pointer, the state and the line of its key; conflicts with other
+        takers of the same key, with puts only where it leaves the key empty; an answer of nothing, with any
+        put. Given a database: exactly once; waits up to `timeout` seconds, in a fair line. Raises
+        InvalidArgument for a negative timeout, or one beside a transaction, which cannot wait.
         """
-        return self._once(tr, self._take)
+        checked_timeout(timeout, tr)
+        found: Sequence[Any]
+        if is_transaction(tr):
+            found = self._items.take(writable(tr), 1, _now_us(runtime_of(tr))).values
+        else:
+            takes = self._calls_of(tr).takes
+            found = takes.wait(timeout) if timeout else takes.take(1)
+        return (True, found[0]) if found else (False, None)
 
     def size(self, tr: Any) -> int:
-        """How many items there are. Reads one key by snapshot; conflicts with nothing."""
-        return run(tr, lambda tr: count_of(tr.snapshot.get(self._keys.live).value))
+        """How many items there are; not counted are those on their way to a caller in the line.
+
+        Reads one key by snapshot; conflicts with nothing.
+        """
+        return run(tr, self._items.size)
+
+    def key_statistics(self, tr: Any, limit: int) -> list[KeyStatistics]:
+        """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
+        checked_keys(limit)
+        now_us = _now_us(runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime)
+        return run(tr, lambda tr: busiest_keys(tr, self._items.fair, limit, now_us))
 
     def snapshot(self, tr: Any) -> FairSnapshot:
         """All there is, for looking at. Reads by snapshot; conflicts with nothing.
@@ -105,67 +139,68 @@ class FairQueue:
         """
         return run(tr, self._look)
 
-    def _once(self, target: Any, body: Callable[[Transaction], T]) -> T:
-        if is_transaction(target):
-            return body(writable(target))
-        return run_once(as_database(target), self._root, body)
+    def _calls_of(self, target: Any) -> "FairCalls":
+        return as_database(target).service(self._service, lambda db: FairCalls(db, self._items, self._root))
 
-    def _put(self, tr: Transaction, item: Any, payload: bytes, cost: int, random: bytes) -> None:
-        keys = self._keys
-        live = tr.snapshot.get(keys.live)
-        last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
-        size = count_of(live.value)
-        if self._capacity is not None and not admit_to(tr, keys, self._capacity, size, 1, random):
-            raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
-        index = next((keys.index_of(entry.key) + 1 for entry in last), 0)
-        record = _record(new_id(index, random), len(payload), key_bytes(self._key(item)), cost)
-        tr.set(keys.task(record.id), record_to_bytes(record))
-        for number, piece in enumerate(pieces_of(payload)):
-            tr.set(keys.payload(record.id, number), piece)
-        self._fair.ask_put(tr, {record.key})([record])
-        tr.add(keys.live, packed(LIVE, {"ready": 1}))
-
-    def _take(self, tr: Transaction) -> tuple[bool, Any]:
-        keys = self._keys
-        for record in self._fair.first(tr, 1):
-            tr.add_read_conflict_key(keys.task(record.id))
-            item = self._codec.decode(ask_payload(tr, keys, record)())
-            taken = replace(record, state=TaskState.TAKEN)
-            self._fair.shift(tr, [record], [taken])
-            self._fair.shift(tr, [taken], ())
-            tr.clear(keys.task(record.id))
-            clear_payload(tr, keys, record)
-            tr.add(keys.live, packed(LIVE, {"ready": -1}))
-            return True, item
-        tr.add_read_conflict_range(keys.ready.start, keys.ready.stop)
-        return False, None
+    def _put(
+        self, tr: Transaction, *, item: Any, payload: bytes, cost: int, random: bytes, now_us: int
+    ) -> None:
+        if self._capacity is not None:
+            size = self._items.admit(tr, self._capacity, random)
+            if size is not None:
+                raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
+        # Only now: an item that there is no room for is none of the key function's business.
+        new = NewItem(payload, key_bytes(self._key(item)), cost)
+        self._items.append(tr, [new], random, now_us)
 
     def _look(self, tr: Transaction) -> FairSnapshot:
-        more, tasks = limits.BATCH_ITEMS_MAX + 1, self._keys.tasks
+        keys = self._items.keys
+        more, tasks = limits.BATCH_ITEMS_MAX + 1, keys.tasks
         found = tr.snapshot.get_range(tasks.start, tasks.stop, limit=more).to_list()
         if len(found) == more:
             raise too_much(more, 0)
         records = {record.id: record for record in (record_of(entry.value) for entry in found)}
-        of_round = list(self._fair.of_this_round(tr, len(records)))
-        asked = {id_: ask_payload(tr, self._keys, record) for id_, record in records.items()}
+        of_round = list(self._items.fair.of_this_round(tr, len(records)))
+        asked = {id_: ask_payload(tr, keys, record) for id_, record in records.items()}
         items = {id_: self._codec.decode(payload()) for id_, payload in asked.items()}
         now = [items[record.id] for record in of_round]
         left = [record for record in records.values() if record not in of_round]
         return FairSnapshot(now, list(_by_key(left, items)))
 
 
-def _record(id_: bytes, size_bytes: int, key: bytes, cost: int) -> Record:
-    return Record(
-        id=id_,
-        state=TaskState.READY,
-        pri=0,
-        created_us=0,
-        expires_us=NEVER_US,
-        ttr_us=NEVER_US,
-        size_bytes=size_bytes,
-        key=key,
-        cost=cost,
-    )
+class FairCalls:
+    """What one process keeps for one fair queue of one database: combined calls, a place in the line."""
+
+    def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
+        self._database = database
+        self._items = items
+        self._root = root
+        self._puts = Combiner(database.runtime, self._put_for)
+        self.takes = Takes(
+            database, root, items.line, lambda tr, count, _, now_us: items.take_in_turn(tr, count, now_us)
+        )
+
+    def close(self) -> None:
+        """Nothing to end: callers that wait in the line meet DatabaseClosed."""
+
+    def put(self, new: NewItem) -> None:
+        self._puts.call([new], 1, len(new.payload))
+
+    def _put_for(self, crew: Combiner, _: Call) -> None:
+        calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
+        news = [new for call in calls for new in call.payload]
+        random = self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        now_us = _now_us(self._database.runtime)
+        run_once(
+            self._database,
+            self._root,
+            lambda tr: self._items.append(tr, news, random, now_us),
+            keep=lambda _: crew.deal(news, to_all=True),
+        )
+
+
+def _now_us(runtime: Runtime) -> int:
+    return round(runtime.now() * 1_000_000)
 
 
 def _by_key(records: list[Record], items: Mapping[bytes, Any]) -> Iterator[tuple[Any, list[Any]]]:

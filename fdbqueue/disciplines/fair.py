@@ -27,7 +27,7 @@ class Fair(Keyed):
     def __init__(self, keys: TaskKeys, options: Mapping[str, Any]) -> None:
         super().__init__(keys, options)
         self._weights = {bytes.fromhex(key): weight for key, weight in (options["weights"] or {}).items()}
-        self._round = keys.beside + _ROUND
+        self.round_key = keys.beside + _ROUND
 
     def place(self, record: Record) -> bytes:
         return record.id
@@ -46,14 +46,14 @@ class Fair(Keyed):
         return state
 
     def ask_now(self, tr: Transaction) -> Now:
-        current = tr.snapshot.get(self._round)
+        current = tr.snapshot.get(self.round_key)
         return lambda: int.from_bytes(current.value or b"", "little")
 
     def begin(self, state: KeyState, now: int) -> KeyState:
         return replace(state, round=now + 1, used=0)
 
     def go_on(self, tr: Transaction, state: KeyState, now: int) -> KeyState:
-        tr.max(self._round, state.round.to_bytes(_ROUND_BYTES, "little"))
+        tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
         if state.round >= now:
             return state
         # It stood in a round that is over, because it began when somebody was just ending that: what

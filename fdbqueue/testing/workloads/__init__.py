@@ -46,6 +46,7 @@ _MODULES = (
     "order",
     "pipeline",
     "recipe",
+    "rounds",
     "tasks",
     "waits",
 )

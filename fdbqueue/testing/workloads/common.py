@@ -23,7 +23,7 @@ from fdbqueue.testing.trace import Trace
 SPACE = Subspace(("simulated",))
 
 # After this long whatever the dead held is overdue, on the most skewed clock too.
-_QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
+QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
 
 Step = Callable[[Client, str], None]
 
@@ -87,7 +87,7 @@ def drain(name: str) -> Callable[[Client], None]:
     def body(client: Client) -> None:
         q = queue(name)
         client.call(name, "look at the line", None, lambda: run(client.db, line_of(name)))
-        client.runtime.sleep(_QUIET_S)
+        client.runtime.sleep(QUIET_S)
         audit(client, q, name)
         while dequeue(client, q, name):
             pass

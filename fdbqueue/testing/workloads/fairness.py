@@ -1,35 +1,39 @@
-"""A fair queue: one tenant's flood beside small tenants, several workers; how long a small one waits."""
+"""A fair task queue: one tenant's flood beside small tenants, several workers; how long a small one waits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from fdbqueue.database import Database
 from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.session import Session
+from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.fair_rounds import fair_at_all_times, look, rounds_wait
+from fdbqueue.testing.workloads.tasks import ENOUGH_S
 
 NAME = "fairness"
 FLOOD = "flood"
 
 
-@workload(clients=3, steps=5, never=("die", "stall"))
+@workload(clients=3, steps=5)
 def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.limit(KEY_LEVEL_MIN=1)
 
     def flood(client: Client) -> None:
         q = opened(client)
         for start in range(0, 4 * size.steps, size.steps):
-            put(client, q, [f"{FLOOD}.{start + n}" for n in range(size.steps)], FLOOD)
+            put(client, q, [f"{FLOOD}.{start + n}" for n in range(size.steps)])
 
     def trickle(client: Client) -> None:
         q = opened(client)
         for value in values_of(client, size.steps):
-            put(client, q, [value], value)
+            put(client, q, [value])
             client.pause(0.3)
 
     def work(client: Client) -> None:
@@ -38,62 +42,62 @@ def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
             for _ in range(3 * size.steps):
                 take(client, q, session)
 
-    def survive(client: Client) -> None:
+    def audit(client: Client) -> None:
         q = opened(client)
+        for _ in range(2 * size.steps):
+            look(client, NAME, TaskKeys(q.contents), partial(total, q))
+            client.pause(0.3)
+
+    def survive(client: Client) -> None:
+        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
         with Session(client.db, ttr=600) as session:
-            while take(client, q, session):
-                pass
+            while total(q, client.db) and client.runtime.monotonic() < until:
+                take(client, q, session)
+        look(client, NAME, TaskKeys(q.contents), partial(total, q))
 
     simulation.client(flood, FLOOD)
     for number in range(size.clients):
         simulation.client(trickle, f"tenant-{number}")
         simulation.client(work, f"worker-{number}")
+    simulation.client(audit, "auditor")
     simulation.afterwards(survive, "survivor")
-    return [partial(small_ones_wait_a_round, size.clients), all_taken_once, no_watch_left_behind]
+    return [
+        total_queue(NAME),
+        exact_statistics(NAME),
+        partial(rounds_wait, NAME, key_of, size.clients),
+        partial(fair_at_all_times, NAME),
+        no_watch_left_behind,
+    ]
 
 
 def opened(client: Client) -> TaskQueue:
     return TaskQueue.create(client.db, NAME, "fair", ttr=600, if_not_exists=True)
 
 
-def put(client: Client, q: TaskQueue, values: Sequence[str], key: str) -> None:
-    client.call(NAME, "put", list(values), lambda: q.put_many(client.db, values, key=key))
+def key_of(value: str) -> str:
+    """The flood is one key, and each task of the small tenants is of its own."""
+    return FLOOD if value.startswith(FLOOD) else value
 
 
-def take(client: Client, q: TaskQueue, session: Session) -> bool:
-    """Take a task and ack it; whether there was one."""
+def total(q: TaskQueue, target: Any) -> int:
+    return q.statistics(target)["tasks"]["total"]
 
-    def body() -> str | None:
+
+def put(client: Client, q: TaskQueue, values: Sequence[str]) -> None:
+    key = key_of(values[0])
+    client.call(NAME, "enqueue", list(values), lambda: q.put_many(client.db, values, key=key))
+
+
+def take(client: Client, q: TaskQueue, session: Session) -> None:
+    """Take a task and ack it."""
+
+    def body() -> list[str]:
         task = q.take(client.db, 0.5, session=session)
         if task is None:
-            return None
+            return []
         q.ack(client.db, task)
-        value: str = task.data
-        return value
+        return [task.data]
 
-    try:
-        return client.call(NAME, "take", None, body) is not None
-    except (NotTaken, UnknownSession):
-        return True
-
-
-def small_ones_wait_a_round(workers: int, trace: Trace, _: Database) -> Iterator[str]:
-    """Of the flood, at most the rest of this round and one of the next come before a small tenant's task;
-    besides, each worker may have been about to take one.
-    """
-    taken = {op.result: op for op in trace.of(NAME, "take") if op.result}
-    for value, op in taken.items():
-        puts = [put for put in trace.of(NAME, "put") if value in put.argument]
-        if value.startswith(FLOOD) or not puts:
-            continue
-        before = [v for v, o in taken.items() if v.startswith(FLOOD) and puts[0].before(o) and o.before(op)]
-        if len(before) > 2 + workers:
-            yield f"{value!r} waited for {before}"
-
-
-def all_taken_once(trace: Trace, _: Database) -> Iterator[str]:
-    taken = [op.result for op in trace.of(NAME, "take") if op.result]
-    for value in {value for value in taken if taken.count(value) > 1}:
-        yield f"taken twice: {value!r}"
-    for put_ in (op for op in trace.of(NAME, "put") if op.done):
-        yield from (f"lost: {value!r}" for value in put_.argument if value not in taken)
+    # It stalled: its lease is over, or it was taken for dead.
+    with suppress(NotTaken, UnknownSession):
+        client.call(NAME, "dequeue", 1, body)

@@ -1,0 +1,189 @@
+"""The items of a fair queue: what FairQueue does in one transaction each, and how items reach a waiting line.
+
+The Fair discipline over items that are only ever ready: a task that is taken is gone. Keys as in
+tasks/keys.py, of which there are no sessions and no timers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue.codec import Codec
+from fdbqueue.disciplines.fair import Fair
+from fdbqueue.line_keys import LineKeys
+from fdbqueue.recipe import Taken, unguarded
+from fdbqueue.seam import Transaction
+from fdbqueue.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.capacity import admit_to
+from fdbqueue.tasks.change import clear_payload, pieces_of
+from fdbqueue.tasks.keys import INDEX_BYTES, NEVER_US, Record, TaskKeys, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.statistics import LIVE, count_of, packed
+from fdbqueue.tasks.tasks_of import ask_data
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """An item that is about to be put."""
+
+    payload: bytes
+    key: bytes
+    cost: int
+
+
+class FairItems:
+    """The `Source` of its line."""
+
+    def __init__(self, keys: TaskKeys, codec: Codec, weights: Mapping[str, int] | None) -> None:
+        self.keys = keys
+        self.codec = codec
+        self.fair = Fair(keys, {"weights": weights})
+        self.guard = unguarded
+        self.doorbell = keys.live  # 0 -> n is what a server waits for; n -> 0 leaves nothing to miss
+        self.line = Line(LineKeys(keys.line), self)
+
+    def admit(self, tr: Transaction, capacity: int, random: bytes) -> int | None:
+        """The size, if that leaves no room for another item; conflicts as `admit_to` does."""
+        size = self.size(tr)
+        return None if admit_to(tr, self.keys, capacity, size, 1, random) else size
+
+    def append(self, tr: Transaction, news: Sequence[NewItem], random: bytes, now_us: int) -> None:
+        """Add items, in order.
+
+        Reads the last item, the floor and how the keys stand by snapshot; writes the items and the size;
+        conflicts with what empties or fills a key.
+        """
+        tasks = self.keys.tasks
+        last = tr.snapshot.get_range(tasks.start, tasks.stop, limit=1, reverse=True)
+        floor = tr.snapshot.get(self.keys.floor)
+        file = self.fair.ask_put(tr, {new.key for new in news})
+        behind = next((self.keys.index_of(entry.key) + 1 for entry in last), 0)
+        first = max(behind, int.from_bytes(floor.value or b"", "little"))
+        records = [_record(new_id(n, random), new, now_us) for n, new in enumerate(news, first)]
+        for record, new in zip(records, news, strict=True):
+            for number, piece in enumerate(pieces_of(new.payload)):
+                tr.set(self.keys.payload(record.id, number), piece)
+        self._arrive(tr, records, file)
+
+    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the next items, whoever else may be waiting; for a caller's transaction.
+
+        Reads pointers, lines and results by snapshot, the states of the keys serialisably. Conflicts with
+        takers of the same keys, with puts only where it leaves a key empty; an answer of nothing, with any.
+        """
+        found, due = self.available(tr, count), self.line.ask_due(tr)
+        offers = list(found)
+        overdue = [] if offers else self.line.overdue(due, now_us)
+        if overdue:
+            self.line.return_overdue(tr, overdue)
+            offers = list(self.available(tr, count))
+        if not offers:
+            tr.add_read_conflict_range(self.keys.ready.start, self.keys.ready.stop)
+        return self._take(tr, offers, count)
+
+    def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the next items; if requests stand in the line, serve those first.
+
+        Reads, writes and conflicts like `take`, and, if it serves, conflicts with other servers.
+        """
+        activity = self.line.keys.activity
+        found = self.available(tr, count)
+        waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
+        offers = list(found)
+        if waiting and (self.line.keys.is_request(waiting[0].key) or not offers):
+            return _served(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
+        return self._take(tr, offers, count)
+
+    def size(self, tr: Transaction) -> int:
+        """How many items there are. Reads one key by snapshot."""
+        return count_of(tr.snapshot.get(self.keys.live).value)
+
+    # The line's Source.
+
+    def tidy(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
+        return False
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
+        return lambda: None
+
+    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+        found = self.fair.first(tr, limit)
+        return (Offer(record.id, record_to_bytes(record), record.size_bytes, record.key) for record in found)
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        for offer in offers:
+            tr.add_read_conflict_key(self.keys.task(offer.id))
+        self.fair.claim(tr, _records(offers))
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
+        self._depart(tr, _records(offers))
+        # One that comes back from a dead caller belongs before all that have come since.
+        floor = max(self.keys.index_in(offer.id) for offer in offers) + 1
+        tr.max(self.keys.floor, floor.to_bytes(INDEX_BYTES, "little"))
+        return [Delivery(offer.id, offer.value) for offer in offers]
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        records = _records(deliveries)
+        data = ask_data(tr, self.keys, self.codec, records)()
+        for record in records:
+            clear_payload(tr, self.keys, record)
+        return data
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        records = _records(deliveries)
+        self._arrive(tr, records, self.fair.ask_put(tr, {record.key for record in records}))
+
+    # How it is done.
+
+    def _take(self, tr: Transaction, offers: Sequence[Offer], count: int) -> Taken:
+        portion = portion_of(offers, count)
+        self.claim(tr, portion)
+        records = _records(portion)
+        data = ask_data(tr, self.keys, self.codec, records)  # with what the discipline reads
+        self._depart(tr, records)
+        items = data()
+        for record in records:
+            clear_payload(tr, self.keys, record)
+        return Taken(items, cut_short=len(portion) < len(offers), wrote=bool(items))
+
+    def _arrive(
+        self, tr: Transaction, records: Sequence[Record], file: Callable[[Sequence[Record]], None]
+    ) -> None:
+        for record in records:
+            tr.set(self.keys.task(record.id), record_to_bytes(record))
+        file(records)
+        tr.add(self.keys.live, packed(LIVE, {"ready": len(records)}))
+
+    def _depart(self, tr: Transaction, records: Sequence[Record]) -> None:
+        if not records:
+            return
+        taken = [replace(record, state=TaskState.TAKEN) for record in records]
+        self.fair.shift(tr, records, taken)
+        self.fair.shift(tr, taken, ())
+        for record in records:
+            tr.clear(self.keys.task(record.id))
+        tr.add(self.keys.live, packed(LIVE, {"ready": -len(records)}))
+
+
+def _record(id_: bytes, new: NewItem, now_us: int) -> Record:
+    return Record(
+        id=id_,
+        state=TaskState.READY,
+        pri=0,
+        created_us=now_us,
+        expires_us=NEVER_US,
+        ttr_us=NEVER_US,
+        size_bytes=len(new.payload),
+        key=new.key,
+        cost=new.cost,
+    )
+
+
+def _records(entries: Sequence[Offer] | Sequence[Delivery]) -> list[Record]:
+    return [record_of(entry.value) for entry in entries]
+
+
+def _served(turn: Turn) -> Taken:
+    return Taken(turn.answers, cut_short=bool(turn.answers), wrote=turn.wrote, served=turn)

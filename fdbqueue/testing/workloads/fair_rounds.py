@@ -1,0 +1,77 @@
+"""What workloads of fair queues look at, and their bounds on unfairness."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fdbqueue.database import Database, run
+from fdbqueue.disciplines.fair import Fair
+from fdbqueue.tasks.keys import TaskKeys, record_of
+from fdbqueue.tasks.statistics import LIVE, LIVE_OF
+from fdbqueue.testing.checkers import Fates
+from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.trace import Trace
+
+_ALL = 10_000
+
+
+def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) -> None:
+    """Everything there is at one version: as it is counted and indexed, and as it is found."""
+    fair = Fair(keys, {"weights": None})
+
+    def body(tr: Any) -> tuple[Any, Any]:
+        records = [record_of(row.value) for row in tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop)]
+        found: dict[bytes, Counter[str]] = {}
+        for record in records:
+            found.setdefault(record.key, Counter(dict.fromkeys(LIVE, 0)))[LIVE_OF[record.state]] += 1
+        waiting = {key: dict(numbers) for key, numbers in found.items() if numbers["ready"]}
+        entries, levels = fair.tally.index(tr.snapshot, _ALL)
+        counted = dict(fair.tally.busiest(tr.snapshot, _ALL))
+        pointers = {record_of(row.value).key: row.key for row in _pointers(tr, keys)}
+        return (size(tr), counted, entries, pointers.keys()), (len(records), waiting, levels, waiting.keys())
+
+    def rounds(tr: Any) -> tuple[int, list[int]]:
+        start = len(keys.ready.start)
+        found = [int.from_bytes(row.key[start : start + 8], "big") for row in _pointers(tr, keys)]
+        return fair.ask_now(tr)(), found
+
+    client.call(name, "audit", None, lambda: run(client.db, body))
+    client.call(f"{name}: rounds", "audit", None, lambda: run(client.db, rounds))
+
+
+def _pointers(tr: Any, keys: TaskKeys) -> Any:
+    return tr.snapshot.get_range(keys.ready.start, keys.ready.stop)
+
+
+def fair_at_all_times(name: str, trace: Trace, _: Database) -> Iterator[str]:
+    """The turn of every key that has something comes in the next round, at the latest."""
+    for op in trace.of(f"{name}: rounds", "audit"):
+        if op.done:
+            now, pointers = op.result
+            yield from (f"a turn in round {turn}, in round {now}" for turn in pointers if turn > now + 1)
+
+
+def rounds_wait(
+    name: str, key_of: Callable[[str], str], takers: int, trace: Trace, __: Database
+) -> Iterator[str]:
+    """The n-th waiting item of its key comes after at most n + 1 of any other, and one more for each taker
+    that was about to take when it was put. What a dead or stalled machine held begins to wait anew, before
+    the others of its key.
+    """
+    fates = Fates(trace, (name,))
+    returned = trace.faults["die"] + trace.faults["stall"]
+    late = []
+    for value, (taken, *_) in fates.takers.items():
+        put = fates.enqueued.get(value)
+        if put is None or not put.done:
+            continue
+        key, others, line = key_of(value), Counter[str](), 1
+        for other, (op, *_) in fates.takers.items():
+            if key_of(other) != key:
+                others[key_of(other)] += put.before(op) and op.before(taken)
+            elif other != value and other in fates.enqueued:
+                line += not put.before(fates.enqueued[other]) and not op.before(put)
+        if max(others.values(), default=0) > line + 1 + takers + returned:
+            late.append(f"{value!r}, number {line} of its key, waited for {others}")
+    if len(late) > returned:
+        yield from late

@@ -1,0 +1,104 @@
+"""A fair queue without leases: a flood, tenants, waiters; an auditor looks at the rounds all the time."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.disciplines.fair import Fair
+from fdbqueue.errors import FairQueueFull
+from fdbqueue.fair_queue import FairQueue
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.tasks.keys import TaskKeys
+from fdbqueue.testing.checkers import (
+    exact_statistics,
+    no_key_left_behind,
+    no_watch_left_behind,
+    total_queue,
+)
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import QUIET_S, SPACE, bounded, cramped, is_definition
+from fdbqueue.testing.workloads.fair_rounds import fair_at_all_times, look, rounds_wait
+
+NAME = "rounds"
+FLOOD = "flood"
+
+
+@workload(clients=3, steps=5)
+def rounds(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(KEY_LEVEL_MIN=1)
+    capacity = simulation.random.choice((None, None, 6))
+    q = FairQueue(SPACE[NAME], key=key_of, capacity=capacity)
+
+    def produce(values: Callable[[Client], list[str]]) -> Callable[[Client], None]:
+        def body(client: Client) -> None:
+            for value in values(client):
+                put(client, q, value)
+                client.pause(0.2)
+
+        return body
+
+    def consume(client: Client) -> None:
+        for _ in range(3 * size.steps):
+            get(client, q, client.random.choice((0, 0.5, 2)))
+
+    def audit(client: Client) -> None:
+        for _ in range(3 * size.steps):
+            look(client, NAME, TaskKeys(SPACE[NAME]), q.size)
+            client.pause(0.3)
+
+    def drain(client: Client) -> None:
+        client.runtime.sleep(QUIET_S)
+        look(client, NAME, TaskKeys(SPACE[NAME]), q.size)
+        while get(client, q, 0) or get(client, q, 1):
+            pass
+        client.runtime.sleep(limits.RECEIPT_STALE_S)
+        put(client, q, "the last")  # calls that leave a receipt, so that closing sweeps
+        get(client, q, 0)
+
+    simulation.client(produce(lambda _: [f"{FLOOD}/{n}" for n in range(3 * size.steps)]), FLOOD)
+    for number in range(size.clients):
+        tenant = produce(lambda client: [f"{client.name}/{n}" for n in range(size.steps)])
+        simulation.client(tenant, f"tenant-{number}")
+        simulation.client(consume, f"consumer-{number}")
+    simulation.client(audit, "auditor")
+    simulation.afterwards(drain, "drain")
+    return [
+        total_queue(NAME),
+        exact_statistics(NAME),
+        partial(rounds_wait, NAME, key_of, size.clients),
+        partial(fair_at_all_times, NAME),
+        bounded(),
+        no_watch_left_behind,
+        no_key_left_behind(SPACE[NAME].key(), _stays),
+        no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
+    ]
+
+
+def key_of(value: str) -> str:
+    return value.split("/")[0]
+
+
+def put(client: Client, q: FairQueue, value: str) -> None:
+    try:
+        client.call(NAME, "enqueue", [value], lambda: q.put(client.db, value))
+    except FairQueueFull:
+        client.pause(0.1)
+
+
+def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
+    def body() -> list[Any]:
+        found, item = q.take_item(client.db, timeout)
+        return [item] if found else []
+
+    return client.call(NAME, "dequeue", 1, body)
+
+
+def _stays(key: bytes, value: bytes) -> bool:
+    """Three numbers: the size, which is zero, the floor of the index, and the round."""
+    keys = TaskKeys(SPACE[NAME])
+    return key in (keys.floor, Fair(keys, {"weights": None}).round_key) or (
+        key == keys.live and not any(value)
+    )
