@@ -94,7 +94,7 @@ class TaskNotFound(FdbQueueError, LookupError):
 
 
 class QueueFull(FdbQueueError):
-    """The queue {name!r} is full: its capacity is {capacity} tasks."""
+    """The queue {name!r} is full: it holds {current_size} tasks, its capacity is {capacity}. Nothing was put."""
 
 
 class FairQueueFull(QueueFull):

@@ -1,7 +1,8 @@
 """The items of a fair queue: what FairQueue does in one transaction each, and how items reach a waiting line.
 
 The Fair discipline over items that are only ever ready: a task that is taken is gone. Keys as in
-tasks/keys.py, of which there are no sessions and no timers.
+tasks/keys.py, of which there are no sessions and no timers; in `beside`, 7 is the floor: the index after that
+of the last item that the line has handed out, little-endian.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from fdbqueue.tasks.keys import INDEX_BYTES, NEVER_US, Record, TaskKeys, new_id,
 from fdbqueue.tasks.statistics import LIVE, count_of, packed
 from fdbqueue.tasks.tasks_of import ask_data
 
+_FLOOR = b"\x07"
+
 
 @dataclass(frozen=True)
 class NewItem:
@@ -40,6 +43,7 @@ class FairItems:
         self.keys = keys
         self.codec = codec
         self.fair = Fair(keys, {"weights": weights})
+        self.floor = keys.beside + _FLOOR
         self.guard = unguarded
         self.doorbell = keys.live  # 0 -> n is what a server waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
@@ -57,7 +61,7 @@ class FairItems:
         """
         tasks = self.keys.tasks
         last = tr.snapshot.get_range(tasks.start, tasks.stop, limit=1, reverse=True)
-        floor = tr.snapshot.get(self.keys.floor)
+        floor = tr.snapshot.get(self.floor)
         file = self.fair.ask_put(tr, {new.key for new in news})
         behind = next((self.keys.index_of(entry.key) + 1 for entry in last), 0)
         first = max(behind, int.from_bytes(floor.value or b"", "little"))
@@ -120,8 +124,8 @@ class FairItems:
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
         self._depart(tr, _records(offers))
         # One that comes back from a dead caller belongs before all that have come since.
-        floor = max(self.keys.index_in(offer.id) for offer in offers) + 1
-        tr.max(self.keys.floor, floor.to_bytes(INDEX_BYTES, "little"))
+        floor = max(int.from_bytes(offer.id[:INDEX_BYTES], "big") for offer in offers) + 1
+        tr.max(self.floor, floor.to_bytes(INDEX_BYTES, "little"))
         return [Delivery(offer.id, offer.value) for offer in offers]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:

@@ -1,7 +1,9 @@
 """FairQueue: the reference's examples and tests, its monitoring view, and clients side by side."""
 
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, limits
+from fdbqueue.database import run
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import FairQueueFull, InvalidArgument, TooMuchForOneTransaction
 from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN
+from tests.support import COMMIT_UNKNOWN, PATIENCE_S
 from tests.tasks.fair_model import Overflow, Rounds
 
 SPACE = Subspace(("fair",))
@@ -24,8 +27,8 @@ def first_letter(item: str) -> str:
     return item[0]
 
 
-def test_the_monitoring_view_of_the_reference(db: Database) -> None:
-    q = FairQueue(SPACE, key=lambda item: item["i"])
+def test_the_monitoring_view_of_the_reference(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=lambda item: item["i"])
     for item in ({"i": "one", "x": 1}, {"i": "one", "x": 2}, {"i": "two", "x": 2}):
         q.put(db, item)
     assert q.snapshot(db) == ([], [("one", [{"i": "one", "x": 1}, {"i": "one", "x": 2}]), ("two", [item])])
@@ -37,8 +40,8 @@ def test_the_monitoring_view_of_the_reference(db: Database) -> None:
     assert (q.snapshot(db), q.size(db)) == (([], []), 0)
 
 
-def test_none_is_a_key_and_an_item(db: Database) -> None:
-    q = FairQueue(SPACE, key=lambda item: item and item.get("k"))
+def test_none_is_a_key_and_an_item(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=lambda item: item and item.get("k"))
     for item in ({"v": 1}, {"k": 1, "v": 2}, None, {"k": None, "v": 3}):
         q.put(db, item)
     assert [q.take_item(db) for _ in range(5)] == [
@@ -50,8 +53,8 @@ def test_none_is_a_key_and_an_item(db: Database) -> None:
     ]
 
 
-def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database) -> None:
-    q = FairQueue(SPACE, key=first_letter, capacity=2)
+def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter, capacity=2)
     q.put(db, "a1")
     q.put(db, "b1")
     with pytest.raises(FairQueueFull, match="overflow") as refused:
@@ -65,11 +68,11 @@ def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database) -> None:
 
 
 @pytest.mark.parametrize(("capacity", "fit"), [(0, 0), (128, 128), (None, 130)])
-def test_capacities(db: Database, capacity: int | None, fit: int) -> None:
+def test_capacities(db: Database, space: Subspace, capacity: int | None, fit: int) -> None:
     q = (
-        FairQueue(SPACE, key=first_letter)
+        FairQueue(space, key=first_letter)
         if capacity == 128
-        else FairQueue(SPACE, key=first_letter, capacity=capacity)
+        else FairQueue(space, key=first_letter, capacity=capacity)
     )
     for number in range(130):
         try:
@@ -85,22 +88,22 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         FairQueue(SPACE, key=first_letter, **options)
 
 
-def test_what_cannot_be_put_leaves_nothing(db: Database) -> None:
+def test_what_cannot_be_put_leaves_nothing(db: Database, space: Subspace) -> None:
     def key(item: Any) -> Any:
         return {"no": "key"} if item == "bad" else item[0]
 
-    q = FairQueue(SPACE, key=key)
+    q = FairQueue(space, key=key)
     with pytest.raises(InvalidArgument):
         q.put(db, "bad")
     with pytest.raises(IndexError):
         q.put(db, "")
     with pytest.raises(InvalidArgument):
         q.put(db, "a", cost=0)
-    assert (q.size(db), list(db.get_range_startswith(SPACE.key()))) == (0, [])
+    assert (q.size(db), list(db.get_range_startswith(space.key()))) == (0, [])
 
 
-def test_looking_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    q = FairQueue(SPACE, key=first_letter)
+def test_looking_is_bounded(db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = FairQueue(space, key=first_letter)
     for number in range(3):
         q.put(db, f"a{number}")
     monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 2)
@@ -108,15 +111,15 @@ def test_looking_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> No
         q.snapshot(db)
 
 
-def test_a_large_item_goes_in_pieces(db: Database) -> None:
-    q = FairQueue(SPACE, key=first_letter)
+def test_a_large_item_goes_in_pieces(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter)
     large = "a" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
     q.put(db, large)
     assert (q.get(db), q.size(db)) == (large, 0)
 
 
-def test_a_transaction_that_does_not_commit_changes_nothing(db: Database) -> None:
-    q = FairQueue(SPACE, key=first_letter)
+def test_a_transaction_that_does_not_commit_changes_nothing(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter)
     q.put(db, "a1")
     tr = db.create_transaction()
     assert q.get(tr) == "a1"
@@ -155,8 +158,129 @@ def _refuses(body: Any) -> bool:
     return False
 
 
-def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database) -> None:
-    q = FairQueue(SPACE, key=lambda item: item[0], capacity=None)
+def in_threads(count: int, body: Callable[[int], object]) -> None:
+    """Run `body` in so many threads at once, and wait for them."""
+    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * PATIENCE_S)
+
+
+def test_the_basic_concurrent_test_of_the_reference(db: Database, space: Subspace) -> None:
+    """Put by one thread, then taken by nine, one after the other."""
+    q = FairQueue(space, key=first_letter)
+    words = ["a1", "b1", "a2", "a3", "b2", "c1", "c2", "c3", "c4"]
+    in_threads(1, lambda _: [q.put(db, word) for word in words])
+    found: list[str] = []
+    for _ in words:
+        in_threads(1, lambda _: found.append(q.get(db)))
+    assert found == ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "c3", "c4"]
+    assert q.size(db) == 0
+
+
+def test_the_stress_test_of_the_reference(
+    db: Database, space: Subspace, engine: str, rounds: Callable[[int, int], int]
+) -> None:
+    """Three writers below the bound, one reader who asks until it has everything; 2,700 items in memory."""
+    each = 900 if engine == "memory" else rounds(100, 900)
+    q = FairQueue(space, key=lambda item: item[0], capacity=3 * each + 100)
+    got: Counter[str] = Counter()
+
+    def work(number: int) -> None:
+        if number < 3:
+            for item in range(each):
+                q.put(db, [f"t{number + 1}", item])
+        else:
+            deadline = time.monotonic() + 3 * PATIENCE_S
+            while sum(got.values()) < 3 * each and time.monotonic() < deadline:
+                item = q.get(db)
+                got.update([item[0]] if item is not None else [])
+
+    in_threads(4, work)
+    assert got == Counter({"t1": each, "t2": each, "t3": each})
+    assert q.size(db) == 0
+
+
+def test_who_waits_gets_what_comes(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter)
+    assert q.take_item(db, timeout=0.01) == (False, None)
+    found: list[Any] = []
+    waiter = threading.Thread(target=lambda: found.append(q.get(db, timeout=PATIENCE_S)))
+    waiter.start()
+    q.put(db, "a1")
+    waiter.join(2 * PATIENCE_S)
+    assert found == ["a1"]
+
+
+def test_waiters_of_several_machines_each_get_one(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter, capacity=None)
+    others = [Database(db.engine) for _ in range(4)]
+    found: list[Any] = []
+
+    def work(number: int) -> None:
+        if number < 4:
+            found.append(q.get(others[number], timeout=PATIENCE_S))
+        else:
+            for word in ("a1", "a2", "b1", "c1"):
+                q.put(db, word)
+
+    in_threads(5, work)
+    assert sorted(found) == ["a1", "a2", "b1", "c1"]
+    for other in others:
+        other.close()
+
+
+def test_a_wait_is_not_for_transactions(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter)
+    for target, timeout in ((db, -1), (db.create_transaction(), 1)):
+        with pytest.raises(InvalidArgument):
+            q.get(target, timeout=timeout)
+
+
+def test_an_item_that_nobody_collected_is_the_first_of_its_key_again(db: Database, space: Subspace) -> None:
+    """Also when the queue had run empty meanwhile, and the index of its items had begun anew."""
+    q = FairQueue(space, key=first_letter)
+    for word in ("a1", "a2", "a3"):
+        q.put(db, word)
+    items = q._items
+    handed = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 3)), b""))
+    assert q.size(db) == 0
+    q.put(db, "a4")
+    q.put(db, "b1")
+    run(db, lambda tr: items.give_back(tr, handed[1:]))
+    assert [q.get(db) for _ in range(5)] == ["a2", "b1", "a3", "a4", None]
+
+
+def test_statistics_by_key(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=first_letter)
+    for word in ("a1", "b1", "b2", "b3", "a2"):
+        q.put(db, word)
+    assert q.get(db) == "a1"
+    found = q.key_statistics(db, 9)
+    assert [(s.key, s.ready, s.taken) for s in found] == [("b", 3, 0), ("a", 1, 0)]
+    assert found[0].oldest is not None
+    assert 0 <= found[0].oldest.age_s < PATIENCE_S
+
+
+def test_one_callers_bad_item_is_no_others(db: Database, space: Subspace) -> None:
+    """Puts of several threads share a transaction."""
+    q = FairQueue(space, key=lambda item: item["key"], capacity=None)
+    refused: list[int] = []
+
+    def work(number: int) -> None:
+        try:
+            q.put(db, {"key": {}} if number % 2 else {"key": number})
+        except InvalidArgument:
+            refused.append(number)
+
+    in_threads(8, work)
+    assert sorted(refused) == [1, 3, 5, 7]
+    assert q.size(db) == 4
+
+
+def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database, space: Subspace) -> None:
+    q = FairQueue(space, key=lambda item: item[0], capacity=None)
     got: Counter[str] = Counter()
     lock = threading.Lock()
 
@@ -182,10 +306,12 @@ def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database) 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_call_happens_once_when_its_commit_has_an_unknown_result(db: Database, committed: bool) -> None:
+def test_a_call_happens_once_when_its_commit_has_an_unknown_result(
+    db: Database, space: Subspace, committed: bool
+) -> None:
     unsure, engine = faulty(db, FDBError)
     engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n % 2 else (0, True)
-    q = FairQueue(SPACE, key=first_letter)
+    q = FairQueue(space, key=first_letter)
     for item in ("a1", "a2", "b1"):
         q.put(unsure, item)
     assert [q.get(unsure) for _ in range(3)] == ["a1", "b1", "a2"]

@@ -17,6 +17,7 @@ from fdbqueue.session import Keeper, Session, ask_alive, keeper_of
 from fdbqueue.taking import Takes
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
+from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
@@ -84,9 +85,9 @@ class TaskCalls:
             ).answer
             return answer
         until = self._runtime.monotonic() + timeout_s
-        while (tasks := self._put_if_room(drafts)) is None:
+        while isinstance(tasks := self._put_if_room(drafts), NoRoom):
             if self._runtime.monotonic() >= until:
-                raise self.full()
+                raise self.full(drafts, tasks)
             self._wait_for_room(len(drafts), until)
         return tasks
 
@@ -94,14 +95,19 @@ class TaskCalls:
         """Raises QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         tasks = self.within(tr, lambda change: self._put(change, drafts, random))
-        if tasks is None:
-            raise self.full()
+        if isinstance(tasks, NoRoom):
+            raise self.full(drafts, tasks)
         return tasks
 
-    def full(self) -> QueueFull:
-        return QueueFull(name=self.shape.name, capacity=self.shape.settings.capacity)
+    def full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
+        return QueueFull(
+            item=drafts[0].data,
+            current_size=found.size,
+            capacity=self.shape.settings.capacity,
+            name=self.shape.name,
+        )
 
-    def _put(self, change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | None:
+    def _put(self, change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
         return verbs.put(change, drafts, random, self._ask_owner)
 
     def _ask_owner(self, tr: Transaction) -> Callable[[], None]:
@@ -117,10 +123,10 @@ class TaskCalls:
             self._database,
             self.shape.root,
             lambda tr: self.within(tr, lambda change: self._put(change, drafts, random)),
-            keep=lambda tasks: crew.deal(tasks or [], to_all=True),
+            keep=lambda tasks: crew.deal(() if isinstance(tasks, NoRoom) else tasks, to_all=True),
         )
 
-    def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | None:
+    def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         return self.once(lambda change: self._put(change, drafts, random))

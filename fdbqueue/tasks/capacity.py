@@ -8,6 +8,8 @@ put at the edge, where fewer places are free, reads all seats and writes the *ga
 it relies on an exact count, and no put that counted before it can commit after it.
 """
 
+from dataclasses import dataclass
+
 from fdbqueue import limits
 from fdbqueue.seam import Transaction, Value
 from fdbqueue.sweep import tidy
@@ -16,7 +18,14 @@ from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.statistics import count_of
 
 
-def admit(change: Change, live: Value, wanted: int, random: bytes) -> bool:
+@dataclass(frozen=True)
+class NoRoom:
+    """There are so many tasks, and a put did not fit."""
+
+    size: int
+
+
+def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
     """Whether `wanted` more tasks fit; if so, conflicts see to it that they still do at the commit.
 
     `live` has been asked for by snapshot. Expired tasks make room. Conflicts with other puts: far below the
@@ -24,16 +33,17 @@ def admit(change: Change, live: Value, wanted: int, random: bytes) -> bool:
     """
     capacity = change.shape.settings.capacity
     if not capacity:
-        return True
+        return None
     count = count_of(live.value)
     while count + wanted > capacity and tidy(change):
         change.finish()
         count = count_of(change.tr.snapshot.get(change.shape.keys.live).value)
-    return admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
+    fits = admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
+    return None if fits else NoRoom(count)
 
 
 def admit_to(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:
-    """The same, where there are `count`, read by snapshot, and nothing expires."""
+    """Whether they fit, where there are `count`, read by snapshot, and nothing expires."""
     if count + wanted > capacity:
         return False
     seats = min(limits.SEATS_MAX, capacity // 2)

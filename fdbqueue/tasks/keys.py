@@ -16,7 +16,6 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
     S[11, ...]           line      see line_keys.py
     S[12] number         seat      never written               conflict keys of puts into a bounded queue
     S[13]                gate      never written               the same, at the edge
-    S[14]                floor     index, little-endian        FairQueue: puts, by snapshot
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.
@@ -33,9 +32,7 @@ from fdbqueue import limits
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.task import TaskState
 
-TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE, FLOOR = range(
-    1, 15
-)
+TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -85,7 +82,7 @@ def record_of(value: bytes) -> Record:
 class TaskKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, FLOOR + 1)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, GATE + 2)}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
         self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]
@@ -95,7 +92,6 @@ class TaskKeys:
         self.calls = columns[CALLS]
         self.line = columns[LINE]
         self.gate = columns[GATE]
-        self.floor = columns[FLOOR]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
         self.ready = slice(columns[READY], columns[TAKEN])
@@ -145,10 +141,8 @@ class TaskKeys:
         return self._seat + NUMBER.pack(number)
 
     def index_of(self, task_key: bytes) -> int:
-        return self.index_in(task_key[len(self._task) :])
-
-    def index_in(self, id_: bytes) -> int:
-        return int.from_bytes(id_[:INDEX_BYTES], "big")
+        start = len(self._task)
+        return int.from_bytes(task_key[start : start + INDEX_BYTES], "big")
 
 
 def id_in(key: bytes) -> bytes:

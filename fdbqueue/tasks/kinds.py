@@ -195,6 +195,13 @@ def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
     return {key_bytes(key).hex(): checked_shares("weights", weight) for key, weight in weights.items()}
 
 
+def unpacked_weights(stored: Mapping[str, int] | None) -> dict[Any, int] | None:
+    """By the keys that the user has given."""
+    if stored is None:
+        return None
+    return {layer.unpack(bytes.fromhex(key))[0]: weight for key, weight in stored.items()}
+
+
 def checked_whole(name: str, number: Any, low: int, high: int) -> int:
     """Raises InvalidArgument."""
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:

@@ -47,6 +47,7 @@ from fdbqueue.tasks.kinds import (
     packed_weights,
     settings_for,
     span_us,
+    unpacked_weights,
 )
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.statistics import statistics_of
@@ -135,7 +136,8 @@ class TaskQueue:
     @property
     def options(self) -> Mapping[str, Any]:
         """What it was created with."""
-        return self._shape.definition.options
+        options = self._shape.definition.options
+        return {**options, "weights": unpacked_weights(options["weights"])}
 
     # Putting and taking.
 
@@ -158,7 +160,8 @@ class TaskQueue:
         Reads the last task by snapshot; writes the task, its payload, index and timer keys and the counters;
         conflicts with nothing, save in a queue with a capacity with other puts, in a queue with keys with
         what empties or fills that key. Given a database, waits up to
-        `timeout` seconds for room. Raises QueueFull, UnsupportedOption, InvalidArgument, PayloadTooLarge,
+        `timeout` seconds for room. Raises QueueFull with the (first) `item` that has no room and the
+        `current_size`, UnsupportedOption, InvalidArgument, PayloadTooLarge,
         TypeError for what the codec cannot carry; UnknownSession in a temporary queue whose session is over.
         """
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}

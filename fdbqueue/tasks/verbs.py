@@ -10,7 +10,7 @@ from fdbqueue.seam import Transaction
 from fdbqueue.sweep import apply, as_of, catch_up, plan
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.capacity import admit
+from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import Record, id_in, id_text
 from fdbqueue.tasks.kinds import Draft
@@ -38,8 +38,8 @@ def put(
     drafts: Sequence[Draft],
     random: bytes,
     ask_owner: Callable[[Transaction], Callable[[], None]],
-) -> list[Task] | None:
-    """The new tasks, or None if the queue is full.
+) -> list[Task] | NoRoom:
+    """The new tasks, or how many there are already in a queue that is full.
 
     Reads the last task by snapshot, in the same round trip what the discipline asks for a put; writes the
     tasks, their payloads, their index keys and the counters; conflicts with nothing, save in a bounded queue
@@ -52,8 +52,9 @@ def put(
     change.ask_create({draft.key for draft in drafts})
     for check in checks:
         check()
-    if not admit(change, live, len(drafts), random):
-        return None
+    full = admit(change, live, len(drafts), random)
+    if full is not None:
+        return full
     index = next((keys.index_of(task.key) + 1 for task in last), 0)
     records = edges.put(change, drafts, index, random)
     return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import combine, holding, receipts, recipe, registry, staging, taking, waiting
-from fdbqueue.disciplines import fair, keyed
+from fdbqueue import combine, fair_items, holding, receipts, recipe, registry, staging, taking, waiting
+from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.embedded import watches
 from fdbqueue.tasks import capacity, change, source, verbs
 
@@ -387,6 +387,46 @@ PLANTS = (
         fair.Fair.begin,
         "now + 1",
         "now + 9",
+        "fairness",
+        50,
+    ),
+    Plant(
+        "a round that nobody is told of",
+        fair.Fair.go_on,
+        'tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))',
+        "pass",
+        "rounds",
+        50,
+    ),
+    Plant(
+        "an item that nobody collected does not come back",
+        fair_items.FairItems.give_back,
+        "self._arrive(",
+        "len(",
+        "rounds",
+        300,
+    ),
+    Plant(
+        "a level moved apart by two who do not meet",
+        tally.Tally._move,
+        "self._pass_the_gates(tr, self._level + slug, new)",
+        "pass",
+        "rounds",
+        300,
+    ),
+    Plant(
+        "a number of a key that is not taken back",
+        tally.Tally.add,
+        "packed(LIVE, changes)",
+        "packed(LIVE, {name: abs(change) for name, change in changes.items()})",
+        "rounds",
+        50,
+    ),
+    Plant(
+        "a take that goes on in the round in which it was put",
+        fair.Fair.after,
+        "state = replace(state, round=round_, used=used)",
+        "state = replace(state, used=0)",
         "fairness",
         50,
     ),

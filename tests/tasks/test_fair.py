@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue
+from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, QueueFull, UnsupportedOption
+from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
 from fdbqueue.staging import Look
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
@@ -196,3 +196,57 @@ def test_a_server_that_lost_races_leaves_the_key_alone_not_its_first_task(
     ticket = run(b.db, lambda tr: line.register(tr, b"request", 1, params, NOW_US))
     turn = run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, tried=lost)))
     assert [task.data for task in turn.answers] == [expected]
+
+
+def test_the_weights_of_a_queue_are_told_by_the_users_keys(bench: MakeBench) -> None:
+    weights = {1: 2, "1": 3, None: 4, (b"a", 1.5): 5}
+    assert bench("fair", weights=weights).queue.options["weights"] == weights
+    assert TaskQueue.open(bench("fair", if_not_exists=True).db, "bench").options["weights"] == weights
+
+
+@pytest.mark.parametrize(
+    ("refused", "options"),
+    [
+        (InvalidArgument, {"key": {"a": 1}}),
+        (InvalidArgument, {"key": "x" * limits.TASK_KEY_BYTES_MAX}),
+        (InvalidArgument, {"key": "a", "cost": 0}),
+        (InvalidArgument, {"key": "a", "cost": -3}),
+        (UnsupportedOption, {"key": "a", "pri": 1}),
+        (PayloadTooLarge, {"key": "a", "data": "x" * (limits.PAYLOAD_BYTES_MAX + 1)}),
+    ],
+)
+def test_bad_tasks_are_refused_and_nothing_is_written(
+    bench: MakeBench, refused: type[Exception], options: dict[str, Any]
+) -> None:
+    b = bench("fair")
+    before = b.stored()
+    with pytest.raises(refused):
+        b.put(**options)
+    assert b.stored() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"capacity": -1}, {"capacity": 1.5}, {"weights": {"a": 0}}, {"weights": {object(): 1}}, {"weights": 3}],
+)
+def test_bad_queues_are_refused_and_nothing_is_written(bench: MakeBench, options: dict[str, Any]) -> None:
+    b = bench("fair")
+    before = b.stored()
+    with pytest.raises(InvalidArgument):
+        TaskQueue.create(b.db, "never", "fair", **options)
+    assert b.stored() == before
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["database", "transaction"])
+def test_a_full_queue_says_what_has_no_room_and_how_many_there_are(bench: MakeBench, inside: bool) -> None:
+    b = bench("fair", capacity=2)
+    b.put("a1", key="a")
+    before = b.contents(), b.queue.statistics(b.db)
+
+    def put(tr: Any) -> None:
+        b.queue.put_many(tr, ["a2", "a3"], key="a")
+
+    with pytest.raises(QueueFull, match="holds 1 tasks, its capacity is 2") as full:
+        fdbqueue.transactional(put)(b.db) if inside else put(b.db)
+    assert (full.value.item, full.value.current_size) == ("a2", 1)  # type: ignore[attr-defined]
+    assert (b.contents(), b.queue.statistics(b.db)) == before

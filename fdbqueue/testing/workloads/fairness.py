@@ -20,7 +20,7 @@ NAME = "fairness"
 FLOOD = "flood"
 
 
-@workload(clients=3, steps=5)
+@workload(clients=2, steps=5)
 def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
@@ -44,7 +44,7 @@ def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def audit(client: Client) -> None:
         q = opened(client)
-        for _ in range(2 * size.steps):
+        for _ in range(size.steps):
             look(client, NAME, TaskKeys(q.contents), partial(total, q))
             client.pause(0.3)
 

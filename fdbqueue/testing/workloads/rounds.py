@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.disciplines.fair import Fair
+from fdbqueue.codec import codec_named
 from fdbqueue.errors import FairQueueFull
+from fdbqueue.fair_items import FairItems
 from fdbqueue.fair_queue import FairQueue
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.keys import TaskKeys
@@ -99,6 +100,5 @@ def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
 def _stays(key: bytes, value: bytes) -> bool:
     """Three numbers: the size, which is zero, the floor of the index, and the round."""
     keys = TaskKeys(SPACE[NAME])
-    return key in (keys.floor, Fair(keys, {"weights": None}).round_key) or (
-        key == keys.live and not any(value)
-    )
+    items = FairItems(keys, codec_named("json"), None)
+    return key in (items.floor, items.fair.round_key) or (key == keys.live and not any(value))
