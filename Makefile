@@ -33,6 +33,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.queue
 	$(BIN)/python -m benchmarks.tasks
 	$(BIN)/python -m benchmarks.keys
+	$(BIN)/python -m benchmarks.tenants
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

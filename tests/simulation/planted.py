@@ -407,14 +407,6 @@ PLANTS = (
         300,
     ),
     Plant(
-        "a level moved apart by two who do not meet",
-        tally.Tally._move,
-        "self._pass_the_gates(tr, self._level + slug, new)",
-        "pass",
-        "rounds",
-        300,
-    ),
-    Plant(
         "a number of a key that is not taken back",
         tally.Tally.add,
         "packed(LIVE, changes)",
