@@ -10,8 +10,9 @@ from fdbqueue.tasks.kinds import kind_named
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 
 
-def test_the_example_runs() -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def test_the_examples_run() -> None:
+    """One after the other, as one program."""
+    example = "".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     check = "\nassert bytes(db[b'sent/1']) == b'yes' and emails.statistics(db)['tasks']['total'] == 0"
     done = subprocess.run(
         [sys.executable, "-c", example + check], capture_output=True, text=True, check=False
