@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.session import Session
@@ -12,9 +11,9 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.fair_rounds import fair_at_all_times, look, rounds_wait
-from fdbqueue.testing.workloads.tasks import ENOUGH_S
+from fdbqueue.testing.workloads.tasks import ENOUGH_S, total
 
 NAME = "fairness"
 FLOOD = "flood"
@@ -46,6 +45,7 @@ def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
         q = opened(client)
         for _ in range(size.steps):
             look(client, NAME, TaskKeys(q.contents), partial(total, q))
+            look_at_rounds(client, NAME, TaskKeys(q.contents))
             client.pause(0.3)
 
     def survive(client: Client) -> None:
@@ -77,10 +77,6 @@ def opened(client: Client) -> TaskQueue:
 def key_of(value: str) -> str:
     """The flood is one key, and each task of the small tenants is of its own."""
     return FLOOD if value.startswith(FLOOD) else value
-
-
-def total(q: TaskQueue, target: Any) -> int:
-    return q.statistics(target)["tasks"]["total"]
 
 
 def put(client: Client, q: TaskQueue, values: Sequence[str]) -> None:

@@ -9,22 +9,23 @@ from fdbqueue.database import Database, run
 from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.session import Session
 from fdbqueue.task import Task, TaskState
-from fdbqueue.tasks.keys import record_of
+from fdbqueue.tasks.keys import TaskKeys, record_of
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads import Size, by_key, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.tasks import ENOUGH_S, all_tasks
+from fdbqueue.testing.workloads.tasks import all_tasks, outlive, total
 
-NAME = "keyed"
+NAME, NUMBERS = "keyed", "keyed: numbers"
 DONE = b"done/"
 
 
 @workload(clients=3, steps=4)
 def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.limit(KEY_LEVEL_MIN=1)
     concurrency = simulation.random.choice((1, 1, 2))
 
     def opened(client: Client) -> TaskQueue:
@@ -53,22 +54,20 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         q = opened(client)
         for _ in range(2 * size.steps):
             client.call(NAME, "audit", concurrency, lambda: run(client.db, partial(taken_of_keys, q)))
+            by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
             client.pause(0.2)
 
     def survive(client: Client) -> None:
-        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        while q.statistics(client.db)["tasks"]["total"] and client.runtime.monotonic() < until:
-            q.kick(client.db, 9)
-            task = q.take(client.db, 1.0)
-            if task is not None:
-                finish(client, q, task)
+        q = opened(client)
+        outlive(client, q, finish)
+        by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.client(look, "auditor")
     simulation.afterwards(survive, "survivor")
-    return [never_more_than_allowed, all_done_once, no_watch_left_behind]
+    return [never_more_than_allowed, exact_statistics(NUMBERS), all_done_once, no_watch_left_behind]
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:

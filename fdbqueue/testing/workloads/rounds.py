@@ -19,8 +19,8 @@ from fdbqueue.testing.checkers import (
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from fdbqueue.testing.workloads.common import QUIET_S, SPACE, bounded, cramped, is_definition
-from fdbqueue.testing.workloads.fair_rounds import fair_at_all_times, look, rounds_wait
 
 NAME = "rounds"
 FLOOD = "flood"
@@ -48,6 +48,7 @@ def rounds(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def audit(client: Client) -> None:
         for _ in range(3 * size.steps):
             look(client, NAME, TaskKeys(SPACE[NAME]), q.size)
+            look_at_rounds(client, NAME, TaskKeys(SPACE[NAME]))
             client.pause(0.3)
 
     def drain(client: Client) -> None:

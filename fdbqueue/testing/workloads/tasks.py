@@ -53,12 +53,8 @@ def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(0.5)
 
     def survive(client: Client) -> None:
-        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        while q.statistics(client.db)["tasks"]["total"] and client.runtime.monotonic() < until:
-            q.kick(client.db, 9)
-            task = q.take(client.db, 1.0)
-            if task is not None:
-                finish(client, q, task)
+        q = opened(client)
+        outlive(client, q, finish)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
 
     for number in range(size.clients):
@@ -71,6 +67,16 @@ def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 def opened(client: Client) -> TaskQueue:
     return TaskQueue.create(client.db, NAME, "fifottl", ttr=2, if_not_exists=True)
+
+
+def outlive(client: Client, q: TaskQueue, finish: Callable[[Client, TaskQueue, Task], None]) -> None:
+    """Finish all that is left, also what the dead held."""
+    until = client.runtime.monotonic() + ENOUGH_S
+    while total(q, client.db) and client.runtime.monotonic() < until:
+        q.kick(client.db, 9)
+        task = q.take(client.db, 1.0)
+        if task is not None:
+            finish(client, q, task)
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
@@ -111,6 +117,10 @@ def counted_and_found(q: TaskQueue, tr: Any) -> tuple[dict[str, int], dict[str, 
     live = {name: count for name, count in q.statistics(tr)["tasks"].items() if name in LIVE}
     found = Counter(STATES[record_of(entry.value).state] for entry in all_tasks(q, tr))
     return live, {name: found[name] for name in LIVE}
+
+
+def total(q: TaskQueue, target: Any) -> int:
+    return q.statistics(target)["tasks"]["total"]
 
 
 def all_tasks(q: TaskQueue, tr: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What workloads of fair queues look at, and their bounds on unfairness."""
+"""What workloads of queues with keys look at, and the bounds on unfairness of fair ones."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.fair import Fair
+from fdbqueue.disciplines.tally import Tally
 from fdbqueue.tasks.keys import TaskKeys, record_of
 from fdbqueue.tasks.statistics import LIVE, LIVE_OF
 from fdbqueue.testing.checkers import Fates
@@ -16,8 +17,8 @@ _ALL = 10_000
 
 
 def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) -> None:
-    """Everything there is at one version: as it is counted and indexed, and as it is found."""
-    fair = Fair(keys, {"weights": None})
+    """All tasks of all keys at one version: as they are counted and indexed, and as they are found."""
+    tally = Tally(keys.beside)
 
     def body(tr: Any) -> tuple[Any, Any]:
         records = [record_of(row.value) for row in tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop)]
@@ -25,30 +26,37 @@ def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) 
         for record in records:
             found.setdefault(record.key, Counter(dict.fromkeys(LIVE, 0)))[LIVE_OF[record.state]] += 1
         waiting = {key: dict(numbers) for key, numbers in found.items() if numbers["ready"]}
-        entries, levels = fair.tally.index(tr.snapshot, _ALL)
-        counted = dict(fair.tally.busiest(tr.snapshot, _ALL))
-        pointers = {record_of(row.value).key: row.key for row in _pointers(tr, keys)}
-        return (size(tr), counted, entries, pointers.keys()), (len(records), waiting, levels, waiting.keys())
-
-    def rounds(tr: Any) -> tuple[int, list[int]]:
-        start = len(keys.ready.start)
-        found = [int.from_bytes(row.key[start : start + 8], "big") for row in _pointers(tr, keys)]
-        return fair.ask_now(tr)(), found
+        entries, levels = tally.index(tr.snapshot, _ALL)
+        counted = dict(tally.busiest(tr.snapshot, _ALL))
+        return (size(tr), counted, entries), (len(records), waiting, levels)
 
     client.call(name, "audit", None, lambda: run(client.db, body))
-    client.call(f"{name}: rounds", "audit", None, lambda: run(client.db, rounds))
 
 
-def _pointers(tr: Any, keys: TaskKeys) -> Any:
-    return tr.snapshot.get_range(keys.ready.start, keys.ready.stop)
+def look_at_rounds(client: Client, name: str, keys: TaskKeys) -> None:
+    """The current round, the turns of all keys that have one, and the keys that should."""
+    fair, start = Fair(keys, {"weights": None}), len(keys.ready.start)
+
+    def body(tr: Any) -> tuple[int, dict[bytes, int], set[bytes]]:
+        pointers = tr.snapshot.get_range(keys.ready.start, keys.ready.stop)
+        turns = {
+            record_of(row.value).key: int.from_bytes(row.key[start : start + 8], "big") for row in pointers
+        }
+        return fair.ask_now(tr)(), turns, {key for key, _ in fair.tally.busiest(tr.snapshot, _ALL)}
+
+    client.call(f"{name}: rounds", "audit", None, lambda: run(client.db, body))
 
 
 def fair_at_all_times(name: str, trace: Trace, _: Database) -> Iterator[str]:
     """The turn of every key that has something comes in the next round, at the latest."""
     for op in trace.of(f"{name}: rounds", "audit"):
         if op.done:
-            now, pointers = op.result
-            yield from (f"a turn in round {turn}, in round {now}" for turn in pointers if turn > now + 1)
+            now, turns, waiting = op.result
+            yield from (
+                f"a turn in round {turn}, in round {now}" for turn in turns.values() if turn > now + 1
+            )
+            if turns.keys() != waiting:
+                yield f"turns of {set(turns)}, tasks of {waiting}"
 
 
 def rounds_wait(
