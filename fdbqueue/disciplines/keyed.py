@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -37,6 +37,10 @@ from fdbqueue.tasks.keys import Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.tasks.statistics import LIVE_OF
 
 _WAITING, _STATE = b"\x01", b"\x02"
+
+# When several tasks are to be taken: of how many keys at a time it is asked how they stand, and how many of the
+# tasks that come next. One round trip for some dozen tasks, and little that nobody needs.
+_KEYS_AHEAD, _TASKS_AHEAD = 16, 3
 
 
 class KeyState(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +59,8 @@ class KeyState(msgspec.Struct, frozen=True, array_like=True):
 
 IDLE = KeyState()
 Now = Callable[[], int]
+Head = tuple[bytes, Record, KeyState, Iterator[Record]]
+"""Where the pointer of a key stands, at what, how the key stands, and what comes after."""
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _state_of = msgspec.msgpack.Decoder(KeyState).decode
@@ -298,21 +304,37 @@ class Keyed(ABC):
         """What takes one after another would give: each moves its key's pointer, and that is where it stands
         in the order.
         """
-        records = [record_of(entry.value) for entry in pointers]
-        asked = [tr.snapshot.get(self._state(record.key)) for record in records]
-        states = [_read(state) for state in asked]
-        heap = [
-            (state.pointer, record, state, _lazily(self._ask_rest, tr, record, limit))
-            for record, state in zip(records, states, strict=True)
-        ]
-        heapify(heap)
-        while heap:
+        prefix = len(self._keys.ready.start)
+        ahead = [(entry.key[prefix:], record_of(entry.value)) for entry in pointers]
+        heap: list[Head] = []
+        while heap or ahead:
+            if ahead and (not heap or ahead[0][0] < heap[0][0]):
+                for key in self._heads(tr, ahead[:_KEYS_AHEAD], limit):
+                    heappush(heap, key)
+                ahead = ahead[_KEYS_AHEAD:]
             place, record, state, rest = heappop(heap)
             yield place, record
             state = self.after(state, [record], 0)
             following = next(rest, None) if self.open(state) else None
             if following is not None:
                 heappush(heap, (self.point(state, following), following, state, rest))
+
+    def _heads(self, tr: Transaction, pointers: Sequence[tuple[bytes, Record]], limit: int) -> list[Head]:
+        """How these keys stand, with the first of their lines, asked for together."""
+        asked = [
+            (tr.snapshot.get(self._state(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
+            for _, record in pointers
+        ]
+        return [
+            (place, record, _read(state), self._following(tr, rest, limit))
+            for (place, record), (state, rest) in zip(pointers, asked, strict=True)
+        ]
+
+    def _following(self, tr: Transaction, asked: Range, limit: int) -> Iterator[Record]:
+        first = [record_of(entry.value) for entry in asked]
+        yield from first
+        if len(first) == _TASKS_AHEAD:
+            yield from (record_of(entry.value) for entry in self._ask_rest(tr, first[-1], limit))
 
     def _ask_rest(self, tr: Transaction, record: Record, limit: int) -> Range:
         line = self._line(record.key)
@@ -340,8 +362,3 @@ def _read(value: Value) -> KeyState:
 
 def _no_longer(state: str, record: Record, other: Mapping[bytes, str]) -> bool:
     return record.state == state and other.get(record.id) != state
-
-
-def _lazily(ask: Callable[..., Range], *arguments: Any) -> Iterator[Record]:
-    for entry in ask(*arguments):
-        yield record_of(entry.value)

@@ -108,6 +108,22 @@ def test_what_task_queues_wait_for(
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "keys"), [("utube", {"key_concurrency": 2}, 16), ("fair", {}, 32)]
+)
+def test_many_tasks_of_many_keys_are_taken_together(
+    trips: tuple[Database, Trips], kind: str, options: dict[str, Any], keys: int
+) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", kind, **options)
+    session = fdbqueue.Session(db, ttr=1e9)
+    for key in range(32):
+        queue.put_many(db, range(2), key=key)
+    waits, tasks = trips_of(engine, db, lambda tr: queue.take_many(tr, 32, session=session))
+    assert len({task.key for task in tasks}) == keys
+    assert (waits, len(tasks)) == (2 + keys // 16, 32)  # pointers, sixteen keys at a time, payloads
+
+
 @pytest.mark.parametrize(("capacity", "put"), [(None, 1), (9, 2)])
 def test_what_a_fair_queue_waits_for(trips: tuple[Database, Trips], capacity: int | None, put: int) -> None:
     """With a capacity, whether there is room must be known before the key function is called."""
