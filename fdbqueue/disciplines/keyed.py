@@ -38,8 +38,8 @@ from fdbqueue.tasks.statistics import LIVE_OF
 
 _WAITING, _STATE = b"\x01", b"\x02"
 
-# When several tasks are to be taken: of how many keys at a time it is asked how they stand, and how many of the
-# tasks that come next. One round trip for some dozen tasks, and little that nobody needs.
+# When several tasks are to be taken: of how many keys at a time it is asked how they stand, and how many of
+# the tasks that come next. One round trip for some dozen tasks, and little that nobody needs.
 _KEYS_AHEAD, _TASKS_AHEAD = 16, 3
 
 
