@@ -108,31 +108,56 @@ def flat(rows: Sequence[tuple[Waiting, Row]]) -> list[Row]:
     ]
 
 
-def crowded(db: Database, plan: Plan, kind: str) -> str:
-    """Workers with sessions of their own, whose takes do not combine."""
-    queue = Names(db).queue(kind)
-    if kind == PLAIN:
-        fill_plain(db, queue, plan.crowd.keys * plan.crowd.tasks_each)
-    else:
-        fill(db, queue, plan.crowd)
-    receipts = receipts_of(db, RootKeys(DEFAULT_ROOT))
-    sessions = [Session(db) for _ in range(plan.workers)]
+class Crowd:
+    """Workers with sessions of their own, whose takes do not combine, at one queue."""
 
-    def work(number: int) -> Operation:
+    def __init__(self, db: Database, plan: Plan, kind: str) -> None:
+        self._db, self._plan = db, plan
+        self._queue = Names(db).queue(kind)
+        self._receipts = receipts_of(db, RootKeys(DEFAULT_ROOT))
+        self.acks = self.conflicts = 0
+        if kind == PLAIN:
+            fill_plain(db, self._queue, plan.crowd.keys * plan.crowd.tasks_each)
+        else:
+            fill(db, self._queue, plan.crowd)
+
+    def rate(self) -> float:
+        """Tasks taken and acked per second, of all together."""
+        sessions = [Session(self._db) for _ in range(self._plan.workers)]
+        acks, conflicts = self._acked(), self._receipts.conflicts
+        per_second = threaded_rate(
+            lambda n: self._working(sessions[n]), len(sessions), 3 * self._plan.seconds
+        )
+        self.acks += self._acked() - acks
+        self.conflicts += self._receipts.conflicts - conflicts
+        for session in sessions:
+            session.end()
+        return per_second
+
+    def _acked(self) -> int:
+        return self._queue.statistics(self._db)["calls"]["ack"]
+
+    def _working(self, session: Session) -> Operation:
         def operation() -> None:
-            task = queue.take(db, 1, session=sessions[number])
+            task = self._queue.take(self._db, 1, session=session)
             if task is not None:
-                queue.ack(db, task)
+                self._queue.ack(self._db, task)
 
         return operation
 
-    conflicts, done = receipts.conflicts, queue.statistics(db)["calls"]["ack"]
-    per_second = threaded_rate(work, plan.workers, 5 * plan.seconds)
-    acks = queue.statistics(db)["calls"]["ack"] - done
-    each = (receipts.conflicts - conflicts) / max(acks, 1)
-    for session in sessions:
-        session.end()
-    return f"{kind:12}{per_second:12,.0f} take + ack per second {each:9.2f} conflicts each"
+
+def crowded(db: Database, plan: Plan) -> list[Row]:
+    crowds = {kind: Crowd(db, plan, kind) for kind in (PLAIN, *KINDS)}
+    rows = compare({kind: crowd.rate for kind, crowd in crowds.items()}, PLAIN, plan.rounds)
+    return [
+        Row(
+            f"{kind}, {crowd.conflicts / max(crowd.acks, 1):.2f} conflicts each",
+            row.per_second,
+            row.ratio,
+            COST_WANTED,
+        )
+        for (kind, crowd), row in zip(crowds.items(), rows.values(), strict=True)
+    ]
 
 
 def main() -> None:
@@ -152,9 +177,8 @@ def main() -> None:
                     (waiting, row) for waiting, t in measured.items() for row in t[number] if row.name == kind
                 ]
                 print(table(f"{what}, as far as it is flat", flat(rows)))
-        print(f"\n{plan.workers} workers in sessions of their own, {plan.crowd}")
-        for kind in (PLAIN, *KINDS):
-            print(crowded(db, plan, kind))
+        title = f"{plan.workers} workers in sessions of their own, take + ack, {plan.crowd}"
+        print(table(title, crowded(db, plan)))
 
 
 if __name__ == "__main__":
