@@ -16,8 +16,6 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.receipts import receipts_of
-from fdbqueue.root_keys import RootKeys
 
 _VALUE = "v" * 20
 _DRY = object()
@@ -77,7 +75,7 @@ class Client:
         return fdbqueue.Queue(self._space["queue"], contended=kind, root=self._root)
 
     def conflicts(self) -> int:
-        return receipts_of(self.database, RootKeys(self._root)).conflicts
+        return self.database.counters.conflicts
 
     def _raw(self, key: bytes) -> None:
         """The unit of comparison: one key read and written in one transaction, in nobody's way."""

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
+from fdbqueue.counters import Counters
 from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, NotADatabase
 from fdbqueue.runtime import RealRuntime, Runtime
@@ -40,6 +41,7 @@ class Database:
     ) -> None:
         self.engine = engine
         self.runtime: Runtime = runtime or RealRuntime()
+        self.counters = Counters()
         self._on_close = on_close
         self._closed = False
         self._lock = self.runtime.lock()
@@ -165,7 +167,8 @@ def run(
     """
     if is_transaction(target):
         return body(target)
-    transaction = as_database(target).create_transaction()
+    database = as_database(target)
+    transaction = database.create_transaction()
     if retry_limit is not None:
         transaction.options.set_retry_limit(retry_limit)
     if timeout_s is not None:
@@ -176,4 +179,5 @@ def run(
             transaction.commit().wait()
             return result
         except engine_errors() as error:
+            database.counters.note_error(error.code)  # type: ignore[attr-defined]  # each of them has one
             transaction.on_error(error).wait()

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.root_keys import RootKeys
@@ -22,8 +23,6 @@ from fdbqueue.seam import Transaction
 
 T = TypeVar("T")
 
-NOT_COMMITTED = 1020
-MAYBE_COMMITTED = frozenset({1021, 1039})
 ATTEMPT = struct.Struct(">QQ")  # microseconds since the epoch, number of the attempt in its process
 
 
@@ -32,11 +31,9 @@ class LostConflict(Exception):
 
 
 class Receipts:
-    """The slots of one process on one database, and the conflicts its calls met."""
+    """The slots of one process on one database."""
 
     def __init__(self, database: Database, keys: RootKeys) -> None:
-        self.conflicts = 0
-        self.retries = 0
         self._database = database
         self._keys = keys
         self._process = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -147,6 +144,7 @@ class _Call:
         yield_to_conflict: bool,
     ) -> None:
         self._tr = database.create_transaction()
+        self._counters: Counters = database.counters
         self._receipts = receipts
         self._slot = slot
         self._body = body
@@ -202,11 +200,10 @@ class _Call:
         return answer
 
     def _note(self, error: Any, attempt: bytes, answer: Any) -> None:
-        self._receipts.retries += 1
+        self._counters.note_error(error.code)
         if error.code in MAYBE_COMMITTED:
             self._unsure[attempt] = answer
         elif error.code == NOT_COMMITTED:
-            self._receipts.conflicts += 1
             self._committing = False
             if self._yield_to_conflict and not self._unsure:
                 raise LostConflict from None

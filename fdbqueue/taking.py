@@ -110,6 +110,7 @@ class Takes:
     def _new_place(self, crew: Combiner) -> Place:
         calls = crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
         count = min(sum(call.count for call in calls), limits.SERVE_MAX)
+        self._database.counters.requests += 1
         return Place(self._database, self._root, self._line, count, self._new_params())
 
 

@@ -93,6 +93,7 @@ class Place:
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
         woken = self._runtime.wait_any(turn.watches, max(0.0, patience))
+        self._database.counters.wake_ups += woken
         for watch in turn.watches:
             watch.cancel()
         return woken
