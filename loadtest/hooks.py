@@ -1,0 +1,181 @@
+"""What happens around a test run: the database is opened, the books are closed, the verdict is spoken.
+
+    every process   opens the database when it starts, closes it when it ends
+    test_start      the master (or the only process) names the run; every process opens its book
+    test_stop       every process waits for its calls and closes its book; then the master, which waits for
+                    all books, drains the queues and compares what was produced with what was delivered
+    quitting        a run that was interrupted is ended as any other
+
+A verdict that does not hold makes the exit status of the master, or of the only process, 1.
+"""
+
+import logging
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import gevent
+import locust
+from gevent import monkey
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+import fdbqueue
+from fdbqueue.counters import Counters
+from loadtest.ledger import Verdict
+from loadtest.options import plots_of
+from loadtest.run import Run, begin, end, erase, settle
+from loadtest.samples import Sample, plot, sample_of, since, together
+from loadtest.threads import Threads
+
+# A process that has not said its last word by then is taken for dead.
+BOOKS_CLOSED_S = 30.0
+SAMPLE_EVERY_S = 1.0
+_COUNTERS, _FINISH = "fdbqueue-counters", "fdbqueue-finish"
+
+_log = logging.getLogger("loadtest")
+
+
+def install() -> None:
+    # All that Locust's own code needs of gevent's patching; the library has the real one already.
+    monkey.patch_time()
+    locust.events.init.add_listener(on_init)
+
+
+def on_init(environment: Environment, **_: object) -> None:
+    """Open the database, or end with what is wrong with it, in one line and with status 2."""
+    parsed = environment.parsed_options
+    assert parsed is not None
+    if parsed.url == "memory:" and isinstance(environment.runner, MasterRunner | WorkerRunner):
+        _refuse("memory: belongs to one process; a master and its workers need embedded:PATH or fdb:")
+    threads = Threads()
+    try:
+        db = threads.run(lambda: fdbqueue.open(parsed.url))
+    except fdbqueue.FdbQueueError as error:
+        _refuse(str(error))
+    Load(environment, db, threads).install()
+
+
+def _refuse(reason: str) -> None:
+    print(f"loadtest: {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
+class Load:
+    """One process of the load test, over all its runs."""
+
+    def __init__(self, environment: Environment, db: fdbqueue.Database, threads: Threads) -> None:
+        self._environment = environment
+        self._db = db
+        self._threads = threads
+        self._before = Counters()
+        self._workers: dict[str, Counters] = {}
+        self._samples: list[Sample] = []
+        self._sampler: gevent.Greenlet | None = None
+        self._verdict: Verdict | None = None
+
+    def install(self) -> None:
+        events = self._environment.events
+        events.test_start.add_listener(self._on_test_start)
+        events.test_stop.add_listener(self._on_test_stop)
+        events.quitting.add_listener(self._on_quitting)
+        events.report_to_master.add_listener(self._on_report_to_master)
+        events.worker_report.add_listener(self._on_worker_report)
+        runner = self._environment.runner
+        if isinstance(runner, MasterRunner):
+            runner.register_message(_COUNTERS, self._on_last_report)
+        if isinstance(runner, WorkerRunner):
+            runner.register_message(_FINISH, lambda **_: runner.stop())
+        web_ui = self._environment.web_ui
+        if web_ui is not None and web_ui.app is not None:
+            web_ui.app.route("/fdbqueue")(self.status)
+
+    def status(self) -> dict[str, Any]:
+        """What the web UI tells at /fdbqueue, in JSON."""
+        verdict = None if self._verdict is None else asdict(self._verdict) | {"holds": self._verdict.holds}
+        return {"counters": asdict(self.counters()), "verdict": verdict}
+
+    def counters(self) -> Counters:
+        """Since the run began; of all workers, as far as they have reported."""
+        return together([since(self._db.counters, self._before), *self._workers.values()])
+
+    @property
+    def _is_worker(self) -> bool:
+        return isinstance(self._environment.runner, WorkerRunner)
+
+    # A run.
+
+    def _on_test_start(self, **_: object) -> None:
+        parsed = self._environment.parsed_options
+        assert parsed is not None
+        if not self._is_worker:
+            parsed.run_id = self._db.runtime.random_bytes(8).hex()
+        self._before = Counters(**asdict(self._db.counters))
+        self._workers, self._samples = {}, []
+        begin(self._environment, self._threads.run(lambda: Run(self._db, parsed.run_id, self._threads)))
+        if not self._is_worker:
+            self._sampler = gevent.spawn(self._sample)
+
+    def _sample(self) -> None:
+        started = time.monotonic()
+        while True:
+            gevent.sleep(SAMPLE_EVERY_S)
+            self._samples.append(sample_of(self._environment, time.monotonic() - started, self.counters()))
+
+    def _on_test_stop(self, **_: object) -> None:
+        run = end(self._environment)
+        if run is None:
+            return
+        if self._sampler is not None:
+            self._sampler.kill()
+        runner = self._environment.runner
+        if isinstance(runner, MasterRunner):
+            # Without the web UI, Locust's master tells its workers to stop only after this.
+            runner.send_message(_FINISH)
+        self._threads.join()
+        if isinstance(runner, WorkerRunner):
+            runner.send_message(_COUNTERS, asdict(self.counters()))
+        run.finish()
+        if not self._is_worker:
+            self._conclude(run)
+
+    def _conclude(self, run: Run) -> None:
+        self._await_books(run)
+        counters = self.counters()
+        self._verdict = self._threads.run(lambda: settle(run))
+        self._tell(self._verdict, counters)
+        self._threads.run(lambda: erase(run))
+
+    def _await_books(self, run: Run) -> None:
+        until = time.monotonic() + BOOKS_CLOSED_S
+        while self._threads.run(lambda: run.ledger.open_books(run.db)) and time.monotonic() < until:
+            gevent.sleep(0.2)
+
+    def _tell(self, verdict: Verdict, counters: Counters) -> None:
+        if not verdict.holds:
+            self._environment.process_exit_code = 1
+        print(f"verdict: {'ok' if verdict.holds else 'FAILED'}: {verdict}", file=sys.stderr)
+        print(", ".join(f"{value:,} {name}" for name, value in asdict(counters).items()), file=sys.stderr)
+        assert self._environment.parsed_options is not None
+        folder = plots_of(self._environment.parsed_options)
+        if folder is not None:
+            print("plots: " + ", ".join(map(str, plot(self._samples, folder))), file=sys.stderr)
+
+    def _on_quitting(self, **_: object) -> None:
+        if self._environment.runner is not None:
+            self._environment.runner.stop()  # interrupted: this is what calls test_stop
+        self._threads.join()
+        self._threads.run(self._db.close)
+
+    # Counters of other processes.
+
+    def _on_report_to_master(self, data: dict[str, Any], **_: object) -> None:
+        data["fdbqueue"] = asdict(self.counters())
+
+    def _on_worker_report(self, client_id: str, data: dict[str, Any], **_: object) -> None:
+        # Absent from what a worker says before it has opened the database.
+        self._workers[client_id] = Counters(**data.get("fdbqueue", {}))
+
+    def _on_last_report(self, msg: Any, **_: object) -> None:
+        self._workers[msg.node_id] = Counters(**msg.data)

@@ -1,0 +1,118 @@
+"""What a run looked like, second by second; and its plots."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from locust.env import Environment
+
+from fdbqueue.counters import Counters
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One second. `operations` and `conflicts` are sums since the beginning."""
+
+    seconds: float
+    users: int
+    consumers: int
+    per_second: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    operations: int
+    conflicts: int
+
+
+def sample_of(environment: Environment, seconds: float, counters: Counters) -> Sample:
+    """This moment, as Locust's statistics have it: of a fleet on the master, of this process elsewhere."""
+    assert environment.runner is not None
+    total = environment.runner.stats.total
+    p50, p95, p99 = (total.get_current_response_time_percentile(share) or 0 for share in (0.50, 0.95, 0.99))
+    counts = users_by_class(environment)
+    consumers = sum(
+        counts.get(users.__name__, 0)
+        for users in environment.user_classes
+        if getattr(users, "consumes", False)
+    )
+    return Sample(
+        seconds,
+        sum(counts.values()),
+        consumers,
+        total.current_rps,
+        p50,
+        p95,
+        p99,
+        total.num_requests,
+        counters.conflicts,
+    )
+
+
+def users_by_class(environment: Environment) -> dict[str, int]:
+    runner = environment.runner
+    counts: dict[str, int] = getattr(runner, "reported_user_classes_count", None) or getattr(
+        runner, "user_classes_count", {}
+    )
+    return counts
+
+
+def together(parts: Iterable[Counters]) -> Counters:
+    """The counters of several processes, added up."""
+    sums: dict[str, int] = defaultdict(int)
+    for part in parts:
+        for name, value in asdict(part).items():
+            sums[name] += value
+    return Counters(**sums)
+
+
+def since(now: Counters, before: Counters) -> Counters:
+    earlier = asdict(before)
+    return Counters(**{name: value - earlier[name] for name, value in asdict(now).items()})
+
+
+def conflicts_by_consumers(samples: Sequence[Sample]) -> list[tuple[int, float]]:
+    """Conflicts per operation, for each number of consumers that held from one sample to the next."""
+    operations: dict[int, int] = defaultdict(int)
+    conflicts: dict[int, int] = defaultdict(int)
+    for before, after in pairwise(samples):
+        if before.consumers == after.consumers:
+            operations[after.consumers] += after.operations - before.operations
+            conflicts[after.consumers] += after.conflicts - before.conflicts
+    return [
+        (count, conflicts[count] / operations[count]) for count in sorted(operations) if operations[count]
+    ]
+
+
+def plot(samples: Sequence[Sample], folder: Path) -> list[Path]:
+    """Write load.png and conflicts.png; where they are. Raises ModuleNotFoundError without matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "load.png", folder / "conflicts.png"]
+    times = [sample.seconds for sample in samples]
+
+    figure, (rates, latencies) = pyplot.subplots(2, 1, figsize=(10, 8), sharex=True, layout="constrained")
+    rates.plot(times, [sample.per_second for sample in samples], label="operations per second")
+    rates.set(ylabel="operations per second", ylim=(0, None), title="Throughput")
+    users = rates.twinx()
+    users.step(times, [sample.users for sample in samples], where="post", color="grey", alpha=0.6)
+    users.set(ylabel="users", ylim=(0, None))
+    for name in ("p50_ms", "p95_ms", "p99_ms"):
+        latencies.plot(times, [getattr(sample, name) for sample in samples], label=name.removesuffix("_ms"))
+    latencies.set(xlabel="seconds", ylabel="latency of an operation, ms", yscale="symlog", ylim=(0, None))
+    latencies.legend()
+    figure.savefig(paths[0], dpi=120)
+    pyplot.close(figure)
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    found = conflicts_by_consumers(samples)
+    axes.plot([count for count, _ in found], [share for _, share in found], marker="o")
+    axes.set(xlabel="consumers", ylabel="conflicts per operation", ylim=(0, None))
+    figure.savefig(paths[1], dpi=120)
+    pyplot.close(figure)
+    return paths
