@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check simulate bench clean
+.PHONY: demo test slow check simulate bench load clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -35,5 +35,11 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.keys
 	$(BIN)/python -m benchmarks.tenants
 
+load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/
+	rm -rf load-report && mkdir load-report
+	$(BIN)/python -m loadtest --headless --only-summary --url embedded:load-report/data \
+		--shape ramp --users 32 --run-time 60s --html load-report/report.html --plots load-report
+	rm -rf load-report/data
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist *.egg-info

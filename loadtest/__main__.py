@@ -8,8 +8,6 @@ from pathlib import Path
 
 from locust.main import main
 
-import loadtest  # noqa: F401  # first: it keeps Locust from patching
-
 if __name__ == "__main__":
     if not {"-f", "--locustfile"} & {argument.split("=")[0] for argument in sys.argv[1:]}:
         sys.argv[1:1] = ["-f", str(Path(__file__).with_name("locustfile.py"))]

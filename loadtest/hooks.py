@@ -9,7 +9,7 @@
 A verdict that does not hold makes the exit status of the master, or of the only process, 1.
 """
 
-import logging
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -18,6 +18,7 @@ from typing import Any
 import gevent
 import locust
 from gevent import monkey
+from gevent.lock import BoundedSemaphore
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
@@ -33,8 +34,6 @@ from loadtest.threads import Threads
 BOOKS_CLOSED_S = 30.0
 SAMPLE_EVERY_S = 1.0
 _COUNTERS, _FINISH = "fdbqueue-counters", "fdbqueue-finish"
-
-_log = logging.getLogger("loadtest")
 
 
 def install() -> None:
@@ -74,6 +73,7 @@ class Load:
         self._samples: list[Sample] = []
         self._sampler: gevent.Greenlet | None = None
         self._verdict: Verdict | None = None
+        self._stopping = BoundedSemaphore()
 
     def install(self) -> None:
         events = self._environment.events
@@ -87,6 +87,9 @@ class Load:
             runner.register_message(_COUNTERS, self._on_last_report)
         if isinstance(runner, WorkerRunner):
             runner.register_message(_FINISH, lambda **_: runner.stop())
+        elif runner is not None and self._environment.web_ui is None:
+            # Locust's own handler comes only when a run without the web UI is over.
+            gevent.signal_handler(signal.SIGTERM, runner.quit)
         web_ui = self._environment.web_ui
         if web_ui is not None and web_ui.app is not None:
             web_ui.app.route("/fdbqueue")(self.status)
@@ -124,9 +127,13 @@ class Load:
             self._samples.append(sample_of(self._environment, time.monotonic() - started, self.counters()))
 
     def _on_test_stop(self, **_: object) -> None:
-        run = end(self._environment)
-        if run is None:
-            return
+        # An interrupted Locust stops twice at the same time; the second waits, and finds nothing to do.
+        with self._stopping:
+            run = end(self._environment)
+            if run is not None:
+                self._finish(run)
+
+    def _finish(self, run: Run) -> None:
         if self._sampler is not None:
             self._sampler.kill()
         runner = self._environment.runner

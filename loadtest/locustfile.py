@@ -1,6 +1,5 @@
 """What Locust loads: the users, the shape that the options choose, and what happens around a run."""
 
-import loadtest  # noqa: F401  # first: it keeps Locust from patching
 from loadtest import hooks, options
 from loadtest.shapes import ChosenShape as ChosenShape
 from loadtest.users import Consumer as Consumer

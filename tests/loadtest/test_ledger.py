@@ -1,0 +1,155 @@
+"""The ledger finds what was lost, delivered twice, or never produced; and says who did not report."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fdbqueue
+from loadtest.ledger import Book, Ledger, judge, merged
+from loadtest.run import Run, complete, erase_some, settle
+from loadtest.threads import Threads
+from tests.conftest import TEST_ROOT
+
+ITEMS = [("a", number) for number in range(3)]
+
+
+@pytest.fixture
+def ledger(space):
+    return Ledger(space)
+
+
+@pytest.fixture
+def book(db, ledger):
+    return Book(db, ledger, "a")
+
+
+def closed(book, produced, consumed, doubtful=()):
+    for item in produced:
+        book.produced(item)
+    for item in consumed:
+        book.consumed(item)
+    for item in doubtful:
+        book.doubtful(item)
+    book.close()
+
+
+def test_every_item_delivered_once_holds(db, ledger, book):
+    """In whatever order."""
+    closed(book, ITEMS, reversed(ITEMS))
+    verdict = judge(db, ledger)
+    assert verdict.holds
+    assert (verdict.produced, verdict.consumed) == (3, 3)
+
+
+def test_an_item_that_was_not_delivered_is_lost(db, ledger, book):
+    """And named."""
+    closed(book, ITEMS, ITEMS[:2])
+    verdict = judge(db, ledger)
+    assert not verdict.holds
+    assert verdict.lost == 1
+    assert "lost: ('a', 2)" in str(verdict)
+
+
+def test_two_deliveries_are_two_although_the_item_is_one(db, ledger, book):
+    """A delivery has an id of its own."""
+    closed(book, ITEMS, [*ITEMS, ITEMS[0]])
+    verdict = judge(db, ledger)
+    assert not verdict.holds
+    assert (verdict.twice, verdict.lost, verdict.consumed) == (1, 0, 4)
+
+
+def test_a_delivery_of_what_nobody_produced_is_a_fault(db, ledger, book):
+    """Where should it come from?"""
+    closed(book, ITEMS, [*ITEMS, ("b", 0)])
+    assert judge(db, ledger).unknown == 1
+
+
+def test_an_item_whose_call_failed_may_be_there_or_not(db, ledger, book):
+    """Once at most."""
+    closed(book, ITEMS, [*ITEMS, ("a", 7)], doubtful=[("a", 7), ("a", 8)])
+    verdict = judge(db, ledger)
+    assert verdict.holds
+    assert verdict.doubtful == 2
+
+
+def test_a_process_that_has_not_closed_its_book_spoils_the_verdict(db, ledger, book):
+    """What it did is not all known."""
+    book.produced(ITEMS[0])
+    verdict = judge(db, ledger)
+    assert not verdict.holds
+    assert verdict.open_books == ["a"]
+
+
+def test_a_write_of_the_ledger_that_is_repeated_is_one(db, ledger):
+    """As after a commit whose result is unknown."""
+    with_ledger = fdbqueue.transactional(lambda tr: ledger.consumed(tr, ITEMS[0], b"delivery"))
+    assert [with_ledger(db), with_ledger(db)] == [True, False]
+
+
+def test_threads_share_a_book(db, ledger, book, rounds):
+    """Each row is written once, whoever writes it."""
+    count = rounds(1_200, 20_000)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(book.produced, [("a", number) for number in range(count)]))
+        list(pool.map(book.consumed, [("a", number) for number in range(count)]))
+    book.close()
+    verdict = judge(db, ledger)
+    assert verdict.holds
+    assert verdict.produced == verdict.consumed == count
+
+
+NAMES = st.tuples(st.sampled_from(["a", "aa", "b"]), st.integers(0, 300))
+
+
+@given(st.sets(NAMES), st.lists(NAMES))
+def test_merging_is_counting(produced, consumed):
+    """Both sides in the order of their keys: by process, then by number."""
+    deliveries = Counter(consumed)
+    expected = {item: (item in produced, deliveries[item]) for item in produced | set(consumed)}
+    found = merged(iter(sorted(produced)), iter(sorted(consumed)))
+    assert {item: (made, times) for item, made, times in found} == expected
+
+
+@pytest.fixture
+def run(db):
+    made = Run(db, db.runtime.random_bytes(8).hex(), Threads())
+    yield made
+    db.clear_range_startswith(made.space.key())
+
+
+def test_the_end_of_a_run_drains_every_queue(db, run):
+    """Also tasks that somebody holds."""
+    queues = run.queues
+    for queue in (queues.plain, *queues.of_tasks):
+        for _ in range(3):
+            item = run.new_item()
+            options = {} if queue in (queues.plain, queues.mixed) else {"key": 1}
+            (queue.enqueue if queue is queues.plain else queue.put)(db, {"item": list(item)}, **options)
+            run.book.produced(item)
+    queues.mixed.take(db, 0)
+    verdict = settle(run)
+    assert verdict.holds
+    assert verdict.consumed == 12
+
+
+def test_a_task_is_done_and_noted_or_neither(db, run):
+    """A lease that is over can note nothing."""
+    queue = run.queues.mixed
+    queue.put(db, {"item": list(run.new_item())})
+    task = queue.take(db, 0)
+    queue.release(db, task)
+    with pytest.raises(fdbqueue.FdbQueueError):
+        complete(run, queue, [task])
+    assert not list(run.ledger.consumed_items(db))
+
+
+def test_erasing_goes_on_until_nothing_is_left(db):
+    """A bounded part at a time."""
+    space = TEST_ROOT[db.runtime.random_bytes(8)]
+    db[space.pack((1,))] = db[space.pack((2,))] = b""
+    whole = space.range()
+    assert erase_some(db, whole.start, whole.stop)
+    assert not erase_some(db, whole.start, whole.stop)

@@ -1,0 +1,171 @@
+"""Whole runs, in processes of their own: the verdict is the exit status."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SLOW
+
+TREE = Path(__file__).parents[2]
+LOSING = Path(__file__).with_name("losing.py")
+
+
+class Locust:
+    """A process of the load test."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest", *arguments],
+            cwd=TREE,
+            env={**os.environ, "PYTHONPATH": str(TREE), "MPLCONFIGDIR": "/tmp", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self, timeout_s: float = 60) -> tuple[int, str]:
+        """Its exit status and what it said."""
+        try:
+            said, _ = self.process.communicate(timeout=timeout_s)
+        finally:
+            self.process.kill()
+        return self.process.returncode, said
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def seconds(short: int, long: int) -> tuple[str, ...]:
+    return "--headless", "--only-summary", "--run-time", f"{long if SLOW else short}s"
+
+
+def test_a_run_loses_nothing_and_writes_its_report(tmp_path):
+    """Every kind of user on the embedded engine, up a ramp; an HTML report, and two plots."""
+    url = f"embedded:{tmp_path}/data"
+    out = tmp_path / "out"
+    files = ("--html", f"{out}/report.html", "--plots", str(out))
+    status, said = Locust("--url", url, "--shape", "ramp", "-u", "32", *files, *seconds(5, 60)).end(120)
+    assert status == 0, said
+    assert "verdict: ok" in said
+    assert "<html" in (out / "report.html").read_text()
+    for name in ("load.png", "conflicts.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    for request in ("enqueue", "dequeue", "put", "take", "ack"):
+        assert f" {request} " in said
+
+
+@pytest.mark.parametrize(("fault", "expected"), [("lost", " lost,"), ("twice", " delivered twice,")])
+def test_a_planted_fault_fails_the_run(tmp_path, fault, expected):
+    """Exit status 1, and the first items by name."""
+    arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(2, 2))
+    status, said = Locust(*arguments, FAULT=fault).end()
+    assert status == 1, said
+    assert "verdict: FAILED" in said
+    assert f" 0{expected}" not in said
+
+
+def test_a_master_judges_what_its_workers_did(tmp_path):
+    """Two workers on one directory; one verdict, their counters added up."""
+    port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
+    workers = [Locust(*url, "--worker", "--master-port", port) for _ in range(2)]
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "2")
+    status, said = Locust(*url, "--master", *bind, "-u", "8", *seconds(3, 30)).end(120)
+    ends = [worker.end() for worker in workers]
+    assert status == 0, (said, ends)
+    assert "verdict: ok" in said
+    assert " 0 requests" not in said
+    assert [code for code, _ in ends] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_spoils_the_verdict(tmp_path):
+    """It had its hands full, and nobody knows with what; the others' items are all there."""
+    port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
+    workers = [Locust(*url, "--worker", "--master-port", port) for _ in range(2)]
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "2")
+    master = Locust(*url, "--master", *bind, "-u", "8", "--headless", "--run-time", "12s")
+    time.sleep(6)  # in the middle of it: which moment does not matter
+    workers[0].process.send_signal(signal.SIGKILL)
+    status, said = master.end(180)
+    for worker in workers:
+        worker.end()
+    assert status == 1, said
+    assert f"no last word from {workers[0].process.pid}-" in said
+
+
+def test_an_interrupted_run_is_judged_as_any_other(tmp_path):
+    """SIGTERM in the middle, as when a container is stopped: the books are closed, the queues drained."""
+    locust = Locust("--url", f"embedded:{tmp_path}/data", "--headless", "-u", "4", "--run-time", "60s")
+    assert locust.process.stdout is not None
+    for line in locust.process.stdout:
+        if "All users spawned" in line:
+            break
+    locust.process.send_signal(signal.SIGTERM)
+    status, said = locust.end()
+    assert status == 0, said
+    assert "verdict: ok" in said
+
+
+def test_the_web_ui_tells_the_counters(tmp_path):
+    """At /fdbqueue, beside Locust's own pages."""
+    port = free_port()
+    ui = ("--web-host", "127.0.0.1", "--web-port", port, "--autostart", "--autoquit", "0")
+    locust = Locust("--url", f"embedded:{tmp_path}/data", *ui, "-u", "2", "--run-time", "3s")
+    told = json.loads(page(f"http://127.0.0.1:{port}/fdbqueue"))
+    status, said = locust.end()
+    assert status == 0, said
+    assert set(told["counters"]) == {"conflicts", "retries", "unknown", "requests", "wake_ups"}
+    assert "verdict: ok" in said
+
+
+def page(url: str, patience_s: float = 20) -> str:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=patience_s) as answer:
+                text: str = answer.read().decode()
+                return text
+        except urllib.error.URLError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)  # until it listens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--url", "http://elsewhere"), "http://elsewhere"),
+        (("--url", "memory:", "--master"), "memory: belongs to one process"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused_in_one_line(arguments, expected):
+    """Exit status 2; nothing has begun."""
+    status, said = Locust(*arguments, "--headless", "--master-bind-port", free_port()).end()
+    assert status == 2, said
+    assert [expected in line for line in said.splitlines() if line.startswith("loadtest:")] == [True]
+
+
+def test_patched_threads_are_refused_and_the_cure_is_named():
+    """As `locust -f loadtest/locustfile.py` would have them."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import locust, loadtest"],
+        cwd=TREE,
+        env={name: value for name, value in os.environ.items() if not name.startswith("LOCUST")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "LOCUST_SKIP_MONKEY_PATCH=1" in done.stderr

@@ -1,0 +1,28 @@
+"""What becomes of samples and counters on their way to a plot."""
+
+from fdbqueue.counters import Counters
+from loadtest.samples import Sample, conflicts_by_consumers, since, together
+
+
+def sample(second, consumers, operations, conflicts):
+    return Sample(second, consumers, consumers, 0.0, 0.0, 0.0, 0.0, operations, conflicts)
+
+
+def test_conflicts_are_set_against_the_consumers_that_were_there():
+    """A second in which consumers came or went belongs to neither number."""
+    samples = [
+        sample(0, 1, 0, 0),
+        sample(1, 1, 100, 0),
+        sample(2, 4, 200, 90),
+        sample(3, 4, 300, 140),
+        sample(4, 4, 400, 190),
+    ]
+    assert conflicts_by_consumers(samples) == [(1, 0.0), (4, 0.5)]
+
+
+def test_counters_of_processes_add_up_from_the_beginning_of_the_run():
+    """What was counted before it began is not the run's."""
+    before, now = Counters(conflicts=5, retries=6), Counters(conflicts=7, retries=9, wake_ups=1)
+    run = since(now, before)
+    assert run == Counters(conflicts=2, retries=3, wake_ups=1)
+    assert together([run, run]) == Counters(conflicts=4, retries=6, wake_ups=2)
