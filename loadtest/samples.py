@@ -10,6 +10,8 @@ from locust.env import Environment
 
 from fdbqueue.counters import Counters
 
+_RATE_OVER = 3
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -18,7 +20,6 @@ class Sample:
     seconds: float
     users: int
     consumers: int
-    per_second: float
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -41,7 +42,6 @@ def sample_of(environment: Environment, seconds: float, counters: Counters) -> S
         seconds,
         sum(counts.values()),
         consumers,
-        total.current_rps,
         p50,
         p95,
         p99,
@@ -85,6 +85,15 @@ def conflicts_by_consumers(samples: Sequence[Sample]) -> list[tuple[int, float]]
     ]
 
 
+def rates_of(samples: Sequence[Sample]) -> list[float]:
+    """Operations per second at each sample, over the last few: workers report every three seconds."""
+    earlier = [samples[max(0, number - _RATE_OVER)] for number in range(len(samples))]
+    return [
+        (now.operations - before.operations) / (now.seconds - before.seconds) if now is not before else 0.0
+        for before, now in zip(earlier, samples, strict=True)
+    ]
+
+
 def plot(samples: Sequence[Sample], folder: Path) -> list[Path]:
     """Write load.png and conflicts.png; where they are. Raises ModuleNotFoundError without matplotlib."""
     import matplotlib
@@ -97,7 +106,7 @@ def plot(samples: Sequence[Sample], folder: Path) -> list[Path]:
     times = [sample.seconds for sample in samples]
 
     figure, (rates, latencies) = pyplot.subplots(2, 1, figsize=(10, 8), sharex=True, layout="constrained")
-    rates.plot(times, [sample.per_second for sample in samples], label="operations per second")
+    rates.plot(times, rates_of(samples))
     rates.set(ylabel="operations per second", ylim=(0, None), title="Throughput")
     users = rates.twinx()
     users.step(times, [sample.users for sample in samples], where="post", color="grey", alpha=0.6)

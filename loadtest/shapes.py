@@ -56,4 +56,5 @@ class ChosenShape(LoadTestShape):
         parsed = self.runner.environment.parsed_options
         total_s = float(parsed.run_time or (SOAK_TIME_S if parsed.shape == "soak" else RUN_TIME_S))
         users = users_at(parsed.shape, time.perf_counter() - self.start_time, total_s, parsed.num_users)
-        return None if users is None else (users, parsed.spawn_rate)
+        # One of each kind at least: a consumer alone is no load.
+        return None if users is None else (max(users, len(self.runner.user_classes)), parsed.spawn_rate)

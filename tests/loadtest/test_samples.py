@@ -1,11 +1,11 @@
 """What becomes of samples and counters on their way to a plot."""
 
 from fdbqueue.counters import Counters
-from loadtest.samples import Sample, conflicts_by_consumers, since, together
+from loadtest.samples import Sample, conflicts_by_consumers, rates_of, since, together
 
 
 def sample(second, consumers, operations, conflicts):
-    return Sample(second, consumers, consumers, 0.0, 0.0, 0.0, 0.0, operations, conflicts)
+    return Sample(second, consumers, consumers, 0.0, 0.0, 0.0, operations, conflicts)
 
 
 def test_conflicts_are_set_against_the_consumers_that_were_there():
@@ -18,6 +18,12 @@ def test_conflicts_are_set_against_the_consumers_that_were_there():
         sample(4, 4, 400, 190),
     ]
     assert conflicts_by_consumers(samples) == [(1, 0.0), (4, 0.5)]
+
+
+def test_a_rate_is_taken_over_three_seconds():
+    """From the first sample on, as far back as there is one."""
+    samples = [sample(second, 1, operations, 0) for second, operations in enumerate([0, 90, 90, 90, 90, 400])]
+    assert rates_of(samples) == [0, 90, 45, 30, 0, 310 / 3]
 
 
 def test_counters_of_processes_add_up_from_the_beginning_of_the_run():
