@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,8 +64,8 @@ class Peer:
     """What has to be installed."""
     server: Callable[[Where], "list[str]"] | None = None
     """The command that serves clients, on `where.port`, below `where.folder`."""
-    threads: bool = False
-    """Whether its clients have to be threads of one process."""
+    layouts: tuple[str, ...] = ("processes",)
+    """What several clients of it may be."""
 
     def missing(self) -> str | None:
         """What keeps it from being compared."""
@@ -116,9 +117,10 @@ def free_port() -> int:
 def raw(where: Where) -> Client:
     """One key of its own read and set in a transaction: what the engine can do."""
     db = fdbqueue.open(where.url)
-    key = Subspace(rawPrefix=where.space)["raw"].pack((os.getpid(),))
+    space = Subspace(rawPrefix=where.space)["raw"]
 
     def operation() -> bool:
+        key = space.pack((os.getpid(), threading.get_ident()))
         tr = db.create_transaction()
         tr.get(key).wait()
         tr.set(key, VALUE.encode())
@@ -305,13 +307,17 @@ class RedisQueue:
         return found is not None
 
 
+THREADS, BOTH = ("threads",), ("processes", "threads")
+
 PEERS = [
-    Peer("raw one-key transactions", "the engine", raw),
-    Peer("fdbqueue Queue: enqueue, dequeue", "the engine", recipe_queue),
-    Peer("fdbqueue TaskQueue: put, take + ack", "the engine", task_queue),
+    Peer("raw one-key transactions", "the engine", raw, layouts=BOTH),
+    Peer("fdbqueue Queue: enqueue, dequeue", "the engine", recipe_queue, layouts=BOTH),
+    Peer("fdbqueue TaskQueue: put, take + ack", "the engine", task_queue, layouts=BOTH),
     Peer("old layer, simple pop", "the engine", partial(old_layer, "simple")),
     Peer("old layer, high-contention pop", "the engine", partial(old_layer, "contended")),
-    Peer("persist-queue, SQLiteAckQueue", "SQLite, full", persist_queue, "persistqueue", threads=True),
+    Peer(
+        "persist-queue, SQLiteAckQueue", "SQLite, full", persist_queue, "persistqueue", layouts=("threads",)
+    ),
     Peer("litequeue", "SQLite, told to", litequeue, "litequeue"),
     Peer("huey, SQLite", "SQLite, fsync=True; no ack: taken is gone", huey, "huey"),
     Peer("dirq, QueueSimple", "its caller: file and directory", dirq, "dirq"),

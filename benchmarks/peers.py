@@ -1,9 +1,9 @@
 """Other queues at the same work, beside ours: python -m benchmarks.peers [--url URL] [--quick]
 
 The work: put small tasks for some seconds, then take each and be done with it, or as many as some seconds
-allow; one client, then eight, each a process of its own (or a thread, where a peer is made for those). All
-are flushed to the same disk. Each round measures all in turn with raw one-key transactions of the engine,
-and each figure is the median of the rounds, beside the median of its ratios to them. The table is Markdown.
+allow; one client, then eight processes, then eight threads of one, where a peer is made for them. All are
+flushed to the same disk. Each round measures a peer in turn with as many raw one-key transactions of the
+engine; a figure is the median of the rounds, beside the median of its ratios to them. The table is Markdown.
 
 Without --url: the embedded engine, durable, in a temporary directory.
 """
@@ -25,7 +25,8 @@ import fdbqueue
 from benchmarks.peer_queues import PEERS, Client, Peer, Where, free_port
 from benchmarks.queue import OUT, erase, fresh_space, somewhere
 
-CLIENTS = (1, 8)
+Layout = tuple[int, str]
+LAYOUTS: Sequence[Layout] = ((1, "processes"), (8, "processes"), (8, "threads"))
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,10 @@ def measured(client: Client, threads: int, what: str, seconds: float, start: flo
 class Clients:
     """The clients of one peer: processes, or one with as many threads. A context manager that ends them."""
 
-    def __init__(self, peer: Peer, where: Where, count: int) -> None:
+    def __init__(self, peer: Peer, where: Where, count: int, layout: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Connection]] = []
-        processes, threads = (1, count) if peer.threads else (count, 1)
+        processes, threads = (1, count) if layout == "threads" else (count, 1)
         for _ in range(processes):
             ours, theirs = context.Pipe()
             arguments = (PEERS.index(peer), where, threads, theirs)
@@ -130,10 +131,10 @@ class Seen:
     takes: list[float] = field(default_factory=list)
 
 
-def compared(peer: Peer, raw: Clients, url: str, folder: Path, count: int, plan: Plan) -> Seen:
+def compared(peer: Peer, raw: Clients, url: str, folder: Path, layout: Layout, plan: Plan) -> Seen:
     """The peer and raw transactions in turn; no other peer's processes are there meanwhile."""
     seen = Seen()
-    with ready(peer, url, folder, count) as clients:
+    with ready(peer, url, folder, layout) as clients:
         for _ in range(plan.rounds):
             seen.raw.append(raw.do("put", plan.seconds).per_second)
             seen.puts.append(clients.do("put", plan.seconds).per_second)
@@ -142,19 +143,20 @@ def compared(peer: Peer, raw: Clients, url: str, folder: Path, count: int, plan:
 
 
 @contextmanager
-def ready(peer: Peer, url: str, folder: Path, count: int) -> Iterator[Clients]:
+def ready(peer: Peer, url: str, folder: Path, layout: Layout) -> Iterator[Clients]:
     folder.mkdir(parents=True)
     space = fresh_space()
     where = Where(str(folder), url, free_port() if peer.server else 0, space.key())
-    with peer.running(where), Clients(peer, where, count) as clients:
+    with peer.running(where), Clients(peer, where, *layout) as clients:
         yield clients
     if peer.module == "fdbqueue" and peer.server is None:
         with fdbqueue.open(url) as db:
             erase(db, space)
 
 
-def row(peer: Peer, seen: Seen, count: int) -> str:
-    clients = f"{count} threads" if peer.threads and count > 1 else str(count)
+def row(peer: Peer, seen: Seen, layout: Layout) -> str:
+    count, kind = layout
+    clients = "1" if count == 1 else f"{count} {kind}"
     cells = [peer.name, peer.flushes, clients, *rate(seen.puts, seen.raw), *rate(seen.takes, seen.raw)]
     return f"| {' | '.join(cells)} |"
 
@@ -168,11 +170,13 @@ def table(peers: Sequence[Peer], url: str, plan: Plan) -> Iterator[str]:
     yield "| | flushed by | clients | put/s | of raw | take + ack/s | of raw |"
     yield "|---|---|---|---|---|---|---|"
     with tempfile.TemporaryDirectory(prefix="fdbqueue-peers-") as name:
-        for count in CLIENTS:
-            with ready(PEERS[0], url, Path(name, f"{count}-raw"), count) as raw:
+        for layout in LAYOUTS:
+            folder = Path(name, "-".join(map(str, layout)))
+            with ready(PEERS[0], url, folder / "raw", layout) as raw:
                 for number, peer in enumerate(peers):
-                    folder = Path(name, f"{count}-{number}")
-                    yield row(peer, compared(peer, raw, url, folder, count, plan), count)
+                    if layout[0] == 1 or layout[1] in peer.layouts:
+                        seen = compared(peer, raw, url, folder / str(number), layout, plan)
+                        yield row(peer, seen, layout)
 
 
 def main() -> None:
