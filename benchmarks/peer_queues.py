@@ -315,9 +315,7 @@ PEERS = [
     Peer("fdbqueue TaskQueue: put, take + ack", "the engine", task_queue, layouts=BOTH),
     Peer("old layer, simple pop", "the engine", partial(old_layer, "simple")),
     Peer("old layer, high-contention pop", "the engine", partial(old_layer, "contended")),
-    Peer(
-        "persist-queue, SQLiteAckQueue", "SQLite, full", persist_queue, "persistqueue", layouts=("threads",)
-    ),
+    Peer("persist-queue, SQLiteAckQueue", "SQLite, full", persist_queue, "persistqueue", layouts=THREADS),
     Peer("litequeue", "SQLite, told to", litequeue, "litequeue"),
     Peer("huey, SQLite", "SQLite, fsync=True; no ack: taken is gone", huey, "huey"),
     Peer("dirq, QueueSimple", "its caller: file and directory", dirq, "dirq"),
