@@ -1,7 +1,7 @@
 """What happens around a test run: the database is opened, the books are closed, the verdict is spoken.
 
-    every process   opens the database when it starts, closes it when it ends
-    test_start      the master (or the only process) names the run; every process opens its book
+    test_start      the master (or the only process) names the run; every process opens the database and its
+                    book in the ledger
     test_stop       every process waits for its calls and closes its book; then the master, which waits for
                     all books, drains the queues and compares what was produced with what was delivered
     quitting        a run that was interrupted is ended as any other
@@ -27,7 +27,7 @@ from fdbqueue.counters import Counters
 from loadtest.ledger import Verdict
 from loadtest.options import plots_of
 from loadtest.run import Run, begin, end, erase, settle
-from loadtest.samples import Sample, plot, sample_of, since, together
+from loadtest.samples import Sample, plot, sample_of, together
 from loadtest.threads import Threads
 
 # A process that has not said its last word by then is taken for dead.
@@ -43,17 +43,16 @@ def install() -> None:
 
 
 def on_init(environment: Environment, **_: object) -> None:
-    """Open the database, or end with what is wrong with it, in one line and with status 2."""
+    """See whether the database can be opened; if not, end with one line and status 2."""
     parsed = environment.parsed_options
     assert parsed is not None
     if parsed.url == "memory:" and isinstance(environment.runner, MasterRunner | WorkerRunner):
         _refuse("memory: belongs to one process; a master and its workers need embedded:PATH or fdb:")
-    threads = Threads()
     try:
-        db = threads.run(lambda: fdbqueue.open(parsed.url))
+        fdbqueue.open(parsed.url).close()
     except fdbqueue.FdbQueueError as error:
         _refuse(str(error))
-    Load(environment, db, threads).install()
+    Load(environment).install()
 
 
 def _refuse(reason: str) -> None:
@@ -64,11 +63,10 @@ def _refuse(reason: str) -> None:
 class Load:
     """One process of the load test, over all its runs."""
 
-    def __init__(self, environment: Environment, db: fdbqueue.Database, threads: Threads) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._db = db
-        self._threads = threads
-        self._before = Counters()
+        self._threads = Threads()
+        self._own = Counters()
         self._workers: dict[str, Counters] = {}
         self._samples: list[Sample] = []
         self._sampler: gevent.Greenlet | None = None
@@ -100,8 +98,8 @@ class Load:
         return {"counters": asdict(self.counters()), "verdict": verdict}
 
     def counters(self) -> Counters:
-        """Since the run began; of all workers, as far as they have reported."""
-        return together([since(self._db.counters, self._before), *self._workers.values()])
+        """Of the run, and of all workers, as far as they have reported."""
+        return together([self._own, *self._workers.values()])
 
     @property
     def _is_worker(self) -> bool:
@@ -113,10 +111,10 @@ class Load:
         parsed = self._environment.parsed_options
         assert parsed is not None
         if not self._is_worker:
-            parsed.run_id = self._db.runtime.random_bytes(8).hex()
-        self._before = Counters(**asdict(self._db.counters))
-        self._workers, self._samples = {}, []
-        begin(self._environment, self._threads.run(lambda: Run(self._db, parsed.run_id, self._threads)))
+            parsed.run_id = fdbqueue.RealRuntime.random_bytes(8).hex()
+        run = self._threads.run(lambda: Run(parsed.url, parsed.run_id, self._threads))
+        self._own, self._workers, self._samples = run.db.counters, {}, []
+        begin(self._environment, run)
         if not self._is_worker:
             self._sampler = gevent.spawn(self._sample)
 
@@ -143,8 +141,9 @@ class Load:
         self._threads.join()
         if isinstance(runner, WorkerRunner):
             runner.send_message(_COUNTERS, asdict(self.counters()))
-        run.finish()
-        if not self._is_worker:
+            self._threads.run(run.leave)
+        else:
+            self._threads.run(run.book.close)
             self._conclude(run)
 
     def _conclude(self, run: Run) -> None:
@@ -152,7 +151,8 @@ class Load:
         counters = self.counters()
         self._verdict = self._threads.run(lambda: settle(run))
         self._tell(self._verdict, counters)
-        self._threads.run(lambda: erase(run))
+        self._threads.run(run.db.close)
+        self._threads.run(lambda: erase(run.url, run.space))
 
     def _await_books(self, run: Run) -> None:
         until = time.monotonic() + BOOKS_CLOSED_S
@@ -172,8 +172,6 @@ class Load:
     def _on_quitting(self, **_: object) -> None:
         if self._environment.runner is not None:
             self._environment.runner.stop()  # interrupted: this is what calls test_stop
-        self._threads.join()
-        self._threads.run(self._db.close)
 
     # Counters of other processes.
 

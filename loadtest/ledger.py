@@ -122,10 +122,14 @@ class Book:
     def consumed(self, item: ItemId) -> None:
         self._add(self._ledger.consumed_row(item, self._db.runtime.random_bytes(8)))
 
-    def close(self) -> None:
-        """Write what is left; nobody may add anything any more."""
+    def write(self) -> None:
+        """Write what is left."""
         while self._rows:
             self._write()
+
+    def close(self) -> None:
+        """Write what is left, as the last word of this process."""
+        self.write()
         self._ledger.close_book(self._db, self._process)
 
     def _add(self, row: bytes) -> None:

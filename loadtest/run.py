@@ -53,8 +53,12 @@ class Queues:
 
 
 class Run:
-    def __init__(self, db: fdbqueue.Database, run_id: str, threads: Threads) -> None:
-        self.db = db
+    """Has a database of its own: what belongs to a connection (sessions, receipts) ends with the run."""
+
+    def __init__(self, url: str | None, run_id: str, threads: Threads) -> None:
+        """Raises what fdbqueue.open raises."""
+        self.url = url
+        self.db = db = fdbqueue.open(url)
         self.threads = threads
         self.space = SPACE[run_id]
         self.process = f"{db.runtime.process_id()}-{db.runtime.random_bytes(4).hex()}"
@@ -70,10 +74,12 @@ class Run:
         """Do `body` in an OS thread."""
         return self.threads.run(body)
 
-    def finish(self) -> None:
-        """Wait for calls under way, write what is left into the ledger. The database stays open."""
-        self.threads.join()
-        self.threads.run(self.book.close)
+    def leave(self) -> None:
+        """A worker's end: its last word is said when all is written and its database closed."""
+        self.book.write()
+        self.db.close()
+        with fdbqueue.open(self.url) as db:
+            self.ledger.close_book(db, self.process)
 
 
 _runs: "WeakKeyDictionary[Environment, Run]" = WeakKeyDictionary()
@@ -157,11 +163,12 @@ def settle(run: Run) -> Verdict:
     return verdict
 
 
-def erase(run: Run) -> None:
-    """Remove all that the run has written, a bounded part at a time: a long run has written a lot."""
-    whole = run.space.range()
-    while erase_some(run.db, whole.start, whole.stop):
-        pass
+def erase(url: str | None, space: Subspace) -> None:
+    """Remove all that a run has written, a bounded part at a time: a long one has written a lot."""
+    whole = space.range()
+    with fdbqueue.open(url) as db:
+        while erase_some(db, whole.start, whole.stop):
+            pass
 
 
 @fdbqueue.transactional

@@ -67,11 +67,6 @@ def together(parts: Iterable[Counters]) -> Counters:
     return Counters(**sums)
 
 
-def since(now: Counters, before: Counters) -> Counters:
-    earlier = asdict(before)
-    return Counters(**{name: value - earlier[name] for name, value in asdict(now).items()})
-
-
 def conflicts_by_consumers(samples: Sequence[Sample]) -> list[tuple[int, float]]:
     """Conflicts per operation, for each number of consumers that held from one sample to the next."""
     operations: dict[int, int] = defaultdict(int)

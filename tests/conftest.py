@@ -48,9 +48,12 @@ def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+def url_of(engine: str, directory: Path) -> str:
+    return {"memory": "memory:", "embedded": f"embedded:{directory}", "fdb": f"fdb:{CLUSTER_FILE}"}[engine]
+
+
 def open_engine(engine: str, directory: Path) -> fdbqueue.Database:
-    url = {"memory": "memory:", "embedded": f"embedded:{directory}", "fdb": f"fdb:{CLUSTER_FILE}"}[engine]
-    return fdbqueue.open(url)
+    return fdbqueue.open(url_of(engine, directory))
 
 
 @pytest.fixture

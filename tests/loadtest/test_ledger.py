@@ -1,5 +1,6 @@
 """The ledger finds what was lost, delivered twice, or never produced; and says who did not report."""
 
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from loadtest.ledger import Book, Ledger, judge, merged
-from loadtest.run import Run, complete, erase_some, settle
+from loadtest.run import Run, complete, erase, settle
 from loadtest.threads import Threads
-from tests.conftest import TEST_ROOT
+from tests.conftest import ENGINES, url_of
 
 ITEMS = [("a", number) for number in range(3)]
 
@@ -114,14 +115,18 @@ def test_merging_is_counting(produced, consumed):
 
 
 @pytest.fixture
-def run(db):
-    made = Run(db, db.runtime.random_bytes(8).hex(), Threads())
+def run(engine, tmp_path):
+    """A run of its own; in memory nothing of it can be opened again, so it is not erased."""
+    url = url_of(engine, tmp_path / "data")
+    made = Run(url, os.urandom(8).hex(), Threads())
     yield made
-    db.clear_range_startswith(made.space.key())
+    made.db.close()
+    erase(url, made.space)
 
 
-def test_the_end_of_a_run_drains_every_queue(db, run):
+def test_the_end_of_a_run_drains_every_queue(run):
     """Also tasks that somebody holds."""
+    db = run.db
     queues = run.queues
     for queue in (queues.plain, *queues.of_tasks):
         for _ in range(3):
@@ -135,8 +140,9 @@ def test_the_end_of_a_run_drains_every_queue(db, run):
     assert verdict.consumed == 12
 
 
-def test_a_task_is_done_and_noted_or_neither(db, run):
+def test_a_task_is_done_and_noted_or_neither(run):
     """A lease that is over can note nothing."""
+    db = run.db
     queue = run.queues.mixed
     queue.put(db, {"item": list(run.new_item())})
     task = queue.take(db, 0)
@@ -146,10 +152,17 @@ def test_a_task_is_done_and_noted_or_neither(db, run):
     assert not list(run.ledger.consumed_items(db))
 
 
-def test_erasing_goes_on_until_nothing_is_left(db):
-    """A bounded part at a time."""
-    space = TEST_ROOT[db.runtime.random_bytes(8)]
-    db[space.pack((1,))] = db[space.pack((2,))] = b""
-    whole = space.range()
-    assert erase_some(db, whole.start, whole.stop)
-    assert not erase_some(db, whole.start, whole.stop)
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "memory"], indirect=True)
+def test_a_run_leaves_nothing_behind(engine, tmp_path):
+    """Neither its worker's last word, nor sessions, nor receipts."""
+    url = url_of(engine, tmp_path / "data")
+    run_id = os.urandom(8).hex()
+    worker, master = (Run(url, run_id, Threads()) for _ in range(2))
+    worker.queues.mixed.put(worker.db, {"item": list(worker.new_item())})
+    worker.queues.mixed.ack(worker.db, worker.queues.mixed.take(worker.db, 0))
+    worker.leave()
+    assert master.ledger.open_books(master.db) == [master.process]
+    master.db.close()
+    erase(url, master.space)
+    with fdbqueue.open(url) as db:
+        assert not list(db.get_range_startswith(master.space.key()))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import fdbqueue
+from loadtest.run import SPACE
 from tests.conftest import SLOW
 
 TREE = Path(__file__).parents[2]
@@ -41,6 +43,12 @@ class Locust:
         return self.process.returncode, said
 
 
+def left_behind(url: str) -> list[bytes]:
+    """What a run has not erased."""
+    with fdbqueue.open(url) as db:
+        return [bytes(row.key) for row in db.get_range_startswith(SPACE.key())]
+
+
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,6 +72,7 @@ def test_a_run_loses_nothing_and_writes_its_report(tmp_path):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     for request in ("enqueue", "dequeue", "put", "take", "ack"):
         assert f" {request} " in said
+    assert not left_behind(url)
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", " lost,"), ("twice", " delivered twice,")])
@@ -87,6 +96,7 @@ def test_a_master_judges_what_its_workers_did(tmp_path):
     assert "verdict: ok" in said
     assert " 0 requests" not in said
     assert [code for code, _ in ends] == [0, 0]
+    assert not left_behind(url[1])
 
 
 @pytest.mark.slow
