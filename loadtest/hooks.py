@@ -121,8 +121,8 @@ class Load:
     def _sample(self) -> None:
         started = time.monotonic()
         while True:
-            gevent.sleep(SAMPLE_EVERY_S)
             self._samples.append(sample_of(self._environment, time.monotonic() - started, self.counters()))
+            gevent.sleep(SAMPLE_EVERY_S)
 
     def _on_test_stop(self, **_: object) -> None:
         # An interrupted Locust stops twice at the same time; the second waits, and finds nothing to do.

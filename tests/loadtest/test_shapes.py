@@ -23,8 +23,8 @@ def test_steady_is_all_of_them():
 
 
 def test_ramp_doubles():
-    """In six steps of the same length."""
-    assert course("ramp", 12, 32) == [1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32]
+    """In four steps of the same length."""
+    assert course("ramp", 8, 32) == [4, 4, 8, 8, 16, 16, 32, 32]
 
 
 def test_burst_goes_up_and_down_again():
