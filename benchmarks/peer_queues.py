@@ -210,8 +210,16 @@ def dirq(where: Where) -> Client:
     root = Path(where.folder, "dirq")
     queue = QueueSimple(str(root))
 
+    def added() -> str:
+        while True:
+            try:
+                return str(queue.add(VALUE))
+            except FileNotFoundError:
+                # Names are the time and one of sixteen digits: of two processes that meet, one fails.
+                pass
+
     def put() -> None:
-        name = queue.add(VALUE)
+        name = added()
         flush(root / name)
         flush((root / name).parent)
 

@@ -36,7 +36,7 @@ class Plan:
 
     @classmethod
     def of(cls, quick: bool) -> "Plan":
-        return cls(0.3, 1) if quick else cls(2.0, 5)
+        return cls(0.3, 1) if quick else cls(1.0, 5)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ def serve(peer: int, where: Where, threads: int, orders: Connection) -> None:
     client = PEERS[peer].connect(where)
     orders.send("ready")
     while (order := orders.recv()) is not None:
-        orders.send(measured(client, threads, *order))
+        try:
+            orders.send(measured(client, threads, *order))
+        except Exception as error:
+            orders.send(PeerFailed(f"{type(error).__name__}: {error}"))
 
 
 def measured(client: Client, threads: int, what: str, seconds: float, start: float) -> Count:
@@ -87,6 +90,10 @@ def measured(client: Client, threads: int, what: str, seconds: float, start: flo
     for worker in workers:
         worker.join()
     return Count.together(counts)
+
+
+class PeerFailed(Exception):
+    """A client of a peer could not go on: the peer has no figure, the others have theirs."""
 
 
 class Clients:
@@ -119,7 +126,11 @@ class Clients:
         start = time.monotonic() + 0.05
         for _, orders in self._workers:
             orders.send((what, seconds, start))
-        return Count.together([orders.recv() for _, orders in self._workers])
+        answers = [orders.recv() for _, orders in self._workers]
+        for answer in answers:
+            if isinstance(answer, PeerFailed):
+                raise answer
+        return Count.together(answers)
 
 
 @dataclass
@@ -175,8 +186,14 @@ def table(peers: Sequence[Peer], url: str, plan: Plan) -> Iterator[str]:
             with ready(PEERS[0], url, folder / "raw", layout) as raw:
                 for number, peer in enumerate(peers):
                     if layout[0] == 1 or layout[1] in peer.layouts:
-                        seen = compared(peer, raw, url, folder / str(number), layout, plan)
-                        yield row(peer, seen, layout)
+                        yield measured_row(peer, raw, url, folder / str(number), layout, plan)
+
+
+def measured_row(peer: Peer, raw: Clients, url: str, folder: Path, layout: Layout, plan: Plan) -> str:
+    try:
+        return row(peer, compared(peer, raw, url, folder, layout, plan), layout)
+    except PeerFailed as failed:
+        return f"| {peer.name} | {peer.flushes} | {layout[0]} {layout[1]} | failed: {failed} | | | |"
 
 
 def main() -> None:
