@@ -16,8 +16,6 @@ import fdbqueue
 from benchmarks.measure import Operation, Row, compare, rate, table, threaded_rate
 from benchmarks.tasks import VALUE, Measures, Names, taking
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.receipts import receipts_of
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
 PLAIN, KINDS = "fifo", ("utube", "fair")
 FILLED_TOGETHER = 200
@@ -114,7 +112,6 @@ class Crowd:
     def __init__(self, db: Database, plan: Plan, kind: str) -> None:
         self._db, self._plan = db, plan
         self._queue = Names(db).queue(kind)
-        self._receipts = receipts_of(db, RootKeys(DEFAULT_ROOT))
         self.acks = self.conflicts = 0
         if kind == PLAIN:
             fill_plain(db, self._queue, plan.crowd.keys * plan.crowd.tasks_each)
@@ -124,12 +121,12 @@ class Crowd:
     def rate(self) -> float:
         """Tasks taken and acked per second, of all together."""
         sessions = [Session(self._db) for _ in range(self._plan.workers)]
-        acks, conflicts = self._acked(), self._receipts.conflicts
+        acks, conflicts = self._acked(), self._db.counters.conflicts
         per_second = threaded_rate(
             lambda n: self._working(sessions[n]), len(sessions), 3 * self._plan.seconds
         )
         self.acks += self._acked() - acks
-        self.conflicts += self._receipts.conflicts - conflicts
+        self.conflicts += self._db.counters.conflicts - conflicts
         for session in sessions:
             session.end()
         return per_second

@@ -10,33 +10,10 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, Session, TaskQueue, transactional
+from fdbqueue import Queue, Session, TaskQueue, transactional
 from fdbqueue.errors import NotTaken, UnknownSession
 
-COMMIT_UNKNOWN_RESULT = 1021
 CLIENTS = 4
-
-
-class Witness:
-    """A cluster's database that counts what commits came to: the codes that `on_error` was asked about."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.seen: Counter[int] = Counter()
-
-    def create_transaction(self) -> Any:
-        tr = self.engine.create_transaction()
-        ask = tr.on_error
-
-        def on_error(error: Any) -> Any:
-            self.seen[error.code] += 1
-            return ask(error)
-
-        tr.on_error = on_error
-        return tr
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
 
 
 class Load:
@@ -47,9 +24,7 @@ class Load:
     """
 
     def __init__(self, cluster_file: Path, space: Subspace) -> None:
-        plain = fdbqueue.open(f"fdb:{cluster_file}")
-        self.witness = Witness(plain.engine)
-        self.db = Database(self.witness)
+        self.db = fdbqueue.open(f"fdb:{cluster_file}")
         self._effects = space["effects"]
         self._items = Queue(space["items"], root=space)
         self._tasks = TaskQueue.create(self.db, "tasks", "fifottl", ttr=60, root=space)
@@ -74,7 +49,6 @@ class Load:
         self._produced.set()
         for thread in self._consumers:
             thread.join()
-        self.db.close()
         if self._failures:
             raise self._failures[0]
 
