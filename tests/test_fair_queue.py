@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import Database, FairQueue, limits
 from fdbqueue.database import run
-from fdbqueue.embedded import FDBError
 from fdbqueue.errors import FairQueueFull, InvalidArgument, TooMuchForOneTransaction
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, PATIENCE_S
@@ -307,9 +307,9 @@ def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database, 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_call_happens_once_when_its_commit_has_an_unknown_result(
-    db: Database, space: Subspace, committed: bool
+    db: Database, space: Subspace, fdb_module: ModuleType, committed: bool
 ) -> None:
-    unsure, engine = faulty(db, FDBError)
+    unsure, engine = faulty(db, fdb_module.FDBError)
     engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n % 2 else (0, True)
     q = FairQueue(space, key=first_letter)
     for item in ("a1", "a2", "b1"):

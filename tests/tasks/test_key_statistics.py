@@ -1,19 +1,23 @@
 """Statistics by key: who is busiest, how exact that is, and that counting makes nobody meet."""
 
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fdb import tuple as layer
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import KeyStatistics, Session, TaskQueue, limits
+from fdbqueue import Database, KeyStatistics, Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.disciplines.tally import level_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.tasks.key_statistics import Waiting
 from tests.queue_support import faulty
+from tests.support import PATIENCE_S
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
 
@@ -144,3 +148,36 @@ def test_counting_leaves_nothing_of_a_key_that_was_busy(
         for task in tasks:
             b.queue.ack(b.db, task)
     assert b.contents() == []
+
+
+@pytest.mark.parametrize("kind", ["fair", "utube"])
+def test_numbers_and_index_are_true_beside_threads(
+    db: Database, space: Subspace, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    queue = TaskQueue.create(db, "numbers", kind, root=space)
+
+    def work(number: int) -> None:
+        if number % 2:
+            for size in (1, 2, 5, 1, 9):
+                queue.put_many(db, range(size), key="busy")
+                queue.put(db, 0, key=number)
+        else:
+            for _ in range(15):
+                task = queue.take(db, 0)
+                if task is not None:
+                    queue.ack(db, task)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    counted = {s.key: s.ready for s in queue.key_statistics(db, 9)}
+    assert counted == Counter(task.key for task in queue.tasks(db, "r", 500))
+    index, levels = run(db, lambda tr: queue._shape.discipline.tally.index(tr, 99))  # type: ignore[attr-defined]
+    assert index == levels
+    while task := queue.take(db, 0):
+        queue.ack(db, task)
+    assert queue.key_statistics(db, 9) == []
+    assert run(db, lambda tr: queue._shape.discipline.tally.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]

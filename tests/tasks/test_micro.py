@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, limits
@@ -249,8 +250,10 @@ def test_a_put_before_the_next_head_meets_the_take_that_moves_the_pointer_on(ben
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_threads_never_hold_more_of_a_key_than_allowed(db: Database, concurrency: int) -> None:
-    queue = TaskQueue.create(db, "threads", "utube", key_concurrency=concurrency)
+def test_threads_never_hold_more_of_a_key_than_allowed(
+    db: Database, space: Subspace, concurrency: int
+) -> None:
+    queue = TaskQueue.create(db, "threads", "utube", key_concurrency=concurrency, root=space)
     queue.put(db, None, key="warm")
     for number in range(30):
         for key in "abc":
