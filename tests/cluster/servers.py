@@ -57,7 +57,8 @@ class Servers:
             "logdir": home,
             "locality-zoneid": f"zone-{number}",
             "locality-machineid": f"machine-{number}",
-            "memory": "2GiB",
+            "memory": "4GiB",
+            "cache-memory": "256MiB",
         }
         command = [FDBSERVER, *(f"--{name}={value}" for name, value in settings.items())]
         with (home / "output").open("ab") as output:
