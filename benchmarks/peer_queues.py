@@ -224,16 +224,19 @@ def dirq(where: Where) -> Client:
         flush((root / name).parent)
 
     def take() -> bool:
-        # `lock` says no to the one that came second; names are listed anew when they have run out.
-        name = queue.first()
-        while name:
-            if queue.lock(name):
-                queue.get(name)
-                queue.remove(name)
-                flush((root / name).parent)
-                return True
+        name = locked(queue.next) or locked(queue.first)  # names are listed anew when they have run out
+        if name:
+            queue.get(name)
+            queue.remove(name)
+            flush((root / name).parent)
+        return bool(name)
+
+    def locked(following: Callable[[], str]) -> str:
+        """The next task that nobody else has, or an empty text."""
+        name = following()
+        while name and not queue.lock(name):
             name = queue.next()
-        return False
+        return name
 
     return Simple(put, take)
 
