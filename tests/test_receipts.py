@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits
-from fdbqueue.embedded import commit
+from fdbqueue.embedded import batch
 from fdbqueue.errors import PayloadUnreadable, StorageFull
 from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_no_database_open(tmp_path: Path, monkeypatch: pytest.
     def no_room(*_: Any) -> None:
         raise StorageFull(path=str(tmp_path))
 
-    monkeypatch.setattr(commit, "apply", no_room)
+    monkeypatch.setattr(batch, "_apply_one", no_room)
     database.close()
     assert database.closed
 
