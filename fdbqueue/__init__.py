@@ -4,6 +4,8 @@ from fdbqueue.database import Database as Database
 from fdbqueue.errors import FdbQueueError as FdbQueueError
 from fdbqueue.fair_queue import FairQueue as FairQueue
 from fdbqueue.open import open as open
+from fdbqueue.persistent.proxy import Proxy as Proxy
+from fdbqueue.persistent.queue import PersistentQueue as PersistentQueue
 from fdbqueue.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime

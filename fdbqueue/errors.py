@@ -117,5 +117,27 @@ class UnsupportedOption(FdbQueueError, ValueError):
     """A queue of kind {kind!r} does not support {option}."""
 
 
+class NotUnacked(FdbQueueError, KeyError):
+    """{item!r} is not un-acked here: this proxy did not fetch it, has acked it, or has lost it to the queue, which delivers it again. Nothing was changed."""
+
+    __str__ = Exception.__str__  # KeyError's shows the message as a quoted key
+
+
+class NothingToAck(FdbQueueError, ValueError):
+    """task_done() called too many times"""
+
+
+class TransactionOpen(FdbQueueError):
+    """This thread is in a transaction of this proxy already: they do not nest."""
+
+
+class ProxyClosed(FdbQueueError):
+    """This proxy of the queue {name!r} has been closed: connect() gives another."""
+
+
+class OwnerReplaced(FdbQueueError):
+    """The queue {name!r} has been opened again by the owner {owner!r}: what was fetched here has gone to the front of the queue, and nothing more is fetched here."""
+
+
 class UnknownSession(FdbQueueError, LookupError):
     """The session {session} has ended, or was taken for dead: open another."""

@@ -81,3 +81,5 @@ SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
 DEAD_SESSIONS_MAX = 10
 QUEUES_PER_TRANSACTION = 50
+# Persistent queues: join() looks no oftener.
+JOIN_PAUSE_S = 0.02

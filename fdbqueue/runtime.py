@@ -4,6 +4,7 @@ Everything else asks its `Runtime`, so that simulation can put a seed in charge 
 belongs to one machine: `RealRuntime` to this process, a simulated one to a simulated client.
 """
 
+import atexit
 import os
 import random as _random
 import threading
@@ -65,6 +66,12 @@ class Runtime(Protocol):
 
     def thread_id(self) -> int: ...
 
+    def thread_is_alive(self) -> Callable[[], bool]:
+        """Asks, from whatever thread, whether the one that called this is still running."""
+
+    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the interpreter ends in good order; returns what takes that back."""
+
     def process_id(self) -> int:
         """Changes in a forked child, where nothing of the parent's may be used."""
 
@@ -89,6 +96,13 @@ class RealRuntime:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread
+
+    def thread_is_alive(self) -> Callable[[], bool]:
+        return threading.current_thread().is_alive
+
+    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        atexit.register(callback)
+        return lambda: atexit.unregister(callback)
 
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         return wait_any(self, futures, timeout_s)

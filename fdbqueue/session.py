@@ -7,6 +7,7 @@ queue by queue; then its heartbeat's entry goes, by which a sweeper would have f
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -37,10 +38,17 @@ class Session:
     """
 
     def __init__(
-        self, db: Any, name: str | None = None, ttr: float = limits.SESSION_TTR_S, *, root: Any = DEFAULT_ROOT
+        self,
+        db: Any,
+        name: str | None = None,
+        ttr: float = limits.SESSION_TTR_S,
+        *,
+        wanted: Callable[[], bool] | None = None,
+        root: Any = DEFAULT_ROOT,
     ) -> None:
-        """Raises InvalidArgument for a `ttr` that is no positive number of seconds, or a `name` that is
-        empty.
+        """With `wanted`, which is asked every now and then in whatever thread, it is ended as soon as that
+        says no, and when the program ends. Raises InvalidArgument for a `ttr` that is no positive number of
+        seconds, or a `name` that is empty.
         """
         if not isinstance(ttr, int | float) or not 0 < ttr < limits.SPAN_MAX_S:
             raise InvalidArgument(name="ttr", wanted="a positive number of seconds", got=ttr)
@@ -48,6 +56,7 @@ class Session:
             raise InvalidArgument(name="name", wanted="a text that is not empty", got=name)
         self.name = name
         self.ttr = ttr
+        self.wanted = wanted
         self.lost = False
         """Whether it has been found to be over, or in other hands."""
         self._database = as_database(db)
@@ -236,12 +245,17 @@ class Keeper:
         self._sessions: list[Session] = []
         self._own: Session | None = None
         self._queues: list[Tidied] = []
+        self._ending = database.runtime.lock()
+        self._process_id = database.runtime.process_id()
+        self._forget_exit: Callable[[], None] | None = None
         self._thread: Thread | None = None
         self._sweep_at = float("-inf")
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
         self._stop.set()
+        if self._forget_exit is not None:
+            self._forget_exit()
         if self._thread is not None:
             self._thread.join(limits.CLOSE_TIMEOUT_S)
         for session in list(self._sessions):
@@ -264,6 +278,8 @@ class Keeper:
             self._sessions.append(session)
             if self._thread is None:
                 self._thread = self._runtime.spawn(self._run, "fdbqueue-keeper")
+            if session.wanted is not None and self._forget_exit is None:
+                self._forget_exit = self._runtime.at_exit(partial(_end_at_exit, weakref.ref(self)))
 
     def forget(self, session: Session) -> None:
         with self._lock:
@@ -274,12 +290,32 @@ class Keeper:
         with self._lock:
             self._queues = [*self._queues, queue]
 
+    def end_unwanted(self) -> bool:
+        """End the sessions that nobody wants any more; whether there were any."""
+        # Asked, not told: a finalizer runs in any thread, with any lock held, and could do nothing itself.
+        with self._ending:  # whoever comes second waits until it is done
+            unwanted = [
+                session for session in self._sessions if session.wanted is not None and not session.wanted()
+            ]
+            for session in unwanted:
+                session.end_within(limits.CLOSE_TIMEOUT_S)
+            return bool(unwanted)
+
+    def end_at_exit(self) -> None:
+        """What is wanted ends with the program. Best effort: what is left here dies after its grace."""
+        if self._process_id != self._runtime.process_id() or self._database.closed:
+            return
+        with suppress(*_failures()):
+            for session in [session for session in self._sessions if session.wanted is not None]:
+                session.end_within(limits.CLOSE_TIMEOUT_S)
+
     def tick(self) -> None:
         """One round: heartbeats first, so that nobody takes his own sessions for dead."""
         for session in list(self._sessions):
             session.beat_if_due()
             if session.lost:
                 self.forget(session)
+        self.end_unwanted()
         self._tidy_all()
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
@@ -329,6 +365,12 @@ class Keeper:
                 if not failing:  # a cluster that is away for an hour is told of once
                     _log.warning("sweeping fails, and will go on trying: %s", error)
                 failing = True
+
+
+def _end_at_exit(keeper: weakref.ref[Keeper]) -> None:
+    still_there = keeper()
+    if still_there is not None:
+        still_there.end_at_exit()
 
 
 def keeper_of(database: Database, keys: RootKeys) -> Keeper:

@@ -108,9 +108,9 @@ class TaskCalls:
         )
 
     def _put(self, change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
-        return verbs.put(change, drafts, random, self._ask_owner)
+        return verbs.put(change, drafts, random, self.ask_owner)
 
-    def _ask_owner(self, tr: Transaction) -> Callable[[], None]:
+    def ask_owner(self, tr: Transaction) -> Callable[[], None]:
         """A temporary queue takes nothing once the session is over that it would have gone with."""
         owner = self.shape.owner
         return _nothing if owner is None else ask_alive(tr, self.shape.root, owner)

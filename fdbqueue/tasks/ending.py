@@ -30,7 +30,7 @@ def end_in_all_queues(database: Database, keys: RootKeys, session: bytes) -> boo
         shapes = [Shape(registry, queue) for queue in found if is_kind(queue.kind)]
         for shape in run(database, partial(_concerned, shapes, session)):
             with suppress(QueueNotFound):
-                _end_in(database, shape, session)
+                end_in(database, shape, session)
     return complete
 
 
@@ -41,7 +41,8 @@ def _concerned(shapes: Sequence[Shape], session: bytes, tr: Transaction) -> list
     return [shape for shape, holds in zip(shapes, held, strict=True) if holds or shape.owner == session]
 
 
-def _end_in(database: Database, shape: Shape, session: bytes) -> None:
+def end_in(database: Database, shape: Shape, session: bytes) -> None:
+    """The same in one queue. Bounded transactions, each safe to repeat."""
     calls = calls_of(database, shape)
     if shape.owner == session:
         run(database, lambda tr: calls.within(tr, verbs.truncate))

@@ -16,6 +16,7 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
     S[11, ...]           line      see line_keys.py
     S[12] number         seat      never written               conflict keys of puts into a bounded queue
     S[13]                gate      never written               the same, at the edge
+    S[14, ...]           owners    see persistent/owners.py    whoever opens a persistent queue in a name
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.

@@ -149,6 +149,15 @@ class SimulatedRuntime:
         current = self.scheduler.current
         return 0 if current is None else current.number
 
+    def thread_is_alive(self) -> Callable[[], bool]:
+        task = self.scheduler.current
+        assert task is not None, "only a client has threads"
+        return lambda: not task.greenlet.dead
+
+    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002
+        """Never: simulated clients close their database, or die."""
+        return lambda: None
+
     def process_id(self) -> int:
         return self._process_id
 

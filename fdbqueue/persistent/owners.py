@@ -1,0 +1,86 @@
+"""Owners: clients with a name, who get back at once what they held when they died.
+
+    S[14, owner]            claim   16 random bytes            who fetches for the first time, who reopens
+    S[14, owner, session]   member  the claim it belongs to    who reopens
+
+S is the queue. Opening in an owner's name *claims* it; the sessions of earlier claims are over then, and what
+they held is at the front of the queue. A session is enrolled before anything is taken for it, in a
+transaction that reads the claim: whoever has lost the name fetches nothing more.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.errors import InvalidArgument, OwnerReplaced
+from fdbqueue.receipts import run_once
+from fdbqueue.seam import Transaction
+from fdbqueue.session import Session, end_session
+from fdbqueue.tasks.ending import end_in
+from fdbqueue.tasks.shape import Shape
+
+OWNERS = 14
+CLAIM_BYTES = 16
+
+
+class Owner:
+    """A name, claimed."""
+
+    def __init__(self, database: Database, shape: Shape, name: Any) -> None:
+        """Raises InvalidArgument; OwnerReplaced if somebody else claims the name meanwhile."""
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= limits.QUEUE_NAME_BYTES_MAX:
+            wanted = f"a text of 1 to {limits.QUEUE_NAME_BYTES_MAX} bytes"
+            raise InvalidArgument(name="owner", wanted=wanted, got=name)
+        self.name = name
+        self._database = database
+        self._shape = shape
+        self._under: bytes = layer.pack((OWNERS, name), prefix=shape.keys.prefix)
+        self._claim = database.runtime.random_bytes(CLAIM_BYTES)
+        run_once(database, shape.root, self._write_claim)
+        self._end_earlier()
+
+    def enrol(self, session: Session) -> None:
+        """Raises OwnerReplaced."""
+        run_once(self._database, self._shape.root, lambda tr: self._enrol(tr, session))
+
+    def strike(self, session: Session) -> None:
+        """`session` has ended."""
+        run(self._database, lambda tr: tr.clear(self._member(session.id)))
+
+    def _write_claim(self, tr: Transaction) -> None:
+        """Reads the queue's definition; writes the claim; conflicts with enrolling in this name."""
+        self._shape.guard(tr)()
+        tr.set(self._under, self._claim)
+
+    def _enrol(self, tr: Transaction, session: Session) -> None:
+        """Reads the claim; writes the member; conflicts with another claim."""
+        self._require_mine(tr)
+        tr.set(self._member(session.id), self._claim)
+
+    def _end_earlier(self) -> None:
+        while earlier := run(self._database, self._earlier):
+            for session in earlier:
+                end_session(self._database, self._shape.root, session, lambda *_: True)
+                end_in(self._database, self._shape, session)  # one that had been ended half way
+            run(self._database, lambda tr: self._clear(tr, earlier))
+
+    def _earlier(self, tr: Transaction) -> list[bytes]:
+        """Reads the claim and the first members; writes nothing."""
+        self._require_mine(tr)
+        found = tr.get_range(self._member(b""), self._under + b"\xff", limit=limits.DEAD_SESSIONS_MAX)
+        return [layer.unpack(entry.key, prefix_len=len(self._under))[0] for entry in found]
+
+    def _clear(self, tr: Transaction, sessions: Sequence[bytes]) -> None:
+        for session in sessions:
+            tr.clear(self._member(session))
+
+    def _member(self, session: bytes) -> bytes:
+        key: bytes = layer.pack((session,), prefix=self._under)
+        return key
+
+    def _require_mine(self, tr: Transaction) -> None:
+        if tr.get(self._under).value != self._claim:
+            raise OwnerReplaced(name=self._shape.name, owner=self.name)

@@ -1,0 +1,359 @@
+"""Proxy: queue.Queue's methods, `ack`, and transactions, in the name of one session.
+
+    get             READY -> TAKEN, by the proxy's session: un-acked
+    ack, task_done  TAKEN -> gone
+    end of a proxy  TAKEN -> READY, in the old place: before all that has waited since
+
+The session is opened by the first get and kept alive in the background. It ends, and what is un-acked goes
+back, when the proxy is closed, is collected, or its thread is over; when its process dies, after `ttr`
+seconds. The last three are found out by asking (Session.wanted), never in a finalizer.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import Empty, Full
+from typing import Any, Self
+
+from fdbqueue import limits
+from fdbqueue.errors import (
+    InvalidArgument,
+    NothingToAck,
+    NotTaken,
+    NotUnacked,
+    ProxyClosed,
+    TransactionOpen,
+    UnknownSession,
+)
+from fdbqueue.persistent.owners import Owner
+from fdbqueue.persistent.settling import Work
+from fdbqueue.persistent.stored import Stored
+from fdbqueue.persistent.unacked import Delivery, Unacked
+from fdbqueue.session import Keeper, Session, keeper_of
+from fdbqueue.task import Task
+from fdbqueue.tasks.kinds import Draft, is_number
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the proxies of one PersistentQueue share."""
+
+    stored: Stored
+    owner: Owner | None
+    ttr_s: float
+    root: Any
+
+
+@dataclass
+class Unit:
+    """What one thread has done in a transaction of a proxy that is not over."""
+
+    fetched: list[Delivery] = field(default_factory=list)
+    acked: list[Delivery] = field(default_factory=list)
+    puts: list[Draft] = field(default_factory=list)
+    until: float | None = None
+    """As patient as the least patient of the puts; as runtime.monotonic()."""
+    done: bool = False
+
+    def work(self) -> Work:
+        acked = {delivery.number for delivery in self.acked}
+        kept = [delivery.task for delivery in self.fetched if delivery.number not in acked]
+        return Work([delivery.task for delivery in self.acked], kept, self.puts)
+
+    def item_of(self, late: NotTaken) -> Any:
+        """The item that is not held any more."""
+        return next(d.item for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
+
+
+class Proxy:
+    """A thread's own hold on a persistent queue. A context manager that closes it.
+
+    Every method raises ProxyClosed once it is closed, QueueDropped, DatabaseClosed, and the engine's
+    FDBError.
+    """
+
+    _session: Session | None
+    _units: dict[int, Unit]
+    """The open transactions, by thread."""
+
+    def __init__(self, client: Client, number: int, *, for_this_thread: bool) -> None:
+        """Use PersistentQueue.connect()."""
+        self.number = number
+        self._client = client
+        self._stored = client.stored
+        self._runtime = client.stored.runtime
+        self._for_this_thread = for_this_thread
+        self._closed = False
+        self._start_empty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, number={self.number})"
+
+    @property
+    def name(self) -> str:
+        return self._stored.shape.name
+
+    @property
+    def maxsize(self) -> int:
+        return self._stored.maxsize
+
+    @property
+    def id(self) -> str | None:
+        """That of its session, in hexadecimal; None before its first get."""
+        return None if self._session is None else self._session.id.hex()
+
+    @property
+    def unacked(self) -> list[Any]:
+        """What it has fetched and not acked, in the order of fetching."""
+        self._look_around()
+        return self._unacked.items()
+
+    # As queue.Queue has it.
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item at the end; when this returns it is durable. Waits for room where there is a maxsize.
+
+        Raises queue.Full as queue.Queue does, InvalidArgument (a ValueError) for a negative timeout,
+        TypeError for what the codec cannot carry, PayloadTooLarge. Writes exactly once; conflicts with
+        nothing, save in a bounded queue near its bound with other puts.
+        """
+        until = self._until(block, timeout)
+        unit = self._look_around()
+        draft = self._stored.draft(item)
+        if unit is not None:
+            unit.puts.append(draft)
+            unit.until = until if unit.until is None or until is None else min(until, unit.until)
+        elif not self._stored.put(draft, until):
+            raise Full
+
+    def put_nowait(self, item: Any) -> None:
+        """put(item, False)"""
+        self.put(item, False)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Fetch the first item: from now on it is un-acked here, and nobody else gets it.
+
+        Raises queue.Empty as queue.Queue does, InvalidArgument (a ValueError) for a negative timeout,
+        OwnerReplaced. Waits in a fair line, on a watch. In a transaction that has put something, a get
+        without a timeout does not wait: it might be for its own puts. Fetches exactly once; conflicts with
+        other takers of the same item.
+        """
+        until = self._until(block, timeout)
+        unit = self._look_around()
+        if unit is not None and unit.puts and until is None:
+            until = self._runtime.monotonic()
+        task = self._fetch(until)
+        if task is None:
+            raise Empty
+        delivery = self._unacked.add(task, self._runtime.thread_id())
+        if unit is not None:
+            unit.fetched.append(delivery)
+        return delivery.item
+
+    def get_nowait(self) -> Any:
+        """get(False)"""
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """How many items wait; those that are un-acked do not. Conflicts with nothing."""
+        self._look_around()
+        self._keeper.end_unwanted()
+        return self._stored.waiting()
+
+    def empty(self) -> bool:
+        """qsize() == 0"""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """0 < maxsize <= qsize()"""
+        return 0 < self.maxsize <= self.qsize()
+
+    def task_done(self) -> None:
+        """Ack the oldest un-acked item that this thread has fetched; if there is none, of the others.
+
+        Raises NothingToAck (a ValueError), and what `ack` raises.
+        """
+        unit = self._look_around()
+        delivery = self._unacked.pick_oldest(self._runtime.thread_id())
+        if delivery is None:
+            raise NothingToAck
+        self._finish(unit, delivery)
+
+    def join(self) -> None:
+        """Wait until every item ever put, by whomever, has been acked. One that has come back has not."""
+        self._look_around()
+        self._stored.wait_until_finished()
+
+    # What queue.Queue has not.
+
+    def ack(self, item: Any) -> None:
+        """`item`, which get has returned, is done and gone for good: the same object, or an equal one.
+
+        Raises NotUnacked (a KeyError), and changes nothing, if it is not un-acked here: not fetched by this
+        proxy, acked already, or lost because its session was over. Conflicts with nothing.
+        """
+        unit = self._look_around()
+        self._finish(unit, self._unacked.pick(item))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """What this thread gets, puts and acks inside becomes true together at the end of the block.
+
+        After an exception nothing has happened: what was got is back in its old place, nothing was put or
+        acked. Until the end, what is got is in nobody else's hands, what is put is seen by nobody, and the
+        block may take its time. The end raises NotUnacked if the session was over meanwhile, queue.Full if
+        there was no room within the timeouts of the puts, TooMuchForOneTransaction for more than
+        limits.BATCH_ITEMS_MAX items; then, too, nothing has happened. Raises TransactionOpen inside another.
+        In a child that was forked inside, the end does nothing: the transaction is the parent's.
+        """
+        if self._look_around() is not None:
+            raise TransactionOpen
+        unit = self._units[self._runtime.thread_id()] = Unit()
+        process_id = self._process_id
+        try:
+            yield self
+            if process_id == self._runtime.process_id():
+                self._commit(unit)
+        except BaseException:
+            if process_id == self._runtime.process_id() and not unit.done:
+                self._undo(unit)
+            raise
+        finally:
+            self._units.pop(self._runtime.thread_id(), None)
+
+    def close(self) -> None:
+        """End the proxy: what is un-acked goes back to the front of the queue, at once. Twice is once."""
+        self._forget_what_a_parent_had()
+        session, self._session = self._session, None
+        self._closed = True
+        self._unacked.clear()
+        if session is not None:
+            session.end()
+            if self._client.owner is not None:
+                self._client.owner.strike(session)
+
+    # How it is done.
+
+    @property
+    def _keeper(self) -> Keeper:
+        return keeper_of(self._stored.database, self._stored.shape.root)
+
+    def _start_empty(self) -> None:
+        self._session = None
+        self._process_id = self._runtime.process_id()
+        self._opening = self._runtime.lock()
+        self._unacked = Unacked(self._runtime.lock())
+        self._units = {}
+
+    def _forget_what_a_parent_had(self) -> None:
+        """After a fork: session, un-acked items and held locks are the parent's."""
+        if self._process_id != self._runtime.process_id():
+            self._start_empty()
+
+    def _look_around(self) -> Unit | None:
+        """What every call begins with: the transaction that this thread is in, if it is."""
+        self._forget_what_a_parent_had()
+        if self._closed:
+            raise ProxyClosed(name=self.name)
+        if self._session is not None and self._session.lost:
+            self._unacked.clear()  # it has gone back to the queue
+        return self._units.get(self._runtime.thread_id())
+
+    def _until(self, block: bool, timeout: float | None) -> float | None:
+        """When patience ends, as runtime.monotonic(); None for never."""
+        now = self._runtime.monotonic()
+        if not block:
+            return now
+        if timeout is None:
+            return None
+        if not is_number(timeout) or timeout < 0:
+            raise InvalidArgument(name="timeout", wanted="a non-negative number of seconds", got=timeout)
+        return now + timeout
+
+    def _fetch(self, until: float | None) -> Task | None:
+        while True:
+            session = self._live_session()
+            try:
+                return self._take(session, until)
+            except UnknownSession:
+                session.lost = True
+
+    def _take(self, session: Session, until: float | None) -> Task | None:
+        takes = self._stored.calls.takes(session)
+        left = limits.SPAN_MAX_S if until is None else until - self._runtime.monotonic()
+        if left > 0:
+            found = takes.wait(min(left, limits.SPAN_MAX_S))
+        else:
+            found = takes.take(1)
+            if not found and self._keeper.end_unwanted():  # what they held is there now
+                found = takes.take(1)
+        return found[0] if found else None
+
+    def _live_session(self) -> Session:
+        with self._opening:
+            if self._session is None or self._session.lost:
+                self._unacked.clear()
+                self._session = self._open_session()
+            return self._session
+
+    def _open_session(self) -> Session:
+        alive = self._runtime.thread_is_alive() if self._for_this_thread else _always
+        wanted = _while_there(weakref.ref(self), alive)
+        client = self._client
+        session = Session(self._stored.database, ttr=client.ttr_s, wanted=wanted, root=client.root)
+        if client.owner is not None:
+            try:
+                client.owner.enrol(session)
+            except BaseException:
+                session.end()
+                raise
+        return session
+
+    def _finish(self, unit: Unit | None, delivery: Delivery) -> None:
+        if unit is not None:
+            unit.acked.append(delivery)
+            return
+        alone = Unit(acked=[delivery])
+        try:
+            self._settle(alone)
+        except NotUnacked:
+            raise
+        except BaseException:
+            if not alone.done:
+                self._unacked.put_back([delivery])
+            raise
+
+    def _commit(self, unit: Unit) -> None:
+        self._look_around()
+        if (unit.fetched or unit.acked or unit.puts) and not self._settle(unit):
+            raise Full
+
+    def _settle(self, unit: Unit) -> bool:
+        def keep(done: bool) -> None:
+            unit.done = done
+
+        try:
+            return self._stored.settle(unit.work(), unit.until, keep)
+        except NotTaken as late:
+            raise NotUnacked(item=unit.item_of(late)) from None
+
+    def _undo(self, unit: Unit) -> None:
+        self._stored.release([delivery.task for delivery in unit.fetched])
+        self._unacked.discard(unit.fetched)
+        fetched = {delivery.number for delivery in unit.fetched}
+        self._unacked.put_back([delivery for delivery in unit.acked if delivery.number not in fetched])
+
+
+def _always() -> bool:
+    return True
+
+
+def _while_there(proxy: "weakref.ref[Proxy]", alive: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: proxy() is not None and alive()

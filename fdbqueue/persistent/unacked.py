@@ -1,0 +1,97 @@
+"""What a proxy has fetched and not acked, in the order of fetching.
+
+`ack` is given the object that `get` returned: found by identity, as the same object may be un-acked several
+times the first of those; else the first that is equal. Nothing has to be hashable.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from fdbqueue.errors import NotUnacked
+from fdbqueue.runtime import Lock
+from fdbqueue.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """A task in the hands of a proxy. `number`: the how manieth; `thread`: who fetched it."""
+
+    number: int
+    task: Task
+    thread: int
+
+    @property
+    def item(self) -> Any:
+        return self.task.data
+
+
+class Unacked:
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._numbers = count()
+        self._deliveries: dict[int, Delivery] = {}
+        self._of_object: dict[int, list[Delivery]] = {}
+
+    def add(self, task: Task, thread: int) -> Delivery:
+        delivery = Delivery(next(self._numbers), task, thread)
+        with self._lock:
+            self._insert(delivery)
+        return delivery
+
+    def pick(self, item: Any) -> Delivery:
+        """Take out what `ack(item)` is about. Raises NotUnacked."""
+        with self._lock:
+            same = self._of_object.get(id(item)) or [d for d in self._deliveries.values() if d.item == item]
+            if not same:
+                raise NotUnacked(item=item)
+            return self._remove(same[0])
+
+    def pick_oldest(self, thread: int) -> Delivery | None:
+        """Take out the oldest of those that `thread` fetched; of all, if it has none.
+
+        Threads that share a proxy and call task_done() for what each of them has done must not ack what
+        another still works on: that would be lost if they died now.
+        """
+        with self._lock:
+            own = (d for d in self._deliveries.values() if d.thread == thread)
+            oldest = next(own, None) or next(iter(self._deliveries.values()), None)
+            return None if oldest is None else self._remove(oldest)
+
+    def discard(self, deliveries: list[Delivery]) -> None:
+        """Take these out, as far as they are there."""
+        with self._lock:
+            for delivery in deliveries:
+                if delivery.number in self._deliveries:
+                    self._remove(delivery)
+
+    def put_back(self, deliveries: list[Delivery]) -> None:
+        """They are un-acked after all, each in its old place."""
+        with self._lock:
+            there = sorted([*self._deliveries.values(), *deliveries], key=lambda d: d.number)
+            self._clear()
+            for delivery in there:
+                self._insert(delivery)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._clear()
+
+    def items(self) -> list[Any]:
+        with self._lock:
+            return [delivery.item for delivery in self._deliveries.values()]
+
+    def _insert(self, delivery: Delivery) -> None:
+        self._deliveries[delivery.number] = delivery
+        self._of_object.setdefault(id(delivery.item), []).append(delivery)
+
+    def _remove(self, delivery: Delivery) -> Delivery:
+        del self._deliveries[delivery.number]
+        same = self._of_object[id(delivery.item)]
+        same.remove(delivery)
+        if not same:
+            del self._of_object[id(delivery.item)]
+        return delivery
+
+    def _clear(self) -> None:
+        self._deliveries, self._of_object = {}, {}
