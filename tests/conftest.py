@@ -52,8 +52,8 @@ def url_of(engine: str, directory: Path) -> str:
     return {"memory": "memory:", "embedded": f"embedded:{directory}", "fdb": f"fdb:{CLUSTER_FILE}"}[engine]
 
 
-def open_engine(engine: str, directory: Path) -> fdbqueue.Database:
-    return fdbqueue.open(url_of(engine, directory))
+def open_engine(engine: str, directory: Path, runtime: fdbqueue.Runtime | None = None) -> fdbqueue.Database:
+    return fdbqueue.open(url_of(engine, directory), runtime=runtime)
 
 
 @pytest.fixture

@@ -61,9 +61,12 @@ class Unit:
         kept = [delivery.task for delivery in self.fetched if delivery.number not in acked]
         return Work([delivery.task for delivery in self.acked], kept, self.puts)
 
-    def item_of(self, late: NotTaken) -> Any:
-        """The item that is not held any more."""
-        return next(d.item for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
+    def lose(self, late: NotTaken) -> Delivery:
+        """The delivery that turned out not to be held any more, which is nobody's now."""
+        lost = next(d for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
+        self.acked = [delivery for delivery in self.acked if delivery is not lost]
+        self.fetched = [delivery for delivery in self.fetched if delivery is not lost]
+        return lost
 
 
 class Proxy:
@@ -102,7 +105,12 @@ class Proxy:
 
     @property
     def maxsize(self) -> int:
+        """As queue.Queue's it may be changed; who waits for room then notices within seconds."""
         return self._stored.maxsize
+
+    @maxsize.setter
+    def maxsize(self, maxsize: int) -> None:
+        self._stored.maxsize = checked_maxsize(maxsize)
 
     @property
     def id(self) -> str | None:
@@ -173,6 +181,7 @@ class Proxy:
 
     def full(self) -> bool:
         """0 < maxsize <= qsize()"""
+        self._look_around()
         return 0 < self.maxsize <= self.qsize()
 
     def task_done(self) -> None:
@@ -342,13 +351,22 @@ class Proxy:
         try:
             return self._stored.settle(unit.work(), unit.until, keep)
         except NotTaken as late:
-            raise NotUnacked(item=unit.item_of(late)) from None
+            lost = unit.lose(late)
+            self._unacked.discard([lost])
+            raise NotUnacked(item=lost.item) from None
 
     def _undo(self, unit: Unit) -> None:
         self._stored.release([delivery.task for delivery in unit.fetched])
         self._unacked.discard(unit.fetched)
         fetched = {delivery.number for delivery in unit.fetched}
         self._unacked.put_back([delivery for delivery in unit.acked if delivery.number not in fetched])
+
+
+def checked_maxsize(maxsize: Any) -> int:
+    """Raises InvalidArgument."""
+    if not isinstance(maxsize, int):
+        raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
+    return maxsize
 
 
 def _always() -> bool:

@@ -9,7 +9,7 @@ from fdbqueue.codec import codec_named
 from fdbqueue.database import as_database
 from fdbqueue.errors import InvalidArgument, QueueExists
 from fdbqueue.persistent.owners import Owner
-from fdbqueue.persistent.proxy import Client, Proxy
+from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.persistent.stored import Stored
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -44,8 +44,7 @@ class PersistentQueue(Proxy):
         queue is created, "json" if not given. Raises InvalidArgument, UnknownCodec, QueueKindMismatch if the
         name is that of something else, QueueExists for another codec.
         """
-        if not isinstance(maxsize, int):
-            raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
+        checked_maxsize(maxsize)
         if not is_number(ttr) or not 0 < ttr < limits.SPAN_MAX_S:
             raise InvalidArgument(name="ttr", wanted="a positive number of seconds", got=ttr)
         database, registry = as_database(db), Registry(root)

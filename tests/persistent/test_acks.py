@@ -1,0 +1,106 @@
+"""Which delivery an ack is about (section 2.2)."""
+
+import pytest
+
+from fdbqueue import PersistentQueue
+from fdbqueue.errors import NotUnacked
+from fdbqueue.persistent.unacked import Unacked
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.task import Task, TaskState
+from tests.persistent.conftest import Opened
+from tests.persistent.support import drained, fetched, filled
+
+
+def test_the_very_object_is_acked_even_if_an_equal_one_is_older(q: PersistentQueue) -> None:
+    filled(q, [{"n": 1}, {"n": 1}, {"n": 2}])
+    first, second, _third = fetched(q, 3)
+    assert first == second
+    assert first is not second
+    q.ack(second)
+    assert q.unacked[0] is first
+    q.close()
+
+
+def test_of_equal_ones_the_earliest_is_acked(q: PersistentQueue, opened: Opened) -> None:
+    filled(q, [["x"], ["y"], ["x"]])
+    fetched(q, 3)
+    q.ack(["x"])  # a copy: neither of them by identity
+    assert q.unacked == [["y"], ["x"]]
+    q.ack(["x"])
+    with pytest.raises(KeyError):
+        q.ack(["x"])
+    q.close()
+    assert drained(opened()) == [["y"]]
+
+
+@pytest.mark.parametrize("item", [None, 0, "", 7, "text", True, [], {}, [{"deep": [None]}]])
+def test_equal_items_may_be_queued_any_number_of_times_and_each_needs_its_ack(
+    q: PersistentQueue, item: object
+) -> None:
+    filled(q, [item] * 3)
+    found = fetched(q, 3)
+    for one in found:
+        q.ack(one)
+    with pytest.raises(NotUnacked):
+        q.ack(item)
+    assert q.empty()
+
+
+def test_an_ack_needs_no_hash(q: PersistentQueue) -> None:
+    filled(q, [{"a": []}, ["b"]])
+    a, b = fetched(q, 2)
+    q.ack(b)
+    q.ack(a)
+    assert q.unacked == []
+
+
+def test_changing_a_fetched_object_does_not_change_what_is_stored(q: PersistentQueue) -> None:
+    q.put({"tries": 0})
+    with q.connect() as proxy:
+        item = proxy.get()
+        item["tries"] = 99
+    assert q.get() == {"tries": 0}
+
+
+def test_a_changed_object_is_still_the_one_that_was_fetched(q: PersistentQueue) -> None:
+    q.put({"tries": 0})
+    item = q.get()
+    item["tries"] = 99
+    q.ack(item)
+    q.join()
+
+
+def test_the_error_says_what_and_is_a_key_error(q: PersistentQueue) -> None:
+    with pytest.raises(KeyError) as caught:
+        q.ack("nothing")
+    assert str(caught.value).startswith("'nothing' is not un-acked here: ")
+    assert caught.value.item == "nothing"
+
+
+def unacked_of(*items: object) -> Unacked:
+    unacked = Unacked(RealRuntime().lock())
+    for number, item in enumerate(items):
+        unacked.add(Task(str(number), TaskState.TAKEN, item), thread=number % 2)
+    return unacked
+
+
+def test_what_is_put_back_is_in_its_old_place() -> None:
+    unacked = unacked_of("a", "b", "c", "d")
+    picked = [unacked.pick("c"), unacked.pick("a")]
+    unacked.put_back(picked)
+    assert unacked.items() == ["a", "b", "c", "d"]
+    assert unacked.pick("a").number == 0
+
+
+def test_the_same_object_several_times_is_acked_in_the_order_of_fetching() -> None:
+    same = ["same"]
+    unacked = unacked_of(same, "x", same)
+    assert [unacked.pick(same).number, unacked.pick(same).number] == [0, 2]
+    with pytest.raises(NotUnacked):
+        unacked.pick(same)
+
+
+def test_the_oldest_is_that_of_the_thread_and_else_of_all() -> None:
+    unacked = unacked_of("a", "b", "c")
+    picked = [unacked.pick_oldest(1), unacked.pick_oldest(1), unacked.pick_oldest(1), unacked.pick_oldest(1)]
+    assert [delivery and delivery.item for delivery in picked] == ["b", "a", "c", None]

@@ -1,0 +1,368 @@
+"""Proxies: whose item is whose, and how it comes back (sections 1, 2.1 and 2.5 of the specification)."""
+
+import gc
+import threading
+
+import pytest
+
+from fdbqueue import PersistentQueue, Proxy, TaskQueue
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotUnacked,
+    PayloadTooLarge,
+    ProxyClosed,
+    QueueDropped,
+    QueueExists,
+    QueueKindMismatch,
+)
+from tests.persistent.conftest import Opened, Still
+from tests.persistent.support import Running, drained, fetched, filled
+from tests.support import PATIENCE_S
+
+
+def test_connect_gives_distinct_proxies_of_one_queue_with_growing_numbers(q: PersistentQueue) -> None:
+    proxies = [q.connect() for _ in range(3)]
+    assert [q.number, *(proxy.number for proxy in proxies)] == [0, 1, 2, 3]
+    assert len({proxy.id for proxy in proxies}) == 3
+    proxies[0].put("shared")
+    assert [proxy.qsize() for proxy in proxies] == [1, 1, 1]
+    assert proxies[2].get() == "shared"
+    assert [proxy.unacked for proxy in (q, *proxies)] == [[], [], [], ["shared"]]
+
+
+def test_connect_is_safe_from_many_threads(q: PersistentQueue) -> None:
+    threads = [Running(q.connect) for _ in range(20)]
+    proxies = [thread.result() for thread in threads]
+    assert sorted(proxy.number for proxy in proxies) == list(range(1, 21))
+    assert len({proxy.id for proxy in proxies}) == 20
+
+
+def test_the_queue_itself_is_a_proxy_and_has_no_session_before_it_fetches(q: PersistentQueue) -> None:
+    q.put("x")
+    assert q.id is None
+    assert q.get() == "x"
+    assert q.id is not None
+    q.ack("x")
+    assert q.qsize() == 0
+
+
+def test_what_is_fetched_is_invisible_and_not_counted(q: PersistentQueue, opened: Opened) -> None:
+    filled(q, range(10))
+    assert fetched(q, 10) == list(range(10))
+    other = opened()
+    assert other.empty()
+    assert other.qsize() == 0
+    assert q.unacked == list(range(10))
+
+
+def test_an_ack_removes_for_good(q: PersistentQueue, opened: Opened) -> None:
+    filled(q, "ab")
+    for item in fetched(q, 2):
+        q.ack(item)
+    q.close()
+    assert opened().empty()
+
+
+def test_only_the_proxy_that_fetched_it_may_ack(q: PersistentQueue) -> None:
+    q.put("x")
+    mine, other = q.connect(), q.connect()
+    item = mine.get()
+    for stranger in (other, q):
+        with pytest.raises(KeyError):
+            stranger.ack(item)
+    mine.ack(item)
+    with pytest.raises(KeyError):
+        mine.ack(item)
+    with pytest.raises(KeyError):
+        mine.ack("never fetched")
+
+
+def test_six_of_ten_acked_four_come_back_first_in_order(q: PersistentQueue) -> None:
+    """The original's own test acks six while its comment says five."""
+    filled(q, range(10))
+    proxy = q.connect()
+    items = fetched(proxy, 10)
+    q.put("later")
+    for item in items[4:]:
+        proxy.ack(item)
+    proxy.close()
+    assert drained(q) == [0, 1, 2, 3, "later"]
+
+
+def test_close_gives_back_in_the_original_order_whatever_the_order_of_ending(q: PersistentQueue) -> None:
+    filled(q, "abcdef")
+    first, second = q.connect(), q.connect()
+    turns = [first, second, first, second]
+    assert [proxy.get() for proxy in turns] == ["a", "b", "c", "d"]
+    second.close()
+    first.close()
+    assert drained(q) == list("abcdef")
+
+
+def test_a_proxy_is_a_context_manager_and_closing_twice_is_closing_once(q: PersistentQueue) -> None:
+    q.put("x")
+    with q.connect() as proxy:
+        proxy.get()
+    proxy.close()
+    assert q.qsize() == 1
+
+
+def test_a_closed_proxy_refuses_everything(q: PersistentQueue) -> None:
+    proxy = q.connect()
+    proxy.close()
+    for call in (
+        lambda: proxy.put(1),
+        proxy.get,
+        proxy.get_nowait,
+        proxy.qsize,
+        proxy.full,
+        proxy.join,
+        proxy.task_done,
+        lambda: proxy.ack(1),
+        lambda: proxy.unacked,
+        lambda: proxy.transaction().__enter__(),
+    ):
+        with pytest.raises(ProxyClosed):
+            call()
+    assert q.empty()
+
+
+def test_closing_the_queue_closes_its_proxies(opened: Opened) -> None:
+    with opened() as q:
+        filled(q, "ab")
+        proxy = q.connect()
+        q.get()
+        proxy.get()
+    with pytest.raises(ProxyClosed):
+        proxy.get()
+    with pytest.raises(ProxyClosed):
+        q.connect()
+    assert drained(opened()) == ["a", "b"]
+
+
+def test_a_proxy_that_nobody_refers_to_gives_back_what_it_had(q: PersistentQueue) -> None:
+    filled(q, "ab")
+    proxy = q.connect()
+    proxy.get()
+    del proxy
+    assert q.qsize() == 2
+    assert q.get() == "a"
+
+
+def test_a_proxy_in_a_cycle_gives_back_when_it_is_collected(q: PersistentQueue) -> None:
+    filled(q, "ab")
+
+    class Worker:
+        def __init__(self, proxy: Proxy) -> None:
+            self.proxy, self.itself = proxy, self
+
+    Worker(q.connect()).proxy.get()
+    gc.collect()
+    assert q.qsize() == 2
+
+
+def test_a_proxy_is_collected_with_any_lock_held(q: PersistentQueue) -> None:
+    """Nothing runs when a proxy is collected: its end is found out later, so nothing dead-locks."""
+    q.put("x")
+    proxy = q.connect()
+    proxy.get()
+    with q._opening, q._keeper._lock, q._keeper._ending, q._stored.database._lock:
+        del proxy
+        gc.collect()
+    assert q.get(timeout=PATIENCE_S) == "x"
+
+
+def test_the_end_of_a_thread_is_the_end_of_its_proxy(q: PersistentQueue) -> None:
+    filled(q, "abc")
+    kept: list[Proxy] = []
+
+    def work() -> None:
+        kept.append(q.connect())
+        kept[0].ack(kept[0].get())
+        kept[0].get()
+
+    Running(work).result()
+    assert q.qsize() == 2
+    assert kept[0].unacked == []
+    with pytest.raises(KeyError):
+        kept[0].ack("b")
+    assert drained(q) == ["b", "c"]
+
+
+def test_a_thread_that_crashes_gives_back_too_and_wakes_who_waits(q: PersistentQueue) -> None:
+    q.put("x")
+    has_it, may_end = threading.Event(), threading.Event()
+
+    def crash() -> None:
+        proxy = q.connect()
+        proxy.get()
+        has_it.set()
+        may_end.wait(PATIENCE_S)
+        raise RuntimeError("crashed")
+
+    worker = Running(crash)
+    assert has_it.wait(PATIENCE_S)
+    waiting = Running(q.get)
+    assert waiting.is_waiting
+    may_end.set()
+    assert waiting.result() == "x"
+    with pytest.raises(RuntimeError):
+        worker.result()
+
+
+def test_the_queue_itself_belongs_to_no_thread(opened: Opened) -> None:
+    made: list[PersistentQueue] = []
+
+    def make() -> None:
+        made.append(filled(opened(), "ab"))
+        made[0].get()
+
+    Running(make).result()
+    assert made[0].qsize() == 1
+    made[0].ack("a")
+
+
+def test_threads_that_share_a_proxy_finish_their_own(q: PersistentQueue) -> None:
+    """task_done() says nothing of which: what another thread still works on must not be acked."""
+    filled(q, ["slow", "quick"])
+    assert q.get() == "slow"
+    Running(lambda: (q.get(), q.task_done())).result()
+    assert q.unacked == ["slow"]
+    Running(q.task_done).result()  # a thread that has fetched nothing finishes the oldest
+    assert q.unacked == []
+
+
+def test_a_lapsed_session_gives_back_and_late_acks_change_nothing(still: Still) -> None:
+    q = filled(still.opened(ttr=10), "abc")
+    assert fetched(q, 2) == ["a", "b"]
+    still.clock.advance(10)
+    other = still.opened()
+    still.end_the_dead()
+    still.tick()  # the heartbeat finds out
+    with pytest.raises(NotUnacked):
+        q.ack("a")
+    again = other.get_nowait()
+    assert again == "a"
+    with pytest.raises(KeyError):
+        q.ack(again)
+    with pytest.raises(ValueError, match="too many"):
+        q.task_done()
+    other.ack(again)
+    assert q.get_nowait() == "b"  # in a new session
+    assert q.unacked == ["b"]
+
+
+def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
+    """Also if the process has not heard yet that its session is over."""
+    q = filled(still.opened(ttr=10), "ab")
+    proxy = q.connect()
+    assert proxy.get_nowait() == "a"
+    still.clock.advance(10)
+    still.end_the_dead()
+    q.put("c")
+    assert still.opened().get_nowait() == "a"
+    before = still.stored()
+    with pytest.raises(NotUnacked, match="'a' is not un-acked here"):
+        proxy.ack("a")
+    assert still.stored() == before
+    assert proxy.unacked == []
+    assert proxy.get_nowait() == "b"
+
+
+def test_heartbeats_keep_what_is_fetched(still: Still) -> None:
+    q = filled(still.opened(ttr=10), "a")
+    q.get_nowait()
+    for _ in range(5):
+        still.clock.advance(9)
+        still.tick()
+    q.ack("a")
+    assert q.empty()
+
+
+def test_what_comes_back_may_exceed_maxsize_and_put_waits_until_there_is_room(opened: Opened) -> None:
+    q = filled(opened(maxsize=2), "ab")
+    proxy = q.connect()
+    fetched(proxy, 2)
+    filled(q, "cd")
+    proxy.close()
+    assert q.qsize() == 4
+    assert q.full()
+    putter = Running(lambda: q.put("e"))
+    for item in "abc":
+        assert putter.is_waiting
+        assert q.get() == item
+    putter.result()
+    assert q.qsize() == 2
+
+
+def test_maxsize_belongs_to_who_opens(opened: Opened) -> None:
+    bounded, unbounded = opened(maxsize=1), opened()
+    unbounded.put(1)
+    unbounded.put(2)
+    assert bounded.full()
+    assert not unbounded.full()
+    assert not bounded.empty()
+
+
+def test_join_waits_for_what_came_back(q: PersistentQueue) -> None:
+    q.put("x")
+    proxy = q.connect()
+    proxy.get()
+    joined = Running(q.join)
+    proxy.close()
+    assert joined.is_waiting
+    q.ack(q.get())
+    joined.result()
+
+
+def test_it_is_the_fifo_task_queue_of_that_name(q: PersistentQueue, db: object, space: object) -> None:
+    filled(q, "ab")
+    q.get()
+    tasks = TaskQueue.open(db, "q", root=space)
+    assert tasks.statistics(db)["tasks"] == {
+        "ready": 1,
+        "taken": 1,
+        "buried": 0,
+        "delayed": 0,
+        "done": 0,
+        "total": 2,
+    }
+    tasks.put(db, "c")
+    q.task_done()
+    assert drained(q) == ["b", "c"]
+
+
+def test_bad_input_is_refused_and_nothing_is_written(opened: Opened, db: object, space: object) -> None:
+    q = opened()
+    for wrong in ({"ttr": 0}, {"ttr": -1}, {"ttr": "x"}, {"maxsize": 2.5}, {"owner": ""}, {"owner": 7}):
+        with pytest.raises(InvalidArgument):
+            opened("other", **wrong)
+    with pytest.raises(QueueExists):
+        opened(codec="msgpack")
+    TaskQueue.create(db, "tasks", "fifottl", root=space)
+    with pytest.raises(QueueKindMismatch):
+        opened("tasks")
+    with pytest.raises(InvalidArgument):
+        opened("")
+    with pytest.raises(TypeError):
+        q.put((1, 2))  # a tuple would come back as a list
+    with pytest.raises(PayloadTooLarge):
+        q.put("x" * 8_000_001)
+    with pytest.raises(InvalidArgument):
+        q.put(1, timeout="soon")
+    with pytest.raises(InvalidArgument):
+        q.get(timeout=float("nan"))
+    assert q.empty()
+
+
+def test_another_codec_carries_what_json_does_not(opened: Opened) -> None:
+    q = opened(codec="msgpack")
+    q.put(b"\x00\xff")
+    assert opened().get() == b"\x00\xff"
+
+
+def test_a_dropped_queue_says_so(q: PersistentQueue, db: object, space: object) -> None:
+    TaskQueue.open(db, "q", root=space).drop(db)
+    for call in (lambda: q.put(1), q.get_nowait, q.qsize, q.join):
+        with pytest.raises(QueueDropped):
+            call()

@@ -1,0 +1,272 @@
+"""Gets, puts and acks as one unit (section 2.3)."""
+
+from queue import Empty, Full
+from typing import Any
+
+import pytest
+
+from fdbqueue import PersistentQueue, limits
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotUnacked,
+    ProxyClosed,
+    TooMuchForOneTransaction,
+    TransactionOpen,
+)
+from tests.persistent.conftest import Opened, Still
+from tests.persistent.support import Running, drained, fetched, filled
+
+
+class Crash(Exception):
+    pass
+
+
+def test_consuming_an_item_and_queueing_its_results_are_one_unit(q: PersistentQueue, opened: Opened) -> None:
+    q.put("order")
+    other = opened()
+    with q.transaction() as proxy:
+        order = proxy.get()
+        proxy.put(f"invoice of {order}")
+        proxy.put(f"parcel of {order}")
+        proxy.ack(order)
+        assert other.empty()
+    assert drained(other) == ["invoice of order", "parcel of order"]
+    assert q.unacked == []
+
+
+def test_after_an_exception_nothing_has_happened(q: PersistentQueue, opened: Opened) -> None:
+    filled(q, "abcd")
+    held = q.get()
+    with pytest.raises(Crash), q.transaction():
+        item = q.get()
+        q.put("result")
+        q.ack(item)
+        q.ack(held)
+        assert q.get() == "c"
+        raise Crash
+    assert q.unacked == ["a"]
+    assert drained(opened()) == ["b", "c", "d"]
+    q.ack(held)
+
+
+def test_what_is_fetched_inside_and_not_acked_stays_unacked(q: PersistentQueue) -> None:
+    q.put("a")
+    with q.transaction():
+        q.get()
+    assert q.unacked == ["a"]
+    q.task_done()
+    q.join()
+
+
+def test_task_done_is_an_ack_also_inside(q: PersistentQueue) -> None:
+    q.put("a")
+    with q.transaction():
+        q.get()
+        q.task_done()
+        with pytest.raises(ValueError, match="too many"):
+            q.task_done()
+        with pytest.raises(KeyError):
+            q.ack("a")
+        assert q.unacked == []
+    q.join()
+
+
+def test_what_was_fetched_before_is_acked_with_what_is_put(q: PersistentQueue) -> None:
+    """Long work: fetch outside, and one short commit at its end."""
+    q.put("a")
+    item = q.get()
+    with q.transaction():
+        q.ack(item)
+        q.put("done")
+    assert drained(q) == ["done"]
+
+
+def test_nobody_sees_or_gets_what_a_transaction_holds(q: PersistentQueue, opened: Opened) -> None:
+    filled(q, "ab")
+    other = opened()
+    with q.transaction():
+        q.get()
+        q.put("c")
+        assert other.qsize() == 1
+        assert other.get() == "b"
+        with pytest.raises(Empty):
+            other.get_nowait()
+    assert other.get() == "c"
+
+
+def test_a_get_does_not_wait_for_its_own_puts(q: PersistentQueue) -> None:
+    with q.transaction():
+        q.put("mine")
+        with pytest.raises(Empty):
+            q.get()
+        with pytest.raises(Empty):
+            q.get(timeout=0.05)
+    assert q.get() == "mine"
+
+
+def test_a_get_inside_waits_as_any_other(q: PersistentQueue, opened: Opened) -> None:
+    def consume() -> str:
+        with q.transaction():
+            item: str = q.get()
+            q.put(item.upper())
+            q.ack(item)
+        return item
+
+    consumer = Running(consume)
+    assert consumer.is_waiting
+    other = opened()
+    other.put("came")
+    assert consumer.result() == "came"
+    assert other.get() == "CAME"
+
+
+def test_if_the_lease_was_over_the_whole_fails(still: Still) -> None:
+    q = filled(still.opened(ttr=10), "a")
+    item = q.get_nowait()
+    with pytest.raises(NotUnacked), q.transaction():
+        q.put("result")
+        q.ack(item)
+        still.clock.advance(10)
+        still.end_the_dead()
+    other = still.opened()
+    assert drained(other) == ["a"]
+    assert q.unacked == []
+
+
+def test_also_if_what_was_lost_was_only_fetched(still: Still) -> None:
+    """It has not been fetched then, so nothing that came of it is put."""
+    q = filled(still.opened(ttr=10), "a")
+    with pytest.raises(NotUnacked), q.transaction():
+        q.put(q.get_nowait() + " result")
+        still.clock.advance(10)
+        still.end_the_dead()
+    assert drained(still.opened()) == ["a"]
+
+
+def test_a_transaction_may_take_its_time(still: Still) -> None:
+    """Longer than any transaction of the database lives; heartbeats go on."""
+    q = filled(still.opened(ttr=10), "a")
+    with q.transaction():
+        item = q.get_nowait()
+        for _ in range(10):
+            still.clock.advance(9)
+            still.tick()
+        q.put("b")
+        q.ack(item)
+    assert drained(q) == ["b"]
+
+
+def test_transactions_of_a_thread_do_not_nest(q: PersistentQueue) -> None:
+    with q.transaction():
+        q.put("a")
+        with pytest.raises(TransactionOpen), q.transaction():
+            pass
+        q.put("b")
+    assert drained(q) == ["a", "b"]
+
+
+def test_a_transaction_is_one_threads(q: PersistentQueue) -> None:
+    with pytest.raises(Crash), q.transaction():
+        q.put("inside")
+        Running(lambda: q.put("beside")).result()
+        assert q.qsize() == 1
+        raise Crash
+    assert drained(q) == ["beside"]
+
+
+def test_a_full_queue_refuses_the_unit_and_nothing_has_happened(opened: Opened) -> None:
+    q = filled(opened(maxsize=2), "ab")
+    with pytest.raises(Full), q.transaction():
+        item = q.get()
+        q.put_nowait("c")
+        q.put_nowait("d")
+        q.ack(item)
+    assert drained(q) == ["a", "b"]
+
+
+def test_a_unit_fits_into_the_places_that_its_gets_have_freed(opened: Opened) -> None:
+    q = filled(opened(maxsize=2), "ab")
+    with q.transaction():
+        for item in fetched(q, 2):
+            q.put(item.upper())
+            q.ack(item)
+    assert drained(q) == ["A", "B"]
+
+
+def test_a_unit_waits_for_room_and_what_can_never_fit_does_not(opened: Opened) -> None:
+    q = filled(opened(maxsize=2), "ab")
+
+    def put_two() -> None:
+        with q.transaction():
+            q.put("c")
+            q.put("d")
+
+    putter = Running(put_two)
+    assert putter.is_waiting
+    assert fetched(q, 2) == ["a", "b"]
+    putter.result()
+    with pytest.raises(Full), q.transaction():
+        for item in "efg":
+            q.put(item)
+    assert drained(q) == ["c", "d"]
+
+
+def test_a_unit_is_as_patient_as_its_least_patient_put(opened: Opened) -> None:
+    q = filled(opened(maxsize=1), "a")
+    with pytest.raises(Full), q.transaction():
+        q.put("b")
+        q.put("c", timeout=0.05)
+    with pytest.raises(InvalidArgument), q.transaction():
+        q.put("b", timeout=-1)
+    assert drained(q) == ["a"]
+
+
+def test_too_much_is_refused_and_nothing_has_happened(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 4)
+    q = filled(opened(), "ab")
+    with pytest.raises(TooMuchForOneTransaction), q.transaction():
+        for item in fetched(q, 2):
+            q.ack(item)
+        for item in "cde":
+            q.put(item)
+    assert drained(q) == ["a", "b"]
+
+
+def test_many_are_given_back_in_bounded_transactions(
+    q: PersistentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    filled(q, range(7))
+    with pytest.raises(Crash), q.transaction():
+        fetched(q, 5)
+        raise Crash
+    assert q.unacked == []
+    assert drained(q) == list(range(7))
+
+
+def test_a_proxy_closed_inside_undoes_the_unit(q: PersistentQueue) -> None:
+    q.put("a")
+    proxy = q.connect()
+    with pytest.raises(ProxyClosed), proxy.transaction():
+        proxy.get()
+        proxy.put("b")
+        proxy.close()
+    assert drained(q) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [(1, 2), {1: 2}, float("nan")])
+def test_bad_input_inside_undoes_what_came_before(q: PersistentQueue, wrong: Any) -> None:
+    q.put("a")
+    with pytest.raises(TypeError), q.transaction():
+        q.ack(q.get())
+        q.put("b")
+        q.put(wrong)
+    assert drained(q) == ["a"]
+
+
+def test_an_empty_transaction_does_nothing(q: PersistentQueue) -> None:
+    with q.transaction():
+        pass
+    assert q.empty()
