@@ -82,8 +82,9 @@ class LineKeys:
         index: int = self._unpack(key)[1]
         return index
 
-    def is_request(self, key: bytes) -> bool:
-        return bool(key < self.requests.stop)
+    def is_work(self, activity_key: bytes, now_us: int) -> bool:
+        """Whether there is something to do for a server: a request, or a result left uncollected."""
+        return bool(activity_key < self.requests.stop) or self.due_of(activity_key).deadline_us < now_us
 
     def due_of(self, key: bytes) -> Due:
         _, deadline_us, rid = self._unpack(key)

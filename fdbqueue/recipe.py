@@ -96,7 +96,7 @@ class Recipe:
         activity = tr.snapshot.get_range(line.activity.start, line.activity.stop, limit=1).to_list()
         found, cut_short = _within_bytes(head)
         check()
-        if activity and (line.is_request(activity[0].key) or not found):
+        if activity and (line.is_work(activity[0].key, now_us) or not found):
             return _taken(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
         return self._remove(tr, found, cut_short)
 

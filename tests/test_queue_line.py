@@ -207,6 +207,18 @@ def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Su
     assert (steps.queue.size(db), steps.keys()) == (0, 0)
 
 
+def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
+    db: Database, space: Subspace
+) -> None:
+    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
+    steps = Steps(db, space)
+    server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
+    steps.queue.enqueue_many(db, ["mine", "overdue", "more", "still more"])
+    steps.look(server, long_ago)
+    assert [steps.queue.dequeue(db) for _ in range(3)] == ["overdue", "more", "still more"]
+    assert (steps.queue.size(db), steps.keys()) == (0, 0)
+
+
 def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])

@@ -94,7 +94,7 @@ class TaskSource:
         tidied = settle(change, due)
         change.finish()
         offers = list(self.available(tr, count) if tidied else found)
-        if waiting and (self.line.keys.is_request(waiting[0].key) or not offers):
+        if waiting and (self.line.keys.is_work(waiting[0].key, change.now_us) or not offers):
             look = Look(change.now_us, wanted=count)
             return _served(self.line.pass_by(tr, count, params_of(lease), look), tidied)
         portion = portion_of(offers, count)

@@ -5,10 +5,14 @@ from collections.abc import Callable
 import pytest
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue
+from fdbqueue import Session, TaskQueue, limits
+from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import end_the_dead
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.edges import Lease
+from fdbqueue.tasks.source import params_of
 from tests.tasks.support import LONG_S, Bench, StillClock
 
 MakeBench = Callable[..., Bench]
@@ -173,3 +177,15 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
         task = queue.take(second, 5)
         assert task is not None
         assert task.attempts == 2
+
+
+def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_take(bench: MakeBench) -> None:
+    """Not only once the queue has run empty: whoever takes in turn sees that it is overdue."""
+    b = bench()
+    source = calls_of(b.db, b.queue._shape).source
+    params = params_of(Lease(b.session.id, b"the dead one"))
+    run(b.db, lambda tr: source.line.register(tr, b"its request.", 1, params, round(b.clock.now() * 1e6)))
+    b.queue.put_many(b.db, ["first", 2, 3, 4])
+    assert b.take().data == 2
+    b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
+    assert b.taken_data() == ["first", 3, 4]
