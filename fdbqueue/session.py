@@ -290,16 +290,22 @@ class Keeper:
         with self._lock:
             self._queues = [*self._queues, queue]
 
-    def end_unwanted(self) -> bool:
-        """End the sessions that nobody wants any more; whether there were any."""
+    def end_unwanted(self) -> None:
+        """End the sessions that nobody wants any more."""
         # Asked, not told: a finalizer runs in any thread, with any lock held, and could do nothing itself.
         with self._ending:  # whoever comes second waits until it is done
             unwanted = [
                 session for session in self._sessions if session.wanted is not None and not session.wanted()
             ]
             for session in unwanted:
-                session.end_within(limits.CLOSE_TIMEOUT_S)
-            return bool(unwanted)
+                self._end_or_let_die(session)
+
+    def _end_or_let_die(self, session: Session) -> None:
+        # Not the concern of whoever happens to have asked.
+        try:
+            session.end_within(limits.CLOSE_TIMEOUT_S)
+        except _failures() as error:
+            _log.warning("%r cannot be ended, and dies after its grace: %s", session, error)
 
     def end_at_exit(self) -> None:
         """What is wanted ends with the program. Best effort: what is left here dies after its grace."""

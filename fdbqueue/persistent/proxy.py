@@ -295,14 +295,10 @@ class Proxy:
                 session.lost = True
 
     def _take(self, session: Session, until: float | None) -> Task | None:
+        self._keeper.end_unwanted()  # what they held comes first
         takes = self._stored.calls.takes(session)
         left = limits.SPAN_MAX_S if until is None else until - self._runtime.monotonic()
-        if left > 0:
-            found = takes.wait(min(left, limits.SPAN_MAX_S))
-        else:
-            found = takes.take(1)
-            if not found and self._keeper.end_unwanted():  # what they held is there now
-                found = takes.take(1)
+        found = takes.wait(min(left, limits.SPAN_MAX_S)) if left > 0 else takes.take(1)
         return found[0] if found else None
 
     def _live_session(self) -> Session:

@@ -260,7 +260,8 @@ def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
     still.clock.advance(10)
     still.end_the_dead()
     q.put("c")
-    assert still.opened().get_nowait() == "a"
+    other = still.opened()
+    assert other.get_nowait() == "a"
     before = still.stored()
     with pytest.raises(NotUnacked, match="'a' is not un-acked here"):
         proxy.ack("a")

@@ -45,6 +45,7 @@ _MODULES = (
     "named",
     "order",
     "pipeline",
+    "proxies",
     "recipe",
     "rounds",
     "tasks",

@@ -1,0 +1,200 @@
+"""A persistent queue: proxies whose clients die, stall, drop them, end their threads, or lose their name."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, Full
+from typing import Any
+
+from fdbqueue.database import Database, run
+from fdbqueue.errors import NotUnacked, OwnerReplaced
+from fdbqueue.persistent.proxy import Proxy
+from fdbqueue.persistent.queue import PersistentQueue
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import QUIET_S, cramped, values_of
+from fdbqueue.testing.workloads.tasks import counted_and_found
+
+NAME = "proxies"
+ENOUGH_S = 200.0
+
+
+class Crash(Exception):
+    pass
+
+
+@workload(clients=2, steps=4)
+def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3, DEAD_SESSIONS_MAX=2)
+    maxsize = simulation.random.choice((0, 3))
+
+    def produce(client: Client) -> None:
+        q = opened(client, maxsize)
+        for value in values_of(client, size.steps):
+            try:
+                client.call(NAME, "put", value, partial(q.put, [value, 0], timeout=2))
+            except Full:
+                client.pause(0.5)
+            client.pause(0.2)
+
+    def work(client: Client) -> None:
+        for _ in range(2):
+            try:
+                q = opened(client, maxsize, client.random.choice((None, "shared", client.name)))
+            except OwnerReplaced:  # the other has claimed the name meanwhile
+                continue
+            threads = [client.thread(partial(in_a_thread, q, size.steps), str(n)) for n in range(2)]
+            several(client, q, size.steps)
+            for thread in threads:
+                thread.join()
+
+    def survive(client: Client) -> None:
+        q, tasks = opened(client, 0, "shared"), TaskQueue.open(client.db, NAME)
+        client.runtime.sleep(QUIET_S)  # until the line has forgotten the dead, too
+        until = client.runtime.monotonic() + ENOUGH_S
+        while tasks.statistics(client.db)["tasks"]["taken"] and client.runtime.monotonic() < until:
+            # What lies in the line for one who died there is returned by those who look for something.
+            with q.connect() as proxy, suppress(Empty):
+                proxy.get(timeout=1)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, tasks)))
+        client.call(NAME, "drain", None, lambda: drained(q))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), one_copy_each, acked_for_good, in_order, no_watch_left_behind]
+
+
+def opened(client: Client, maxsize: int, owner: str | None = None) -> PersistentQueue:
+    return PersistentQueue(client.db, NAME, maxsize, owner, ttr=3)
+
+
+def in_a_thread(q: PersistentQueue, steps: int, client: Client) -> None:
+    """With a proxy that is not closed: the end of the thread, or of the last reference, has to do."""
+    try:
+        several(client, q.connect(), steps)
+    except OwnerReplaced:
+        client.pause(0.1)
+
+
+def several(client: Client, proxy: Proxy, steps: int) -> None:
+    for _ in range(steps):
+        try:
+            once(client, proxy)
+        except (Empty, Full, Crash, NotUnacked):
+            client.pause(0.3)
+        except OwnerReplaced:
+            return
+
+
+def once(client: Client, proxy: Proxy) -> None:
+    """Fetch an item, and do with it one of the things that workers do."""
+    does: list[Callable[[], Any]] = [
+        lambda: finish(client, proxy, fetch(client, proxy)),
+        lambda: advance(client, proxy, fetch(client, proxy)),
+        lambda: fetch(client, proxy),
+        partial(consume, client, proxy, crash=False),
+        partial(consume, client, proxy, crash=True),
+    ]
+    client.random.choice(does)()
+
+
+def fetch(client: Client, proxy: Proxy) -> Any:
+    timeout = client.random.choice((0, 1, 3))
+    item = client.call(NAME, "get", None, lambda: proxy.get(timeout=timeout))
+    client.pause(0.5)
+    return item
+
+
+def finish(client: Client, proxy: Proxy, item: Any) -> None:
+    client.call(NAME, "ack", item[0], lambda: proxy.ack(item))
+
+
+def advance(client: Client, proxy: Proxy, item: Any) -> None:
+    """Long work outside, a short transaction at its end."""
+    value, stage = item
+
+    def body() -> None:
+        with proxy.transaction():
+            proxy.put([value, stage + 1], timeout=1)
+            proxy.ack(item)
+
+    client.call(NAME, "advance", (value, stage + 1), body)
+
+
+def consume(client: Client, proxy: Proxy, crash: bool) -> None:
+    """Everything inside. The transaction's own result is that of the call, or that it has none."""
+    found: list[Any] = []
+
+    def body() -> Any:
+        with proxy.transaction():
+            value, stage = item = proxy.get(timeout=1)
+            client.pause(0.5)
+            proxy.put([value, stage + 1], timeout=1)
+            proxy.ack(item)
+            if crash:
+                raise Crash
+            found.append((value, stage + 1))
+        return found[0]
+
+    client.call(NAME, "consume", crash, body)
+
+
+def drained(q: PersistentQueue) -> list[Any]:
+    items = []
+    while not q.empty():
+        items.append(q.get_nowait())
+        q.task_done()
+    return items
+
+
+def left(trace: Trace) -> list[Any]:
+    """What the survivor found, in order; a run in which it found nothing out is stuck anyway."""
+    (drain,) = trace.of(NAME, "drain")
+    return list(drain.result)
+
+
+def may_have_happened(op: Operation) -> bool:
+    return op.done or op.unknown
+
+
+def one_copy_each(trace: Trace, _: Database) -> Iterator[str]:
+    """Nothing is lost, nothing doubled, and no transaction came undone."""
+    there = left(trace)
+    stages = dict(there)
+    values = [value for value, _ in there]
+    yield from (f"{values.count(value)} copies of {value!r}" for value in stages if values.count(value) > 1)
+    puts = {op.argument: op for op in trace.of(NAME, "put")}
+    yield from (f"never put: {value!r}" for value in stages if value not in puts)
+    ends = {op.argument for op in trace.of(NAME, "ack") if may_have_happened(op)}
+    for value, op in puts.items():
+        if op.done and value not in stages and value not in ends:
+            yield f"lost: {value!r}"
+    advances = [op.argument for op in trace.of(NAME, "advance") if op.done]
+    advances += [op.result for op in trace.of(NAME, "consume") if op.done]
+    for value, stage in advances:
+        if value in stages and stages[value] < stage:
+            yield f"{value!r} had reached stage {stage}, and is at {stages[value]}"
+
+
+def acked_for_good(trace: Trace, _: Database) -> Iterator[str]:
+    """What has been acked is never delivered again."""
+    there = {value for value, _ in left(trace)}
+    for ack in (op for op in trace.of(NAME, "ack") if op.done):
+        again = [op for op in trace.of(NAME, "get") if op.done and op.result[0] == ack.argument]
+        if ack.argument in there or any(ack.before(op) for op in again):
+            yield f"delivered after its ack: {ack.argument!r}"
+
+
+def in_order(trace: Trace, _: Database) -> Iterator[str]:
+    """What came back is in its old place: untouched values of a producer are in the order of their puts."""
+    untouched = [value for value, stage in left(trace) if stage == 0]
+    for producer in {value.split(".")[0] for value in untouched}:
+        steps = [int(value.split(".")[1]) for value in untouched if value.split(".")[0] == producer]
+        if steps != sorted(steps):
+            yield f"out of order: {steps} of {producer}"
