@@ -14,6 +14,7 @@ from typing import Any
 from fdbqueue import combine, fair_items, holding, receipts, recipe, registry, staging, taking, waiting
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.embedded import watches
+from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.tasks import capacity, change, source, verbs
 
 
@@ -421,5 +422,29 @@ PLANTS = (
         "state = replace(state, used=0)",
         "fairness",
         50,
+    ),
+    Plant(
+        "an ack after the item went to somebody else",
+        settling._holds,
+        "Target(record.id, task.token).holds(record, change.now_us)",
+        "True",
+        "proxies",
+        400,
+    ),
+    Plant(
+        "a put that does not wait for the end of its transaction",
+        proxy.Proxy.put,
+        "unit.puts.append(draft)",
+        "self._stored.put(draft, until)",
+        "proxies",
+        50,
+    ),
+    Plant(
+        "a zombie that enrols in a name it has lost",
+        owners.Owner._enrol,
+        "self._require_mine(tr)",
+        "pass",
+        "proxies",
+        100,
     ),
 )

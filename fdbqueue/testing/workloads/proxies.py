@@ -26,7 +26,7 @@ class Crash(Exception):
     pass
 
 
-@workload(clients=2, steps=4)
+@workload(clients=2, steps=3)
 def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, DEAD_SESSIONS_MAX=2)
@@ -43,14 +43,14 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def work(client: Client) -> None:
         for _ in range(2):
+            owner = client.random.choice((None, "shared", client.name))
             try:
-                q = opened(client, maxsize, client.random.choice((None, "shared", client.name)))
+                q = client.call(NAME, "open", owner, partial(opened, client, maxsize, owner))
             except OwnerReplaced:  # the other has claimed the name meanwhile
                 continue
-            threads = [client.thread(partial(in_a_thread, q, size.steps), str(n)) for n in range(2)]
+            thread = client.thread(partial(in_a_thread, q, size.steps), "thread")
             several(client, q, size.steps)
-            for thread in threads:
-                thread.join()
+            thread.join()
 
     def survive(client: Client) -> None:
         q, tasks = opened(client, 0, "shared"), TaskQueue.open(client.db, NAME)
@@ -67,7 +67,15 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    return [exact_statistics(NAME), one_copy_each, acked_for_good, in_order, no_watch_left_behind]
+    return [
+        exact_statistics(NAME),
+        one_copy_each,
+        acked_for_good,
+        no_late_ack,
+        nothing_for_who_lost_the_name,
+        in_order,
+        no_watch_left_behind,
+    ]
 
 
 def opened(client: Client, maxsize: int, owner: str | None = None) -> PersistentQueue:
@@ -112,7 +120,7 @@ def fetch(client: Client, proxy: Proxy) -> Any:
 
 
 def finish(client: Client, proxy: Proxy, item: Any) -> None:
-    client.call(NAME, "ack", item[0], lambda: proxy.ack(item))
+    client.call(NAME, "ack", tuple(item), lambda: proxy.ack(item))
 
 
 def advance(client: Client, proxy: Proxy, item: Any) -> None:
@@ -171,7 +179,7 @@ def one_copy_each(trace: Trace, _: Database) -> Iterator[str]:
     yield from (f"{values.count(value)} copies of {value!r}" for value in stages if values.count(value) > 1)
     puts = {op.argument: op for op in trace.of(NAME, "put")}
     yield from (f"never put: {value!r}" for value in stages if value not in puts)
-    ends = {op.argument for op in trace.of(NAME, "ack") if may_have_happened(op)}
+    ends = {op.argument[0] for op in trace.of(NAME, "ack") if may_have_happened(op)}
     for value, op in puts.items():
         if op.done and value not in stages and value not in ends:
             yield f"lost: {value!r}"
@@ -186,9 +194,32 @@ def acked_for_good(trace: Trace, _: Database) -> Iterator[str]:
     """What has been acked is never delivered again."""
     there = {value for value, _ in left(trace)}
     for ack in (op for op in trace.of(NAME, "ack") if op.done):
-        again = [op for op in trace.of(NAME, "get") if op.done and op.result[0] == ack.argument]
-        if ack.argument in there or any(ack.before(op) for op in again):
-            yield f"delivered after its ack: {ack.argument!r}"
+        value = ack.argument[0]
+        again = [op for op in trace.of(NAME, "get") if op.done and op.result[0] == value]
+        if value in there or any(ack.before(op) for op in again):
+            yield f"delivered after its ack: {value!r}"
+
+
+def no_late_ack(trace: Trace, _: Database) -> Iterator[str]:
+    """Nobody acks what has been delivered to somebody else since he got it."""
+    gets = [op for op in trace.of(NAME, "get") if op.done]
+    for ack in (op for op in trace.of(NAME, "ack") if op.done):
+        of_item = [op for op in gets if tuple(op.result) == ack.argument]
+        own = [op for op in of_item if op.client == ack.client and op.before(ack)]
+        for other in of_item:
+            if own and own[-1].before(other) and other.before(ack):
+                yield f"{ack.client} acked {ack.argument}, which {other.client} had got since"
+
+
+def nothing_for_who_lost_the_name(trace: Trace, _: Database) -> Iterator[str]:
+    """Once a name has been opened again, who had it fetches nothing more."""
+    opens = [op for op in trace.of(NAME, "open") if op.done]
+    shared = [op for op in opens if op.argument == "shared"]
+    for get in (op for op in trace.of(NAME, "get") if op.done):
+        worker = get.client.split("/")[0]
+        mine = [op for op in opens if op.client == worker and op.before(get)][-1]
+        if mine in shared and any(mine.before(op) and op.before(get) for op in shared):
+            yield f"{get.client} fetched {get.result} in a name that it had lost"
 
 
 def in_order(trace: Trace, _: Database) -> Iterator[str]:
