@@ -34,6 +34,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.tasks
 	$(BIN)/python -m benchmarks.keys
 	$(BIN)/python -m benchmarks.tenants
+	$(BIN)/python -m benchmarks.persistent
 	$(BIN)/python -m benchmarks.peers
 
 load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/

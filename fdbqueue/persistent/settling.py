@@ -38,26 +38,40 @@ class Work:
 def settle(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: AskOwner) -> bool:
     """Whether there was room for the puts; if not, nothing is written.
 
-    Reads the definition and the tasks of `work` serialisably, the last task and the counter by snapshot;
-    clears the acked ones, writes the new ones and the counters. Conflicts with any change of the former and,
-    in a bounded queue, with other puts (tasks/capacity.py). Raises NotTaken if one of them is not held any
-    more.
+    Reads the definition and the tasks of `work` serialisably, for puts the last task and the counter by
+    snapshot; clears the acked ones, writes the new ones and the counters. Conflicts with any change of the
+    former and, in a bounded queue, with other puts (tasks/capacity.py). Raises NotTaken if one of them is not
+    held any more.
     """
-    tr, keys = change.tr, change.shape.keys
-    checks = change.shape.guard(tr), ask_owner(tr)
-    last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
-    live = tr.snapshot.get(keys.live)
+    check = change.shape.guard(change.tr)
+    place = _ask_place(change, len(work.puts), maxsize, random, ask_owner) if work.puts else lambda: 0
     records = change.read(id_bytes(task.id) for task in (*work.acked, *work.kept))
-    for check in checks:
-        check()
+    check()
     held = _all_held(change, [*work.acked, *work.kept], records)
-    waiting, wanted = waiting_in(live.value), len(work.puts)
-    if maxsize > 0 and wanted and not admit_to(tr, keys, maxsize, waiting, wanted, random):
+    index = place()
+    if index is None:
         return False
-    index = next((keys.index_of(task.key) + 1 for task in last), 0)
     edges.ack(change, held[: len(work.acked)])
     edges.put(change, work.puts, index, random)
     return True
+
+
+def _ask_place(
+    change: Change, wanted: int, maxsize: int, random: bytes, ask_owner: AskOwner
+) -> Callable[[], int | None]:
+    """Ask where new tasks belong; the reply is their first index, None if there is no room for them."""
+    tr, keys = change.tr, change.shape.keys
+    check = ask_owner(tr)
+    last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
+    live = tr.snapshot.get(keys.live)
+
+    def reply() -> int | None:
+        check()
+        if maxsize > 0 and not admit_to(tr, keys, maxsize, waiting_in(live.value), wanted, random):
+            return None
+        return next((keys.index_of(task.key) + 1 for task in last), 0)
+
+    return reply
 
 
 def release(change: Change, tasks: Sequence[Task]) -> None:
