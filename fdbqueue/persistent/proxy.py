@@ -243,7 +243,7 @@ class Proxy:
         session, self._session = self._session, None
         self._closed = True
         self._unacked.clear()
-        if session is not None:
+        if session is not None and not session.lost:  # else it has been ended, by the database's close too
             session.end()
             if self._client.owner is not None:
                 self._client.owner.strike(session)

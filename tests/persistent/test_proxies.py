@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+import fdbqueue
 from fdbqueue import PersistentQueue, Proxy, TaskQueue
 from fdbqueue.errors import (
     InvalidArgument,
@@ -105,6 +106,17 @@ def test_a_proxy_is_a_context_manager_and_closing_twice_is_closing_once(q: Persi
         proxy.get()
     proxy.close()
     assert q.qsize() == 1
+
+
+def test_the_end_of_the_database_is_the_end_of_its_proxies(still: Still) -> None:
+    q = filled(still.opened(owner="me"), "a")
+    with fdbqueue.Database(still.db.engine, still.clock) as another:
+        theirs = PersistentQueue(another, "q", root=still.root)
+        assert theirs.get_nowait() == "a"
+    assert q.qsize() == 1
+    theirs.close()
+    with pytest.raises(ProxyClosed):
+        theirs.get()
 
 
 def test_a_closed_proxy_refuses_everything(q: PersistentQueue) -> None:
