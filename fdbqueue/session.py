@@ -253,14 +253,17 @@ class Keeper:
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
-        self._stop.set()
+        self._rest()
         if self._forget_exit is not None:
             self._forget_exit()
-        if self._thread is not None:
-            self._thread.join(limits.CLOSE_TIMEOUT_S)
         for session in list(self._sessions):
             with suppress(*_failures()):
                 session.end_within(limits.CLOSE_TIMEOUT_S)
+
+    def _rest(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(limits.CLOSE_TIMEOUT_S)
 
     def own(self) -> Session:
         """This process's own session, opened at first use, and again when it has been lost."""
@@ -278,7 +281,6 @@ class Keeper:
             self._sessions.append(session)
             if self._thread is None:
                 self._thread = self._runtime.spawn(self._run, "fdbqueue-keeper")
-            if session.wanted is not None and self._forget_exit is None:
                 self._forget_exit = self._runtime.at_exit(partial(_end_at_exit, weakref.ref(self)))
 
     def forget(self, session: Session) -> None:
@@ -311,6 +313,7 @@ class Keeper:
         """What is wanted ends with the program. Best effort: what is left here dies after its grace."""
         if self._process_id != self._runtime.process_id() or self._database.closed:
             return
+        self._rest()  # an engine may be closed at exit, too, and a sweep that meets that would complain
         with suppress(*_failures()):
             for session in [session for session in self._sessions if session.wanted is not None]:
                 session.end_within(limits.CLOSE_TIMEOUT_S)
