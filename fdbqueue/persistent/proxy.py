@@ -12,7 +12,7 @@ seconds. The last three are found out by asking (Session.wanted), never in a fin
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, Full
 from typing import Any, Self
 
@@ -27,12 +27,12 @@ from fdbqueue.errors import (
     UnknownSession,
 )
 from fdbqueue.persistent.owners import Owner
-from fdbqueue.persistent.settling import Work
 from fdbqueue.persistent.stored import Stored
 from fdbqueue.persistent.unacked import Delivery, Unacked
+from fdbqueue.persistent.unit import Unit
 from fdbqueue.session import Keeper, Session, keeper_of
 from fdbqueue.task import Task
-from fdbqueue.tasks.kinds import Draft, is_number
+from fdbqueue.tasks.kinds import is_number
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,6 @@ class Client:
     owner: Owner | None
     ttr_s: float
     root: Any
-
-
-@dataclass
-class Unit:
-    """What one thread has done in a transaction of a proxy that is not over."""
-
-    fetched: list[Delivery] = field(default_factory=list)
-    acked: list[Delivery] = field(default_factory=list)
-    puts: list[Draft] = field(default_factory=list)
-    until: float | None = None
-    """As patient as the least patient of the puts; as runtime.monotonic()."""
-    done: bool = False
-
-    def work(self) -> Work:
-        acked = {delivery.number for delivery in self.acked}
-        kept = [delivery.task for delivery in self.fetched if delivery.number not in acked]
-        return Work([delivery.task for delivery in self.acked], kept, self.puts)
-
-    def lose(self, late: NotTaken) -> Delivery:
-        """The delivery that turned out not to be held any more, which is nobody's now."""
-        lost = next(d for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
-        self.acked = [delivery for delivery in self.acked if delivery is not lost]
-        self.fetched = [delivery for delivery in self.fetched if delivery is not lost]
-        return lost
 
 
 class Proxy:
@@ -136,8 +112,7 @@ class Proxy:
         unit = self._look_around()
         draft = self._stored.draft(item)
         if unit is not None:
-            unit.puts.append(draft)
-            unit.until = until if unit.until is None or until is None else min(until, unit.until)
+            unit.put(draft, until)
         elif not self._stored.put(draft, until):
             raise Full
 

@@ -212,13 +212,14 @@ def test_a_unit_waits_for_room_and_what_can_never_fit_does_not(opened: Opened) -
 
 
 def test_a_unit_is_as_patient_as_its_least_patient_put(opened: Opened) -> None:
-    q = filled(opened(maxsize=1), "a")
+    q = filled(opened(maxsize=3), "axy")
     with pytest.raises(Full), q.transaction():
         q.put("b")
         q.put("c", timeout=0.05)
+        q.put("d")
     with pytest.raises(InvalidArgument), q.transaction():
         q.put("b", timeout=-1)
-    assert drained(q) == ["a"]
+    assert drained(q) == ["a", "x", "y"]
 
 
 def test_too_much_is_refused_and_nothing_has_happened(

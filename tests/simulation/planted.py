@@ -434,7 +434,7 @@ PLANTS = (
     Plant(
         "a put that does not wait for the end of its transaction",
         proxy.Proxy.put,
-        "unit.puts.append(draft)",
+        "unit.put(draft, until)",
         "self._stored.put(draft, until)",
         "proxies",
         50,

@@ -1,0 +1,37 @@
+"""Unit: what a thread has done in a transaction of a proxy, before it becomes true."""
+
+from dataclasses import dataclass, field
+
+from fdbqueue.errors import NotTaken
+from fdbqueue.persistent.settling import Work
+from fdbqueue.persistent.unacked import Delivery
+from fdbqueue.tasks.kinds import Draft
+
+
+@dataclass
+class Unit:
+    """An ack outside of a transaction is a unit of its own."""
+
+    fetched: list[Delivery] = field(default_factory=list)
+    acked: list[Delivery] = field(default_factory=list)
+    puts: list[Draft] = field(default_factory=list)
+    until: float | None = None
+    """As patient as the least patient of the puts; as runtime.monotonic()."""
+    done: bool = False
+
+    def put(self, draft: Draft, until: float | None) -> None:
+        self.puts.append(draft)
+        if until is not None:
+            self.until = until if self.until is None else min(until, self.until)
+
+    def work(self) -> Work:
+        acked = {delivery.number for delivery in self.acked}
+        kept = [delivery.task for delivery in self.fetched if delivery.number not in acked]
+        return Work([delivery.task for delivery in self.acked], kept, self.puts)
+
+    def lose(self, late: NotTaken) -> Delivery:
+        """The delivery that turned out not to be held any more, which is nobody's now."""
+        lost = next(d for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
+        self.acked = [delivery for delivery in self.acked if delivery is not lost]
+        self.fetched = [delivery for delivery in self.fetched if delivery is not lost]
+        return lost
