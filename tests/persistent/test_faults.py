@@ -117,7 +117,7 @@ def unit(q: PersistentQueue) -> None:
 
 
 def test_no_transaction_grows_with_the_queue() -> None:
-    short, long = measured(300), measured(900)
+    short, long = measured(250), measured(500)
     for call in short:
         assert long[call] <= short[call], call
     assert all(written <= 16 for call, (_, written) in long.items() if call not in ("close", "reopen"))
