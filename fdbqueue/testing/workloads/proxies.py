@@ -1,24 +1,22 @@
 """A persistent queue: proxies whose clients die, stall, drop them, end their threads, or lose their name."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, Full
 from typing import Any
 
-from fdbqueue.database import Database, run
+from fdbqueue.database import run
 from fdbqueue.errors import NotUnacked, OwnerReplaced
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.trace import Operation, Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import QUIET_S, cramped, values_of
+from fdbqueue.testing.workloads.proxy_checks import CHECKS, NAME, SHARED
 from fdbqueue.testing.workloads.tasks import counted_and_found
 
-NAME = "proxies"
 ENOUGH_S = 200.0
 
 
@@ -43,7 +41,7 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def work(client: Client) -> None:
         for _ in range(2):
-            owner = client.random.choice((None, "shared", client.name))
+            owner = client.random.choice((None, SHARED, SHARED))
             try:
                 q = client.call(NAME, "open", owner, partial(opened, client, maxsize, owner))
             except OwnerReplaced:  # the other has claimed the name meanwhile
@@ -53,7 +51,7 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
             thread.join()
 
     def survive(client: Client) -> None:
-        q, tasks = opened(client, 0, "shared"), TaskQueue.open(client.db, NAME)
+        q, tasks = opened(client, 0, SHARED), TaskQueue.open(client.db, NAME)
         client.runtime.sleep(QUIET_S)  # until the line has forgotten the dead, too
         until = client.runtime.monotonic() + ENOUGH_S
         while tasks.statistics(client.db)["tasks"]["taken"] and client.runtime.monotonic() < until:
@@ -61,21 +59,13 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
             with q.connect() as proxy, suppress(Empty):
                 proxy.get(timeout=1)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, tasks)))
-        client.call(NAME, "drain", None, lambda: drained(q))
+        client.call(NAME, "drain", None, lambda: [q.get_nowait() for _ in range(q.qsize())])
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    return [
-        exact_statistics(NAME),
-        one_copy_each,
-        acked_for_good,
-        no_late_ack,
-        nothing_for_who_lost_the_name,
-        in_order,
-        no_watch_left_behind,
-    ]
+    return CHECKS
 
 
 def opened(client: Client, maxsize: int, owner: str | None = None) -> PersistentQueue:
@@ -132,7 +122,7 @@ def advance(client: Client, proxy: Proxy, item: Any) -> None:
             proxy.put([value, stage + 1], timeout=1)
             proxy.ack(item)
 
-    client.call(NAME, "advance", (value, stage + 1), body)
+    client.call(NAME, "advance", tuple(item), body)
 
 
 def consume(client: Client, proxy: Proxy, crash: bool) -> None:
@@ -151,81 +141,3 @@ def consume(client: Client, proxy: Proxy, crash: bool) -> None:
         return found[0]
 
     client.call(NAME, "consume", crash, body)
-
-
-def drained(q: PersistentQueue) -> list[Any]:
-    items = []
-    while not q.empty():
-        items.append(q.get_nowait())
-        q.task_done()
-    return items
-
-
-def left(trace: Trace) -> list[Any]:
-    """What the survivor found, in order; a run in which it found nothing out is stuck anyway."""
-    (drain,) = trace.of(NAME, "drain")
-    return list(drain.result)
-
-
-def may_have_happened(op: Operation) -> bool:
-    return op.done or op.unknown
-
-
-def one_copy_each(trace: Trace, _: Database) -> Iterator[str]:
-    """Nothing is lost, nothing doubled, and no transaction came undone."""
-    there = left(trace)
-    stages = dict(there)
-    values = [value for value, _ in there]
-    yield from (f"{values.count(value)} copies of {value!r}" for value in stages if values.count(value) > 1)
-    puts = {op.argument: op for op in trace.of(NAME, "put")}
-    yield from (f"never put: {value!r}" for value in stages if value not in puts)
-    ends = {op.argument[0] for op in trace.of(NAME, "ack") if may_have_happened(op)}
-    for value, op in puts.items():
-        if op.done and value not in stages and value not in ends:
-            yield f"lost: {value!r}"
-    advances = [op.argument for op in trace.of(NAME, "advance") if op.done]
-    advances += [op.result for op in trace.of(NAME, "consume") if op.done]
-    for value, stage in advances:
-        if value in stages and stages[value] < stage:
-            yield f"{value!r} had reached stage {stage}, and is at {stages[value]}"
-
-
-def acked_for_good(trace: Trace, _: Database) -> Iterator[str]:
-    """What has been acked is never delivered again."""
-    there = {value for value, _ in left(trace)}
-    for ack in (op for op in trace.of(NAME, "ack") if op.done):
-        value = ack.argument[0]
-        again = [op for op in trace.of(NAME, "get") if op.done and op.result[0] == value]
-        if value in there or any(ack.before(op) for op in again):
-            yield f"delivered after its ack: {value!r}"
-
-
-def no_late_ack(trace: Trace, _: Database) -> Iterator[str]:
-    """Nobody acks what has been delivered to somebody else since he got it."""
-    gets = [op for op in trace.of(NAME, "get") if op.done]
-    for ack in (op for op in trace.of(NAME, "ack") if op.done):
-        of_item = [op for op in gets if tuple(op.result) == ack.argument]
-        own = [op for op in of_item if op.client == ack.client and op.before(ack)]
-        for other in of_item:
-            if own and own[-1].before(other) and other.before(ack):
-                yield f"{ack.client} acked {ack.argument}, which {other.client} had got since"
-
-
-def nothing_for_who_lost_the_name(trace: Trace, _: Database) -> Iterator[str]:
-    """Once a name has been opened again, who had it fetches nothing more."""
-    opens = [op for op in trace.of(NAME, "open") if op.done]
-    shared = [op for op in opens if op.argument == "shared"]
-    for get in (op for op in trace.of(NAME, "get") if op.done):
-        worker = get.client.split("/")[0]
-        mine = [op for op in opens if op.client == worker and op.before(get)][-1]
-        if mine in shared and any(mine.before(op) and op.before(get) for op in shared):
-            yield f"{get.client} fetched {get.result} in a name that it had lost"
-
-
-def in_order(trace: Trace, _: Database) -> Iterator[str]:
-    """What came back is in its old place: untouched values of a producer are in the order of their puts."""
-    untouched = [value for value, stage in left(trace) if stage == 0]
-    for producer in {value.split(".")[0] for value in untouched}:
-        steps = [int(value.split(".")[1]) for value in untouched if value.split(".")[0] == producer]
-        if steps != sorted(steps):
-            yield f"out of order: {steps} of {producer}"
