@@ -96,7 +96,7 @@ class FairItems:
         found = self.available(tr, count)
         waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
         offers = list(found)
-        if waiting and (self.line.keys.is_request(waiting[0].key) or not offers):
+        if waiting and (self.line.keys.is_work(waiting[0].key, now_us) or not offers):
             return _served(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
         return self._take(tr, offers, count)
 
