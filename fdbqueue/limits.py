@@ -41,8 +41,9 @@ PLAIN_ATTEMPTS_MAX = 2
 CROWD_MIN = 6
 STAGED_HINT_S = 0.5
 # A call that may not wait for an item still waits this long for the one who is serving the line already:
-# thirty callers that all serve at once abort each other.
+# thirty callers that all serve at once abort each other. In seconds, or in commits of its own, whichever is more.
 SERVE_PATIENCE_S = 0.05
+SERVE_PATIENCE_COMMITS = 8
 RESULTS_RETURNED_MAX = 10
 
 # Locks and events refuse to wait for as long as a caller may ask.

@@ -30,11 +30,13 @@ class Place:
         self._line = line
         self._duty = False
         self.crowd = 0  # with how many requests it was served
-        self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
+        began = self._runtime.monotonic()
+        self._renew_at = began + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self.ticket: Ticket = run_once(
             database, root, lambda tr: line.register(tr, rid, count, params, self._now_us())
         )
+        self._commit_s = self._runtime.monotonic() - began
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
         """Stand in the line until calls of `crew` are answered, or there is no reason to stand any longer.
@@ -100,7 +102,9 @@ class Place:
 
     def _patience(self, leader: Call) -> float:
         if leader.until is None:
-            return self._jittered(limits.SERVE_PATIENCE_S)
+            # Whoever serves needs some commits to: on a slow disk, more than the patience of a fast one.
+            needed_s = limits.SERVE_PATIENCE_COMMITS * self._commit_s
+            return self._jittered(min(max(limits.SERVE_PATIENCE_S, needed_s), limits.LOOK_EVERY_S))
         next_event = min(leader.until, self._renew_at) - self._runtime.monotonic()
         return min(next_event, self._jittered(limits.LOOK_EVERY_S))
 
