@@ -41,7 +41,7 @@ PLAIN_ATTEMPTS_MAX = 2
 CROWD_MIN = 6
 STAGED_HINT_S = 0.5
 # A call that may not wait for an item still waits this long for the one who is serving the line already:
-# thirty callers that all serve at once abort each other. In seconds, or in commits of its own, whichever is more.
+# thirty callers that all serve at once abort each other. In seconds, or in commits of its own: the longer.
 SERVE_PATIENCE_S = 0.05
 SERVE_PATIENCE_COMMITS = 8
 RESULTS_RETURNED_MAX = 10
