@@ -1,6 +1,11 @@
 """fdbqueue: a transactional queue layer on FoundationDB, and on one directory of a laptop."""
 
 from fdbqueue.database import Database as Database
+from fdbqueue.elements.base import LockToken as LockToken
+from fdbqueue.elements.null import NullQueue as NullQueue
+from fdbqueue.elements.queue import ElementQueue as ElementQueue
+from fdbqueue.elements.queue_set import QueueSet as QueueSet
+from fdbqueue.elements.simple import SimpleElementQueue as SimpleElementQueue
 from fdbqueue.errors import FdbQueueError as FdbQueueError
 from fdbqueue.fair_queue import FairQueue as FairQueue
 from fdbqueue.open import open as open

@@ -141,3 +141,51 @@ class OwnerReplaced(FdbQueueError):
 
 class UnknownSession(FdbQueueError, LookupError):
     """The session {session} has ended, or was taken for dead: open another."""
+
+
+class QueueError(FdbQueueError):
+    """The element queue refused."""
+
+
+class InvalidSchema(QueueError, ValueError):
+    """invalid schema: {reason}"""
+
+
+class UnknownSchema(QueueError):
+    """unknown schema: open the element queue with a schema to add and to get."""
+
+
+class InvalidElement(QueueError, ValueError):
+    """{reason}"""
+
+
+class InvalidElementName(QueueError, ValueError):
+    """invalid element name: {name}"""
+
+
+class UnreadableElement(QueueError, ValueError):
+    """{reason}: element {name} was added with another schema. It stays where it is."""
+
+
+class QueueLockError(QueueError):
+    """couldn't lock element: {name}"""
+
+
+class CannotLock(QueueError, OSError):
+    """cannot lock {name}: {reason}"""
+
+
+class ElementNotLocked(QueueError, FileNotFoundError):
+    """cannot {action} {name}: not locked"""
+
+
+class LockLost(ElementNotLocked):
+    """cannot {action} {name}: this lock was broken, and somebody else has locked the element since. Nothing was changed."""
+
+
+class ElementNotFound(QueueError, FileNotFoundError):
+    """cannot {action} {name}: there is no such element"""
+
+
+class QueueInSet(QueueError):
+    """queue already in the set: {path}"""

@@ -1,0 +1,1 @@
+"""Element queues: named elements that any process may lock, get and remove."""

@@ -1,0 +1,249 @@
+"""What the two kinds of element queue share: everything but what an element's data is.
+
+Given a *transaction* a call happens if and only if that commits. Given a *database* it is retried until it
+has happened exactly once (receipts.py).
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NewType, Self, TypeVar
+
+from fdbqueue import limits
+from fdbqueue.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.elements.cursor import Cursor
+from fdbqueue.elements.keys import ElementKeys, Lock
+from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
+from fdbqueue.elements.schema import Pieces
+from fdbqueue.elements.store import Elements, payload_of
+from fdbqueue.errors import CannotLock, ElementNotLocked, InvalidArgument, InvalidElementName
+from fdbqueue.queue import too_much, writable
+from fdbqueue.receipts import run_once
+from fdbqueue.recipe import Guard
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import Transaction
+
+T = TypeVar("T")
+
+LockToken = NewType("LockToken", str)
+"""Tells one lock of an element from any other; printable."""
+
+
+class ElementBase:
+    """Every method takes a database or a transaction first. One thread at a time may use an object's cursor
+    (`first`, `next`, `names`, `purge`); `copy()` has another.
+    """
+
+    granularity = GRANULARITY_S
+    _names_are_checked = True
+
+    def __init__(
+        self,
+        subspace: Any,
+        *,
+        rndhex: int | None,
+        umask: int | None,
+        root: Any,
+        guard: Guard,
+        batch_max: int = limits.BATCH_ITEMS_MAX,
+    ) -> None:
+        """`umask` is for a file system, checked and not used. Raises TypeError."""
+        if not callable(getattr(subspace, "key", None)):
+            raise TypeError(f"an element queue lives in a Subspace, not in {type(subspace).__name__}")
+        for name, value in (("umask", umask), ("rndhex", rndhex)):
+            if value is not None and not isinstance(value, int):
+                raise TypeError(f"{name!r} should be an int, not {value!r}")
+        self.id: str = subspace.key().hex()
+        """The same for all objects on the same queue."""
+        self.path: str = repr(subspace.key())
+        self._digit = None if rndhex is None else rndhex % 16
+        self._root = RootKeys(root)
+        self._store = Elements(ElementKeys(subspace), guard)
+        self._cursor = Cursor(batch_max)
+
+    def copy(self) -> Self:
+        """An independent object on the same queue, its cursor empty."""
+        twin = copy.copy(self)
+        twin._cursor = self._cursor.fresh()
+        return twin
+
+    # Locks.
+
+    def acquire(self, tr: Any, name: str) -> LockToken | None:
+        """Lock the element; a token of this very lock, or None if it is locked already, or gone.
+
+        `get`, `unlock` and `remove` are given the token to make sure that the lock has not been broken by a
+        `purge`, and taken by somebody else, meanwhile. Reads the element and its lock; conflicts with any
+        change of it. Raises InvalidElementName.
+        """
+        token, refused = self._acquire(tr, name)
+        return None if refused else token
+
+    def lock(self, tr: Any, name: str, permissive: bool = True) -> bool:
+        """Lock the element; whether it was not locked already, or gone.
+
+        If it was, and not `permissive`, raises CannotLock, an OSError. Otherwise like `acquire`.
+        """
+        _, refused = self._acquire(tr, name)
+        if refused and not permissive:
+            raise CannotLock(name=name, reason=refused)
+        return not refused
+
+    def unlock(
+        self, tr: Any, name: str, permissive: bool = False, *, token: LockToken | str | None = None
+    ) -> bool:
+        """Unlock the element, whoever has locked it; with a `token`, only if that lock still stands.
+
+        If not: raises ElementNotLocked or LockLost, both of which are OSErrors; if `permissive`, False. Reads
+        and clears the lock; conflicts with any change of it. Raises InvalidElementName.
+        """
+        self._check_name(name)
+        try:
+            self._once(tr, lambda tr: self._store.release(tr, name, _bytes(token)))
+        except ElementNotLocked:
+            if not permissive:
+                raise
+            return False
+        return True
+
+    def touch(self, tr: Any, name: str) -> None:
+        """Renew the age of the element's lock, by which `purge` judges it; nothing if it is not locked.
+
+        Reads and writes the lock; conflicts with any change of it. Raises ElementNotFound, an OSError.
+        """
+        now_us = _now_us(_runtime(tr))
+        self._once(tr, lambda tr: self._store.touch(tr, name, now_us), wrote=bool)
+
+    def remove(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> None:
+        """Remove a locked element, whoever has locked it; with a `token`, only if that lock still stands.
+
+        Reads the lock, clears the element; conflicts with any change of the lock. Raises ElementNotLocked,
+        also if the element is gone, LockLost, InvalidElementName.
+        """
+        self._check_name(name)
+        self._once(tr, lambda tr: self._store.remove(tr, name, _bytes(token)))
+
+    # Browsing.
+
+    def count(self, tr: Any) -> int:
+        """The number of elements, locked or not; exact. Reads one key by snapshot; conflicts with nothing."""
+        return run(tr, self._store.count)
+
+    def first(self, tr: Any) -> str:
+        """Start a pass: the first name, "" if there is none.
+
+        A pass shows every element that is there all the time, locked or not, none twice; perhaps some that
+        come or go meanwhile. Reads names by snapshot, in batches; conflicts with nothing.
+        """
+        self._cursor.rewind()
+        return self.next(tr)
+
+    def next(self, tr: Any) -> str:
+        """The next name of the pass, "" at its end, or if there is no pass. Reads like `first`."""
+        return self._cursor.next(lambda after, limit: run(tr, lambda tr: self._store.names(tr, after, limit)))
+
+    def names(self, tr: Any) -> Iterator[str]:
+        """Every name: a pass, with the same cursor as `first` and `next`."""
+        self._cursor.rewind()
+        return iter(lambda: self.next(tr), "")
+
+    def purge(self, tr: Any, maxtemp: float = 300, maxlock: float = 600) -> None:
+        """Unlock the elements whose locks are older than `maxlock` seconds; 0: none. Ends the cursor's pass.
+
+        `maxtemp` is for leftovers of interrupted adds, of which there are none. Given a database: locks are
+        read in batches, and each old one is broken in a transaction of its own, which looks at it again.
+        Given a transaction: raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX locks.
+        Conflicts with changes of the locks that it breaks. Raises InvalidArgument.
+        """
+        _check_age("maxtemp", maxtemp)
+        _check_age("maxlock", maxlock)
+        self._cursor.end()
+        if maxlock:
+            before_us = _now_us(_runtime(tr)) - round(maxlock * 1_000_000)
+            for name in self._old_locks(tr, before_us):
+                self._once(tr, partial(self._store.break_lock, name=name, before_us=before_us), wrote=bool)
+
+    # How it is done.
+
+    def _add(self, target: Any, pieces: Pieces) -> str:
+        payload = payload_of(pieces)
+        name = self._new_name(_runtime(target))
+        return self._once(target, lambda tr: self._store.add(tr, name, payload))
+
+    def _get(self, target: Any, name: str, token: LockToken | str | None) -> Pieces:
+        self._check_name(name)
+        return run(target, lambda tr: self._store.get(tr, name, _bytes(token)))
+
+    def _take(
+        self, target: Any, name: str, permissive: bool, body: Callable[[Transaction, str], T], wrote: bool
+    ) -> T:
+        """Run what raises QueueLockError if the element cannot be locked."""
+        self._check_name(name)
+
+        def checked(tr: Transaction) -> T:
+            refused = "" if permissive else self._store.refusal(tr, name)
+            if refused:
+                raise CannotLock(name=name, reason=refused)
+            return body(tr, name)
+
+        return self._once(target, checked, wrote=lambda _: wrote)
+
+    def _acquire(self, target: Any, name: str) -> tuple[LockToken, str]:
+        self._check_name(name)
+        runtime = _runtime(target)
+        lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
+        refused = self._once(
+            target, lambda tr: self._store.acquire(tr, name, lock), wrote=lambda refused: not refused
+        )
+        return LockToken(lock.token.hex()), refused
+
+    def _old_locks(self, target: Any, before_us: int) -> Iterator[str]:
+        after, limit = "", limits.BATCH_ITEMS_MAX
+        while found := run(target, partial(self._store.locks, after=after, limit=limit)):
+            yield from (name for name, lock in found if lock.since_us < before_us)
+            after = found[-1][0]
+            if len(found) < limit:
+                return
+            if is_transaction(target):
+                raise too_much(len(found) + 1, 0)
+
+    def _once(
+        self, target: Any, body: Callable[[Transaction], T], wrote: Callable[[T], bool] = lambda _: True
+    ) -> T:
+        if is_transaction(target):
+            return body(writable(target))
+        return run_once(as_database(target), self._root, body, wrote=wrote)
+
+    def _new_name(self, runtime: Runtime) -> str:
+        if self._digit is None:
+            self._digit = runtime.random_bytes(1)[0] % 16
+        return name_at(_now_us(runtime), self._digit, self.granularity)
+
+    def _check_name(self, name: str) -> None:
+        if self._names_are_checked and not is_name(name):
+            raise InvalidElementName(name=name)
+
+
+def _runtime(target: Any) -> Runtime:
+    return runtime_of(target) if is_transaction(target) else as_database(target).runtime
+
+
+def _now_us(runtime: Runtime) -> int:
+    return round(runtime.now() * 1_000_000)
+
+
+def _bytes(token: LockToken | str | None) -> bytes | None:
+    """Raises InvalidArgument for what is no token."""
+    if token is None:
+        return None
+    try:
+        return bytes.fromhex(token)
+    except (TypeError, ValueError):
+        raise InvalidArgument(name="token", wanted="what acquire() has returned", got=token) from None
+
+
+def _check_age(name: str, age_s: float) -> None:
+    if not isinstance(age_s, int | float) or math.isnan(age_s) or age_s < 0:
+        raise InvalidArgument(name=name, wanted="zero or more seconds", got=age_s)

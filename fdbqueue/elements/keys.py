@@ -1,0 +1,105 @@
+"""Keys of an element queue: the only file that builds or parses them, and what lies under them.
+
+Queue S. `name` is the element's, as users see it: 23 ASCII bytes, in order of time (names.py). `folder` is
+the identity of a directory on disk, 16 bytes.
+
+    S[1] name             element    empty                    iteration, by snapshot; add: its own name; lock
+    S[2] name, number     payload    bytes, a piece of them   get
+    S[3] name             lock       since_us, token          every verb on a locked element; purge
+    S[4]                  count      little-endian            count()
+    S[5] folder, name     arrival    empty                    import-dirq: added, still in the folder
+    S[6] folder, name     departure  empty                    export-dirq: removed, not yet in it
+
+An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
+S[1] and no payload.
+"""
+
+import struct
+from typing import Any, NamedTuple
+
+from fdb import tuple as layer
+
+ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE = range(1, 7)
+
+FOLDER_BYTES = 16
+COUNTER = struct.Struct("<q")
+_NUMBER = struct.Struct(">I")
+_SINCE = struct.Struct(">Q")
+# Longer than any name. What is longer is none, and must not become a key that the engine refuses.
+_NAME_BYTES_MAX = 32
+
+
+class Lock(NamedTuple):
+    """Who has locked an element, and since when: the later of lock and touch."""
+
+    since_us: int
+    token: bytes
+
+    def to_bytes(self) -> bytes:
+        return _SINCE.pack(self.since_us) + self.token
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> "Lock":
+        return cls(_SINCE.unpack_from(value)[0], value[_SINCE.size :])
+
+
+class ElementKeys:
+    def __init__(self, subspace: Any) -> None:
+        prefix: bytes = subspace.key()
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, DEPARTURE + 2)}
+        self._element, self._payload, self._lock = columns[ELEMENT], columns[PAYLOAD], columns[LOCK]
+        self._arrival, self._departure = columns[ARRIVAL], columns[DEPARTURE]
+        self.prefix = prefix
+        self.elements = slice(columns[ELEMENT], columns[PAYLOAD])
+        self.payloads = slice(columns[PAYLOAD], columns[LOCK])
+        self.locks = slice(columns[LOCK], columns[COUNT])
+        self.count = columns[COUNT]
+
+    def element(self, name: str) -> bytes:
+        return self._element + _bytes(name)
+
+    def lock(self, name: str) -> bytes:
+        return self._lock + _bytes(name)
+
+    def payload(self, name: str, number: int) -> bytes:
+        return self._payload + _bytes(name) + _NUMBER.pack(number)
+
+    def payload_of(self, name: str) -> slice:
+        under = self._payload + _bytes(name)
+        return slice(under, under + b"\xff" * (_NUMBER.size + 1))
+
+    def elements_after(self, name: str) -> slice:
+        """The elements whose names are greater; "" is before all."""
+        return slice(_after(self._element, name), self.elements.stop)
+
+    def locks_after(self, name: str) -> slice:
+        return slice(_after(self._lock, name), self.locks.stop)
+
+    def name_in(self, key: bytes) -> str:
+        """The name that a key of S[1], S[3], S[5] or S[6] ends in."""
+        column = len(self._element)  # of one length, all of them
+        return key[column:].decode() if key < self._arrival else key[column + FOLDER_BYTES :].decode()
+
+    def arrival(self, folder: bytes, name: str) -> bytes:
+        return self._arrival + folder + _bytes(name)
+
+    def arrivals(self, folder: bytes) -> slice:
+        return _under(self._arrival + folder)
+
+    def departure(self, folder: bytes, name: str) -> bytes:
+        return self._departure + folder + _bytes(name)
+
+    def departures(self, folder: bytes) -> slice:
+        return _under(self._departure + folder)
+
+
+def _after(column: bytes, name: str) -> bytes:
+    return column + _bytes(name) + b"\x00" if name else column
+
+
+def _under(prefix: bytes) -> slice:
+    return slice(prefix, prefix + b"\xff" * (_NAME_BYTES_MAX + 1))
+
+
+def _bytes(name: str) -> bytes:
+    return str(name).encode(errors="replace")[:_NAME_BYTES_MAX]

@@ -1,0 +1,36 @@
+"""Names of elements: `DDDDDDDD/EEEEEEEEEEEEEE`, hexadecimal, in order of time (elements.md 1).
+
+Eight digits of the second that the element was added in, five of the microsecond, one of whoever added it;
+before them, as its directory, the second again, rounded down. The directory bounds nothing here. It is
+derived from the time, and not counted up, so that names of different queues compare.
+"""
+
+import re
+
+GRANULARITY_S = 60
+_NAME = re.compile("[0-9a-f]{8}/[0-9a-f]{8}[0-9a-f]{5}[0-9a-f]")
+_US_PER_S = 1_000_000
+_SECONDS, _MICROSECONDS = slice(9, 17), slice(17, 22)
+
+
+def is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def name_at(time_us: int, digit: int, granularity_s: int = GRANULARITY_S) -> str:
+    """The name of an element that is added at that time."""
+    seconds, microseconds = divmod(time_us, _US_PER_S)
+    directory = seconds - seconds % granularity_s if granularity_s > 1 else seconds
+    return f"{directory:08x}/{seconds:08x}{microseconds:05x}{digit:x}"
+
+
+def following(name: str) -> str:
+    """The same name a microsecond later."""
+    time_us = int(name[_SECONDS], 16) * _US_PER_S + int(name[_MICROSECONDS], 16) + 1
+    seconds, microseconds = divmod(time_us, _US_PER_S)
+    return f"{name[:9]}{seconds:08x}{microseconds:05x}{name[-1]}"
+
+
+def by_time(name: str) -> str:
+    """What sorts names by their time, whatever directory they are in: that of a real dirq is a count."""
+    return name[9:] + name[:9]

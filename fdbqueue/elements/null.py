@@ -1,0 +1,69 @@
+"""NullQueue: takes everything, has nothing (elements.md 9)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+class NullQueue:
+    """An element queue that is always empty, for tests, or as a /dev/null."""
+
+    def __init__(self) -> None:
+        self.id = self.path = f"null:{id(self)}"
+
+    def copy(self) -> "NullQueue":
+        twin = NullQueue()
+        twin.id = twin.path = self.id
+        return twin
+
+    def add(self, tr: Any, data: Any) -> str:  # noqa: ARG002  # the interface of element queues
+        """Discard `data`."""
+        return ""
+
+    enqueue = add_ref = add
+
+    def add_path(self, db: Any, path: str | Path) -> str:  # noqa: ARG002  # the interface of element queues
+        """Unlink the file. Raises OSError."""
+        Path(path).unlink()
+        return ""
+
+    def count(self, tr: Any) -> int:  # noqa: ARG002  # the interface of element queues
+        return 0
+
+    def first(self, tr: Any) -> str:  # noqa: ARG002  # the interface of element queues
+        return ""
+
+    next = first
+
+    def names(self, tr: Any) -> Iterator[str]:  # noqa: ARG002  # the interface of element queues
+        return iter(())
+
+    def touch(self, tr: Any, name: str) -> None:
+        """Nothing to touch."""
+
+    def purge(self, tr: Any, maxtemp: float = 300, maxlock: float = 600) -> None:
+        """Nothing to purge."""
+
+    def get(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("get")
+
+    get_ref = get
+
+    def get_path(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("get_path")
+
+    def lock(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("lock")
+
+    def acquire(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("acquire")
+
+    def unlock(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("unlock")
+
+    def remove(self, *_: Any, **__: Any) -> NoReturn:
+        raise _unsupported("remove")
+
+
+def _unsupported(method: str) -> NotImplementedError:
+    return NotImplementedError(f"unsupported method: {method}()")

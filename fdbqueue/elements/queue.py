@@ -1,0 +1,116 @@
+"""ElementQueue: elements of several pieces, as a schema says.
+
+queue = ElementQueue(Subspace(("outbox",)), schema={"body": "string", "header": "table?"})
+queue.add(db, {"body": "hello", "header": {"to": "ada"}})
+for name in queue.names(db):
+    if queue.lock(db, name):
+        print(queue.get(db, name)["body"])
+        queue.remove(db, name)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fdbqueue.elements.base import ElementBase, LockToken
+from fdbqueue.elements.schema import Schema
+from fdbqueue.recipe import Guard, unguarded
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.seam import Transaction
+
+KIND = "elements"
+
+
+class ElementQueue(ElementBase):
+    """Named elements in a subspace, which any process may lock, get and remove (elements.md).
+
+    `schema` maps the name of a piece to its type: "binary", "string" or "table", with "?" if it is optional;
+    it belongs to the object, and only `add`, `get`, `dequeue` and `get_element` need one. `rndhex` is the
+    last digit of new names, random if not given. A listing reads at most `maxelts` names at a time.
+    """
+
+    def __init__(
+        self,
+        subspace: Any,
+        schema: Mapping[str, str] | None = None,
+        maxelts: int = 16_000,
+        rndhex: int | None = None,
+        umask: int | None = None,
+        *,
+        root: Any = DEFAULT_ROOT,
+        guard: Guard = unguarded,
+    ) -> None:
+        """Raises TypeError, InvalidSchema."""
+        if type(maxelts) is not int:
+            raise TypeError(f"'maxelts' should be an int, not {maxelts!r}")
+        super().__init__(subspace, rndhex=rndhex, umask=umask, batch_max=maxelts, root=root, guard=guard)
+        self._schema = Schema(schema)
+
+    @classmethod
+    def named(
+        cls,
+        target: Any,
+        name: str,
+        schema: Mapping[str, str] | None = None,
+        *,
+        create: bool = True,
+        root: Any = DEFAULT_ROOT,
+    ) -> "ElementQueue":
+        """The element queue registered as `name`; registered now, with this schema, if there is none and
+        `create`.
+
+        Without a `schema` the object has the one that the queue was registered with. Raises InvalidSchema,
+        QueueNotFound, QueueKindMismatch; a call on the queue raises QueueDropped after it was dropped.
+        """
+        Schema(schema)
+        registry = Registry(root)
+        options = {"schema": dict(schema or {})}
+        found = (
+            registry.find_or_create(target, name, KIND, options)
+            if create
+            else registry.find(target, name, KIND)
+        )
+        types = schema or found.options["schema"]
+        return cls(registry.contents(found), types, root=root, guard=registry.guard(found))
+
+    def add(self, tr: Any, data: Mapping[str, Any]) -> str:
+        """Add an element; its name.
+
+        Reads the name that it is about to use; conflicts with an add of the same name only. Given a
+        transaction whose loop retries after an unknown result (1021), it may come twice. Raises
+        UnknownSchema, InvalidElement, PayloadTooLarge, before anything is written.
+        """
+        return self._add(tr, self._schema.encode(data))
+
+    enqueue = add
+
+    def get(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> dict[str, Any]:
+        """The pieces of a locked element, whoever has locked it; with a `token`, if that lock still stands.
+
+        Reads the lock; conflicts with any change of it. Raises UnknownSchema, InvalidElementName,
+        ElementNotLocked, also if the element is gone, LockLost, UnreadableElement.
+        """
+        self._schema.require()
+        return self._schema.decode(name, self._get(tr, name, token))
+
+    def dequeue(self, tr: Any, name: str, permissive: bool = True) -> dict[str, Any]:
+        """Remove an element that nobody has locked, and return its pieces: all, or nothing.
+
+        Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
+        or gone, or CannotLock, an OSError, if not `permissive`; and as `get` does.
+        """
+        self._schema.require()
+        return self._take(tr, name, permissive, self._dequeue, wrote=True)
+
+    def get_element(self, tr: Any, name: str, permissive: bool = True) -> dict[str, Any]:
+        """The pieces of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
+        self._schema.require()
+        return self._take(tr, name, permissive, self._peek, wrote=False)
+
+    def _dequeue(self, tr: Transaction, name: str) -> dict[str, Any]:
+        data = self._peek(tr, name)  # raises while nothing is written: what cannot be read stays
+        self._store.discard(tr, name)
+        return data
+
+    def _peek(self, tr: Transaction, name: str) -> dict[str, Any]:
+        return self._schema.decode(name, self._store.peek(tr, name))

@@ -1,0 +1,89 @@
+"""QueueSet: several element queues browsed as one, in order of time (elements.md 8)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fdbqueue.elements.base import ElementBase
+from fdbqueue.elements.names import by_time
+from fdbqueue.elements.null import NullQueue
+from fdbqueue.errors import QueueInSet
+
+AnyQueue = ElementBase | NullQueue
+Pair = tuple[AnyQueue, str] | tuple[None, None]
+_END: Pair = (None, None)
+
+
+class QueueSet:
+    """`QueueSet(q1, q2)` or `QueueSet([q1, q2])`: copies of them, with cursors of their own."""
+
+    def __init__(self, *queues: Any) -> None:
+        """Raises TypeError for what is no element queue, QueueInSet for one that comes twice."""
+        self._members: list[AnyQueue] = []
+        # The next name of each member, "" at its end; empty where a pass begins, None while there is none.
+        self._heads: list[str] | None = None
+        self._join(queues)
+
+    def add(self, *queues: Any) -> None:
+        """Add copies of more queues, all or none; a new pass begins. Raises TypeError, QueueInSet."""
+        self._join(queues)
+        self._rewind()
+
+    def remove(self, queue: AnyQueue) -> None:
+        """Take a queue out, in the middle of a pass, too; nothing if it is not in. Raises TypeError."""
+        self._require_queues([queue])
+        for at, member in enumerate(self._members):
+            if member.id == queue.id:
+                del self._members[at]
+                if self._heads:
+                    del self._heads[at]
+                return
+
+    def count(self, tr: Any) -> int:
+        """The number of elements of all. Reads one key of each by snapshot."""
+        return sum(member.count(tr) for member in self._members)
+
+    def first(self, tr: Any) -> Pair:
+        """Start a pass: the first element of all queues, with its queue; (None, None) if there is none.
+
+        First is whose name has the smallest time. Reads like the queues' own `first`.
+        """
+        self._rewind()
+        return self.next(tr)
+
+    def next(self, tr: Any) -> Pair:
+        """The next element of the pass; (None, None) at its end, or if there is no pass."""
+        if self._heads is None:
+            return _END
+        heads = self._heads = self._heads or [member.first(tr) for member in self._members]
+        waiting = [at for at, name in enumerate(heads) if name]
+        if not waiting:
+            return _END
+        at = min(waiting, key=lambda at: by_time(heads[at]))
+        name, heads[at] = heads[at], self._members[at].next(tr)
+        return self._members[at], name
+
+    def names(self, tr: Any) -> Iterator[Pair]:
+        """Every element: a pass, with the same cursor as `first` and `next`."""
+        self._rewind()
+        return iter(lambda: self.next(tr), _END)
+
+    def _rewind(self) -> None:
+        self._heads = []
+
+    def _join(self, queues: Sequence[Any]) -> None:
+        flat = [
+            queue for given in queues for queue in (given if isinstance(given, list | tuple) else [given])
+        ]
+        self._require_queues(flat)
+        known = {member.id for member in self._members}
+        for queue in flat:
+            if queue.id in known:
+                raise QueueInSet(path=queue.path)
+            known.add(queue.id)
+        self._members += [queue.copy() for queue in flat]
+
+    @staticmethod
+    def _require_queues(queues: Sequence[Any]) -> None:
+        for queue in queues:
+            if not isinstance(queue, AnyQueue):
+                raise TypeError(f"expected an element queue, or a list of them, not {type(queue).__name__}")

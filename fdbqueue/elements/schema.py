@@ -1,0 +1,128 @@
+"""Schemas: which pieces an element has, and how each becomes bytes (elements.md 2 and 3).
+
+What is stored of a piece is what the directory queue would write into its file, so a reader may have another
+schema than the writer, and elements move between the two unchanged.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fdbqueue.elements.table import table_of, text_of
+from fdbqueue.errors import InvalidElement, InvalidSchema, UnknownSchema, UnreadableElement
+
+Pieces = dict[str, bytes]
+"""An element as it is stored: the bytes of each piece, by name."""
+
+_PIECE_NAME = re.compile("[0-9a-zA-Z]+")
+# "*" asks Perl for references; here there is nothing else.
+_TYPE = re.compile(r"(binary|string|table)([?*]{0,2})")
+
+
+class Schema:
+    """The pieces of an object's elements; without any, it can neither add nor get."""
+
+    def __init__(self, types: Any) -> None:
+        """Raises InvalidSchema."""
+        parsed = _parsed(types)
+        self.types = {name: type_ for name, (type_, _) in parsed.items()}
+        self.mandatory = tuple(name for name, (_, optional) in parsed.items() if not optional)
+        if parsed and not self.mandatory:
+            raise InvalidSchema(reason="no mandatory data")
+
+    def require(self) -> None:
+        """Raises UnknownSchema."""
+        if not self.types:
+            raise UnknownSchema
+
+    def encode(self, data: Any) -> Pieces:
+        """Raises UnknownSchema, InvalidElement."""
+        self.require()
+        if not isinstance(data, Mapping):
+            raise InvalidElement(reason=f"unexpected data: {data!r} is no dictionary of pieces")
+        for name in data:
+            if name not in self.types:
+                raise InvalidElement(reason=f"unexpected data: {name}")
+        pieces = {name: self._encoded(name, value) for name, value in data.items()}
+        for name in self.mandatory:
+            if name not in pieces:
+                raise InvalidElement(reason=f"missing mandatory data: {name}")
+        return pieces
+
+    def decode(self, name: str, pieces: Pieces) -> dict[str, Any]:
+        """What of `pieces` this schema knows. Raises UnreadableElement for the element `name`."""
+        for piece in self.mandatory:
+            if piece not in pieces:
+                raise UnreadableElement(reason=f"missing data file: {piece}", name=name)
+        try:
+            return {
+                piece: _DECODERS[type_](pieces[piece])
+                for piece, type_ in self.types.items()
+                if piece in pieces
+            }
+        except ValueError as reason:
+            raise UnreadableElement(reason=str(reason), name=name) from reason
+
+    def _encoded(self, name: str, value: Any) -> bytes:
+        type_ = self.types[name]
+        try:
+            return _ENCODERS[type_](value)
+        except _HashType as reason:
+            raise InvalidElement(reason=str(reason)) from None
+        except (TypeError, UnicodeEncodeError):
+            raise InvalidElement(reason=f"unexpected {type_} data in {name}: {value!r}") from None
+
+
+def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
+    """The type of each piece, and whether it is optional. Raises InvalidSchema."""
+    if not types:
+        return {}
+    if not isinstance(types, dict):
+        raise InvalidSchema(reason=f"{types!r} is no dictionary")
+    return {_checked_name(name): _checked_type(type_) for name, type_ in types.items()}
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not _PIECE_NAME.fullmatch(name):
+        raise InvalidSchema(f"invalid schema name: {name!r}", name=name)
+    return name
+
+
+def _checked_type(type_: Any) -> tuple[str, bool]:
+    match = _TYPE.fullmatch(type_) if isinstance(type_, str) else None
+    if match is None:
+        raise InvalidSchema(f"invalid schema data type: {type_!r}", type=type_)
+    return match[1], "?" in match[2]
+
+
+class _HashType(TypeError):
+    """A table whose keys and values are not all texts."""
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError
+    return bytes(value)
+
+
+def _string(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode()
+
+
+def _table(value: Any) -> bytes:
+    if not isinstance(value, dict):
+        raise TypeError
+    for key_or_value in (*value, *value.values()):
+        if not isinstance(key_or_value, str):
+            raise _HashType(f"invalid hash value type: {key_or_value!r}")
+    return text_of(value).encode()
+
+
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {"binary": _binary, "string": _string, "table": _table}
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "binary": bytes,
+    "string": bytes.decode,
+    "table": lambda piece: table_of(piece.decode()),
+}

@@ -1,0 +1,127 @@
+"""SimpleElementQueue: elements that are one byte string (elements.md 7)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fdbqueue.database import is_transaction
+from fdbqueue.elements.base import ElementBase, LockToken
+from fdbqueue.elements.names import GRANULARITY_S
+from fdbqueue.elements.schema import Pieces
+from fdbqueue.errors import InvalidArgument, UnreadableElement
+from fdbqueue.recipe import Guard, unguarded
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.seam import Transaction
+
+KIND = "simple-elements"
+# No schema has a piece of this name.
+_DATA = ""
+
+
+class SimpleElementQueue(ElementBase):
+    """An element queue without a schema: an element is bytes.
+
+    Names that are none are not refused: there is no such element. `granularity` is how many seconds share
+    the first half of a name.
+    """
+
+    _names_are_checked = False
+
+    def __init__(
+        self,
+        subspace: Any,
+        rndhex: int | None = None,
+        granularity: int = GRANULARITY_S,
+        umask: int | None = None,
+        *,
+        root: Any = DEFAULT_ROOT,
+        guard: Guard = unguarded,
+    ) -> None:
+        """Raises TypeError."""
+        if not isinstance(granularity, int):
+            raise TypeError(f"'granularity' should be an int, not {granularity!r}")
+        super().__init__(subspace, rndhex=rndhex, umask=umask, root=root, guard=guard)
+        self.granularity = granularity
+
+    @classmethod
+    def named(
+        cls, target: Any, name: str, *, create: bool = True, root: Any = DEFAULT_ROOT
+    ) -> "SimpleElementQueue":
+        """The simple element queue registered as `name`; registered now if there is none and `create`.
+
+        Raises QueueNotFound, QueueKindMismatch; a call on it raises QueueDropped after it was dropped.
+        """
+        registry = Registry(root)
+        options: Mapping[str, Any] = {}
+        found = (
+            registry.find_or_create(target, name, KIND, options)
+            if create
+            else registry.find(target, name, KIND)
+        )
+        return cls(registry.contents(found), root=root, guard=registry.guard(found))
+
+    def add(self, tr: Any, data: str | bytes) -> str:
+        """Add an element, a text as UTF-8; its name.
+
+        Reads the name that it is about to use; conflicts with an add of the same name only. Given a
+        transaction whose loop retries after an unknown result (1021), it may come twice. Raises TypeError,
+        PayloadTooLarge, before anything is written.
+        """
+        if not isinstance(data, str | bytes):
+            raise TypeError(f"an element is a str or bytes, not {type(data).__name__}")
+        return self._add(tr, {_DATA: data.encode() if isinstance(data, str) else bytes(data)})
+
+    enqueue = add_ref = add
+
+    def add_path(self, db: Any, path: str | Path) -> str:
+        """Move the file into the queue: it is unlinked once the element is committed; the element's name.
+
+        A crash in between leaves both. Raises OSError, InvalidArgument for a transaction, after whose commit
+        nobody would unlink.
+        """
+        if is_transaction(db):
+            raise InvalidArgument(name="db", wanted="a database, to unlink after the commit", got=db)
+        name = self.add(db, Path(path).read_bytes())
+        Path(path).unlink()
+        return name
+
+    def get(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> bytes:
+        """The data of a locked element, whoever has locked it; with a `token`, if that lock still stands.
+
+        Reads the lock; conflicts with any change of it. Raises ElementNotLocked, also if the element is gone,
+        LockLost: both are OSErrors.
+        """
+        return _data(name, self._get(tr, name, token))
+
+    get_ref = get
+
+    def get_path(self, tr: Any, name: str) -> NoReturn:
+        """There is no file. Raises NotImplementedError."""
+        raise NotImplementedError("unsupported method: get_path()")
+
+    def dequeue(self, tr: Any, name: str, permissive: bool = True) -> bytes:
+        """Remove an element that nobody has locked, and return its data.
+
+        Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
+        or gone, or CannotLock, an OSError, if not `permissive`.
+        """
+        return self._take(tr, name, permissive, self._dequeue, wrote=True)
+
+    def get_element(self, tr: Any, name: str, permissive: bool = True) -> bytes:
+        """The data of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
+        return self._take(tr, name, permissive, self._peek, wrote=False)
+
+    def _dequeue(self, tr: Transaction, name: str) -> bytes:
+        data = self._peek(tr, name)
+        self._store.discard(tr, name)
+        return data
+
+    def _peek(self, tr: Transaction, name: str) -> bytes:
+        return _data(name, self._store.peek(tr, name))
+
+
+def _data(name: str, pieces: Pieces) -> bytes:
+    if _DATA not in pieces:
+        raise UnreadableElement(reason="not a single byte string", name=name)
+    return pieces[_DATA]

@@ -1,0 +1,193 @@
+"""The elements of one queue, in one transaction each.
+
+    -         add      ->  unlocked
+    unlocked  acquire  ->  locked
+    locked    touch    ->  locked, from now on
+    locked    release  ->  unlocked
+    locked    break_lock, once it is old  ->  unlocked
+    locked    remove   ->  gone
+    unlocked  peek, discard  ->  gone
+
+Whoever reads an element's lock conflicts with whoever changes it: that is all the mutual exclusion there is.
+Payloads never change, and are read by snapshot.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.elements.keys import COUNTER, ElementKeys, Lock
+from fdbqueue.elements.names import following
+from fdbqueue.elements.schema import Pieces
+from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, PayloadTooLarge, QueueLockError
+from fdbqueue.recipe import Guard, pieces_of
+from fdbqueue.seam import Transaction, Value
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_from_bytes = msgspec.msgpack.Decoder(Pieces).decode
+
+
+def payload_of(pieces: Pieces) -> bytes:
+    """Raises PayloadTooLarge."""
+    payload = _to_bytes(pieces)
+    if len(payload) > limits.PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
+    return payload
+
+
+class Elements:
+    def __init__(self, keys: ElementKeys, guard: Guard) -> None:
+        self.keys = keys
+        self._guard = guard
+
+    def add(self, tr: Transaction, name: str, payload: bytes) -> str:
+        """The new element's name: `name`, or the first one after it that is free.
+
+        Reads its own key serialisably; writes the element, its payload and the count; conflicts with nothing
+        but an add of the same name.
+        """
+        check = self._guard(tr)
+        while tr.get(self.keys.element(name)).present():
+            name = following(name)
+        check()
+        for number, piece in enumerate(pieces_of(payload)):
+            tr.set(self.keys.payload(name, number), piece)
+        tr.set(self.keys.element(name), b"")
+        tr.add(self.keys.count, COUNTER.pack(1))
+        return name
+
+    def acquire(self, tr: Transaction, name: str, lock: Lock) -> str:
+        """Lock the element; why not, or "" if it is locked now.
+
+        Reads the element and its lock, writes the lock; conflicts with any change of it.
+        """
+        refused = self.refusal(tr, name)
+        if not refused:
+            tr.set(self.keys.lock(name), lock.to_bytes())
+        return refused
+
+    def refusal(self, tr: Transaction, name: str) -> str:
+        """Why the element cannot be locked, "" if it can. Reads the element and its lock."""
+        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        element = tr.get(self.keys.element(name))
+        check()
+        if not element.present():
+            return "there is no such element"
+        return "it is locked" if held.present() else ""
+
+    def release(self, tr: Transaction, name: str, token: bytes | None) -> None:
+        """Raises ElementNotLocked, LockLost. Reads and clears the lock; conflicts with any change of it."""
+        self._require_lock(tr, name, token, "unlock")()
+        tr.clear(self.keys.lock(name))
+
+    def get(self, tr: Any, name: str, token: bytes | None) -> Pieces:
+        """Raises ElementNotLocked, LockLost. Reads the lock serialisably; conflicts with any change of it."""
+        require, payload = self._require_lock(tr, name, token, "get"), self._ask_payload(tr, name)
+        require()
+        return payload()
+
+    def remove(self, tr: Transaction, name: str, token: bytes | None) -> None:
+        """Raises ElementNotLocked, LockLost.
+
+        Reads the lock; clears the element, its payload and its lock; conflicts with any change of the lock.
+        """
+        self._require_lock(tr, name, token, "remove")()
+        self._clear(tr, name)
+
+    def peek(self, tr: Transaction, name: str) -> Pieces:
+        """An element that is not locked. Raises QueueLockError. Reads it and its lock serialisably."""
+        payload = self._ask_payload(tr, name)
+        if self.refusal(tr, name):
+            raise QueueLockError(name=name)
+        return payload()
+
+    def discard(self, tr: Transaction, name: str) -> None:
+        """Remove an element that this transaction has just peeked at."""
+        self._clear(tr, name)
+
+    def touch(self, tr: Transaction, name: str, now_us: int) -> bool:
+        """Renew the lock's age, if there is a lock; whether there is. Raises ElementNotFound.
+
+        Reads the element and its lock, writes the lock; conflicts with any change of it.
+        """
+        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        element = tr.get(self.keys.element(name))
+        check()
+        if not element.present():
+            raise ElementNotFound(action="touch", name=name)
+        if held.present():
+            tr.set(self.keys.lock(name), Lock(now_us, Lock.from_bytes(held.value).token).to_bytes())
+        return bool(held.present())
+
+    def break_lock(self, tr: Transaction, name: str, before_us: int) -> bool:
+        """Unlock the element if its lock is older than that; whether it was.
+
+        Reads the lock, clears it; conflicts with any change of it: a lock that has been renewed stays.
+        """
+        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        check()
+        old = held.present() and Lock.from_bytes(held.value).since_us < before_us
+        if old:
+            tr.clear(self.keys.lock(name))
+        return bool(old)
+
+    def names(self, tr: Any, after: str, limit: int) -> list[str]:
+        """The next names, in order. Reads by snapshot; conflicts with nothing."""
+        return self._names(tr, self.keys.elements_after(after), limit)
+
+    def locks(self, tr: Any, after: str, limit: int) -> list[tuple[str, Lock]]:
+        """The next locks, in order of the names. Reads by snapshot; conflicts with nothing."""
+        under = self.keys.locks_after(after)
+        found = _snapshot(tr).get_range(under.start, under.stop, limit=limit)
+        return [(self.keys.name_in(entry.key), Lock.from_bytes(entry.value)) for entry in found]
+
+    def count(self, tr: Any) -> int:
+        """Reads one key by snapshot; conflicts with nothing."""
+        check, counter = self._guard(tr), _snapshot(tr).get(self.keys.count)
+        check()
+        return COUNTER.unpack(counter.value)[0] if counter.present() else 0
+
+    def _names(self, tr: Any, under: slice, limit: int) -> list[str]:
+        check = self._guard(tr)
+        found = _snapshot(tr).get_range(under.start, under.stop, limit=limit)
+        check()
+        return [self.keys.name_in(entry.key) for entry in found]
+
+    def _require_lock(self, tr: Any, name: str, token: bytes | None, action: str) -> Callable[[], None]:
+        """Ask for the lock; the reply raises ElementNotLocked or LockLost."""
+        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+
+        def require() -> None:
+            check()
+            _require(held, name, token, action)
+
+        return require
+
+    def _ask_payload(self, tr: Any, name: str) -> Callable[[], Pieces]:
+        under = self.keys.payload_of(name)
+        asked = _snapshot(tr).get_range(under.start, under.stop)
+        return lambda: _from_bytes(_joined([piece.value for piece in asked]))
+
+    def _clear(self, tr: Transaction, name: str) -> None:
+        payload = self.keys.payload_of(name)
+        tr.clear_range(payload.start, payload.stop)
+        tr.clear(self.keys.element(name))
+        tr.clear(self.keys.lock(name))
+        tr.add(self.keys.count, COUNTER.pack(-1))
+
+
+def _require(held: Value, name: str, token: bytes | None, action: str) -> None:
+    if not held.present():
+        raise ElementNotLocked(action=action, name=name)
+    if token is not None and Lock.from_bytes(held.value).token != token:
+        raise LockLost(action=action, name=name)
+
+
+def _joined(pieces: Sequence[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _snapshot(tr: Any) -> Any:
+    return getattr(tr, "snapshot", tr)

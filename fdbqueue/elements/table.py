@@ -1,0 +1,38 @@
+"""A table as text, in the directory queue's own form (elements.md 3): what it wrote can be read, and back.
+
+A line for each key, sorted: key, tab, value, newline; a backslash, tab or newline within them is escaped.
+"""
+
+import re
+from collections.abc import Mapping
+
+_ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n"}
+_ESCAPED = {escape: plain for plain, escape in _ESCAPES.items()}
+_TO_ESCAPE = re.compile(r"[\\\t\n]")
+_TO_UNESCAPE = re.compile(r"\\[\\tn]")
+_LINE = re.compile("([^\t\n]*)\t([^\t\n]*)")
+
+
+def text_of(table: Mapping[str, str]) -> str:
+    return "".join(f"{_escape(key)}\t{_escape(table[key])}\n" for key in sorted(table))
+
+
+def table_of(text: str) -> dict[str, str]:
+    """Of keys that come twice the last one wins. Raises ValueError for a line that is none."""
+    lines = text.strip("\n").split("\n") if text else []
+    return dict(map(_pair, lines))
+
+
+def _pair(line: str) -> tuple[str, str]:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"unexpected hash line: {line}")
+    return _unescape(match[1]), _unescape(match[2])
+
+
+def _escape(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], text)
+
+
+def _unescape(text: str) -> str:
+    return _TO_UNESCAPE.sub(lambda match: _ESCAPED[match[0]], text)
