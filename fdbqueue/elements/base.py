@@ -59,6 +59,7 @@ class ElementBase:
         """The same for all objects on the same queue."""
         self.path: str = repr(subspace.key())
         self._digit = None if rndhex is None else rndhex % 16
+        self._named_us = 0
         self._root = RootKeys(root)
         self._store = Elements(ElementKeys(subspace), guard)
         self._cursor = Cursor(batch_max)
@@ -219,7 +220,9 @@ class ElementBase:
     def _new_name(self, runtime: Runtime) -> str:
         if self._digit is None:
             self._digit = runtime.random_bytes(1)[0] % 16
-        return name_at(_now_us(runtime), self._digit, self.granularity)
+        # What one object adds is in order, also on a clock that stands, or is set back.
+        self._named_us = max(_now_us(runtime), self._named_us + 1)
+        return name_at(self._named_us, self._digit, self.granularity)
 
     def _check_name(self, name: str) -> None:
         if self._names_are_checked and not is_name(name):

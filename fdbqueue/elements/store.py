@@ -139,8 +139,9 @@ class Elements:
 
     def locks(self, tr: Any, after: str, limit: int) -> list[tuple[str, Lock]]:
         """The next locks, in order of the names. Reads by snapshot; conflicts with nothing."""
-        under = self.keys.locks_after(after)
+        check, under = self._guard(tr), self.keys.locks_after(after)
         found = _snapshot(tr).get_range(under.start, under.stop, limit=limit)
+        check()
         return [(self.keys.name_in(entry.key), Lock.from_bytes(entry.value)) for entry in found]
 
     def count(self, tr: Any) -> int:

@@ -1,0 +1,35 @@
+"""What tests of element queues share: a clock set by hand, and a look at what is stored."""
+
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import ElementQueue, SimpleElementQueue
+from fdbqueue.elements.keys import ElementKeys
+
+SCHEMA = {"body": "string", "blob": "binary?", "header": "table?"}
+NOBODY = "00000000/5f000000000000"
+MALFORMED = ("", "foo", "/", NOBODY + "\n", NOBODY.upper().replace("5F", "5G"), "0/0", "x" * 20_000)
+
+
+def element_queue(space: Subspace, schema: Any = SCHEMA, **options: Any) -> ElementQueue:
+    return ElementQueue(space["queue"], schema=schema, root=space["root"], **options)
+
+
+def simple_queue(space: Subspace, name: str = "simple", **options: Any) -> SimpleElementQueue:
+    return SimpleElementQueue(space[name], root=space["root"], **options)
+
+
+def filled(db: Any, queue: ElementQueue, count: int) -> list[str]:
+    return [queue.add(db, {"body": str(number)}) for number in range(count)]
+
+
+def stored(db: Any, space: Subspace) -> list[tuple[bytes, bytes]]:
+    """All of the queue's keys, and what they hold."""
+    return [(bytes(row.key), bytes(row.value)) for row in db.get_range_startswith(space["queue"].key())]
+
+
+def elements_found(db: Any, space: Subspace, name: str = "queue") -> int:
+    """The number of elements, counted."""
+    under = ElementKeys(space[name]).elements
+    return len(list(db.get_range(under.start, under.stop)))
