@@ -13,6 +13,7 @@ from typing import Any
 
 from fdbqueue import combine, fair_items, holding, receipts, recipe, registry, staging, taking, waiting
 from fdbqueue.disciplines import fair, keyed, tally
+from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.tasks import capacity, change, source, verbs
@@ -446,5 +447,61 @@ PLANTS = (
         "pass",
         "proxies",
         100,
+    ),
+    Plant(
+        "an element's lock read by snapshot",
+        store.Elements.refusal,
+        "self._guard(tr), tr.get(self.keys.lock(name))",
+        "self._guard(tr), tr.snapshot.get(self.keys.lock(name))",
+        "elements",
+        200,
+    ),
+    Plant(
+        "a purge that breaks the lock that it saw, and not the one that is there",
+        store.Elements.break_lock,
+        "held.present() and Lock.from_bytes(held.value).since_us < before_us",
+        "held.present()",
+        "elements",
+        300,
+    ),
+    Plant(
+        "a purge that breaks a lock while it is renewed",
+        store.Elements.break_lock,
+        "tr.get(self.keys.lock(name))",
+        "tr.snapshot.get(self.keys.lock(name))",
+        "elements",
+        1200,
+    ),
+    Plant(
+        "a touch that renews nothing",
+        store.Elements.touch,
+        "Lock(now_us, Lock.from_bytes(held.value).token)",
+        "Lock.from_bytes(held.value)",
+        "elements",
+        50,
+    ),
+    Plant(
+        "a lock's token that nobody compares",
+        store._require,
+        "Lock.from_bytes(held.value).token != token",
+        "False",
+        "elements",
+        800,
+    ),
+    Plant(
+        "a new name that is looked at by snapshot",
+        store.Elements.add,
+        "tr.get(self.keys.element(name)).present()",
+        "tr.snapshot.get(self.keys.element(name)).present()",
+        "elements",
+        50,
+    ),
+    Plant(
+        "a pass that ends with its first full batch",
+        cursor.Cursor._read_ahead,
+        "len(found) < self._batch",
+        "len(found) <= self._batch",
+        "elements",
+        50,
     ),
 )

@@ -39,6 +39,7 @@ _MODULES = (
     "closing",
     "combined",
     "crowd",
+    "elements",
     "fairness",
     "holding",
     "keyed",

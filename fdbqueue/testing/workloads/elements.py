@@ -1,0 +1,221 @@
+"""Element queues: workers that hold locks for too long, or renew them, while others purge, add and look."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.elements.base import LockToken
+from fdbqueue.elements.keys import ElementKeys
+from fdbqueue.elements.queue import ElementQueue
+from fdbqueue.errors import ElementNotLocked, QueueLockError
+from fdbqueue.runtime import Runtime
+from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import SPACE, cramped, values_of
+
+NAME = "elements"
+DONE = b"done/"
+HELD_MAX = 3
+
+
+class Colliding(ElementQueue):
+    """Gives every element that is added in one second the same name, to begin with."""
+
+    def _new_name(self, runtime: Runtime) -> str:
+        return f"{super()._new_name(runtime)[:17]}000007"
+
+
+@workload(clients=2, steps=4)
+def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    kind = simulation.random.choice((Colliding, ElementQueue))
+    # By virtual time a lock lasts so long, however far the clocks are apart: mostly about as long as a call.
+    lasts_s = simulation.random.choice((0.002, 0.005, 0.02, 1))
+    maxlock_s = lasts_s + simulation.faults.clock_skew_s
+
+    def opened() -> ElementQueue:
+        return kind(SPACE[NAME], {"body": "string"}, maxelts=3)
+
+    def produce(client: Client) -> None:
+        q = opened()
+        for value in values_of(client, size.steps):
+            client.call(NAME, "put", value, partial(q.add, client.db, {"body": value}))
+            client.pause(client.random.choice((0.01, 0.5)))
+
+    def work(client: Client) -> None:
+        q = opened()
+        for _ in range(2 * size.steps):
+            hold(client, q, maxlock_s)
+            if client.random.random() < 0.3:
+                at_once(client, q, q.first(client.db))
+
+    def purge(client: Client) -> None:
+        q = opened()
+        for _ in range(4 * size.steps):
+            q.purge(client.db, maxlock=maxlock_s)
+            client.runtime.sleep(client.random.choice((0, 0, maxlock_s / 2, maxlock_s)))
+
+    def look(client: Client) -> None:
+        q = opened()
+        for _ in range(size.steps):
+            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted, q)))
+            client.call(NAME, "pass", None, partial(missed, client, q))
+            client.pause(0.3)
+
+    def survive(client: Client) -> None:
+        q = opened()
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted, q)))
+        client.runtime.sleep(maxlock_s + 2 * limits.CLOCK_SKEW_S)
+        q.purge(client.db, maxlock=maxlock_s)
+        for name in q.names(client.db):
+            at_once(client, q, name)
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.client(purge, "purger")
+    simulation.client(look, "auditor")
+    simulation.afterwards(survive, "survivor")
+    keys_max = 3 * limits.BATCH_ITEMS_MAX + 8
+    return [
+        all_done_once,
+        no_young_lock_is_lost(lasts_s),
+        nothing_is_missed,
+        exact_statistics(NAME),
+        no_key_left_behind(SPACE[NAME].key(), lambda _, value: not any(value)),  # the count, zero
+        bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX),
+    ]
+
+
+def hold(client: Client, q: ElementQueue, maxlock_s: float) -> None:
+    """Lock some elements, work for a while, renew their locks or not, and finish those still held."""
+    held: dict[str, LockToken] = {}
+    for name in q.names(client.db):
+        token = client.call(NAME, "acquire", name, partial(q.acquire, client.db, name))
+        if token is not None:
+            held[name] = token
+        if len(held) == HELD_MAX:
+            break
+    if not held:
+        client.runtime.sleep(0.002)
+    for _ in range(3 if held else 0):
+        client.runtime.sleep(client.random.choice((0, maxlock_s / 2, maxlock_s, maxlock_s)))
+        for name, token in list(held.items()):
+            does = client.random.choice((keep, keep, renew, renew, renew, finish, put_back))
+            if not does(client, q, name, token):
+                del held[name]
+
+
+def keep(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    return client.call(NAME, "look", name, partial(holds, client, q, name, token))
+
+
+def renew(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    if not client.call(NAME, "renew", name, partial(renewed, client, q, name, token)):
+        return False
+    return keep(client, q, name, token)
+
+
+def put_back(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    q.unlock(client.db, name, permissive=True, token=token)
+    return False
+
+
+def holds(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    try:
+        q.get(client.db, name, token=token)
+    except ElementNotLocked:
+        return False
+    return True
+
+
+def renewed(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    def body(tr: Any) -> None:
+        q.get(tr, name, token=token)
+        q.touch(tr, name)
+
+    try:
+        run(client.db, body)
+    except ElementNotLocked:
+        return False
+    return True
+
+
+def finish(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    def body(tr: Any) -> None:
+        done(tr, q.get(tr, name, token=token))
+        q.remove(tr, name, token=token)
+
+    try:
+        run(client.db, body)
+    except ElementNotLocked:
+        client.pause(0.1)  # too late, or done by an attempt that nobody has heard of
+    return False
+
+
+def at_once(client: Client, q: ElementQueue, name: str) -> None:
+    if not name:
+        return
+    try:
+        run(client.db, lambda tr: done(tr, q.dequeue(tr, name)))
+    except QueueLockError:
+        client.pause(0.01)
+
+
+def done(tr: Any, data: dict[str, Any]) -> None:
+    tr.add(DONE + data["body"].encode(), b"\x01")
+
+
+def counted(q: ElementQueue, tr: Any) -> tuple[int, int]:
+    return q.count(tr), len(present(tr))
+
+
+def present(tr: Any) -> set[str]:
+    keys = ElementKeys(SPACE[NAME])
+    under = keys.elements
+    return {keys.name_in(entry.key) for entry in tr.snapshot.get_range(under.start, under.stop)}
+
+
+def missed(client: Client, q: ElementQueue) -> tuple[set[str], list[str]]:
+    """What a pass did not show and was there before and after it, and what it showed."""
+    before = run(client.db, present)
+    shown = list(q.names(client.db))
+    return (before & run(client.db, present)) - set(shown), shown
+
+
+def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
+    for op in trace.of(NAME, "pass"):
+        missing, shown = op.result or ((), [])
+        if missing or shown != sorted(set(shown)):
+            yield f"a pass showed {shown}, and not {missing}"
+
+
+def no_young_lock_is_lost(lasts_s: float) -> Checker:
+    """Who has locked an element, or renewed its lock, has it for so long."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        since: dict[tuple[str, str], float] = {}
+        for op in trace.of(NAME, "acquire", "renew", "look"):
+            at = op.client, op.argument
+            if op.done and op.result and op.name != "look":
+                since[at] = op.began_s
+            elif op.done and not op.result and op.name != "acquire":
+                age_s = (op.ended_s or 0) - since[at]
+                if age_s < lasts_s:
+                    yield f"{op.client} has lost its lock of {op.argument}, {age_s:.4f} s old"
+
+    return check
+
+
+def all_done_once(trace: Trace, database: Database) -> Iterator[str]:
+    effects = {e.key[len(DONE) :].decode(): e.value[0] for e in database.get_range_startswith(DONE)}
+    for value, count in effects.items():
+        if count != 1:
+            yield f"done {count} times: {value!r}"
+    for op in trace.of(NAME, "put"):
+        if op.done and op.argument not in effects:
+            yield f"lost: {op.argument!r}"
