@@ -189,3 +189,11 @@ class ElementNotFound(QueueError, FileNotFoundError):
 
 class QueueInSet(QueueError):
     """queue already in the set: {path}"""
+
+
+class NotADirectoryQueue(FdbQueueError, ValueError):
+    """{path} is no directory queue: it has neither a directory "temporary" nor directories of eight hexadecimal digits."""
+
+
+class DirectoryQueueInUse(FdbQueueError):
+    """{path} is being imported or exported by another process: wait until it has ended."""

@@ -60,8 +60,8 @@ class ElementBase:
         self.path: str = repr(subspace.key())
         self._digit = None if rndhex is None else rndhex % 16
         self._named_us = 0
-        self._root = RootKeys(root)
-        self._store = Elements(ElementKeys(subspace), guard)
+        self.root = RootKeys(root)
+        self.store = Elements(ElementKeys(subspace), guard)
         self._cursor = Cursor(batch_max)
 
     def copy(self) -> Self:
@@ -102,7 +102,7 @@ class ElementBase:
         """
         self._check_name(name)
         try:
-            self._once(tr, lambda tr: self._store.release(tr, name, _bytes(token)))
+            self._once(tr, lambda tr: self.store.release(tr, name, _bytes(token)))
         except ElementNotLocked:
             if not permissive:
                 raise
@@ -115,7 +115,7 @@ class ElementBase:
         Reads and writes the lock; conflicts with any change of it. Raises ElementNotFound, an OSError.
         """
         now_us = _now_us(_runtime(tr))
-        self._once(tr, lambda tr: self._store.touch(tr, name, now_us), wrote=bool)
+        self._once(tr, lambda tr: self.store.touch(tr, name, now_us), wrote=bool)
 
     def remove(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> None:
         """Remove a locked element, whoever has locked it; with a `token`, only if that lock still stands.
@@ -124,13 +124,13 @@ class ElementBase:
         also if the element is gone, LockLost, InvalidElementName.
         """
         self._check_name(name)
-        self._once(tr, lambda tr: self._store.remove(tr, name, _bytes(token)))
+        self._once(tr, lambda tr: self.store.remove(tr, name, _bytes(token)))
 
     # Browsing.
 
     def count(self, tr: Any) -> int:
         """The number of elements, locked or not; exact. Reads one key by snapshot; conflicts with nothing."""
-        return run(tr, self._store.count)
+        return run(tr, self.store.count)
 
     def first(self, tr: Any) -> str:
         """Start a pass: the first name, "" if there is none.
@@ -143,7 +143,7 @@ class ElementBase:
 
     def next(self, tr: Any) -> str:
         """The next name of the pass, "" at its end, or if there is no pass. Reads like `first`."""
-        return self._cursor.next(lambda after, limit: run(tr, lambda tr: self._store.names(tr, after, limit)))
+        return self._cursor.next(lambda after, limit: run(tr, lambda tr: self.store.names(tr, after, limit)))
 
     def names(self, tr: Any) -> Iterator[str]:
         """Every name: a pass, with the same cursor as `first` and `next`."""
@@ -164,18 +164,18 @@ class ElementBase:
         if maxlock:
             before_us = _now_us(_runtime(tr)) - round(maxlock * 1_000_000)
             for name in self._old_locks(tr, before_us):
-                self._once(tr, partial(self._store.break_lock, name=name, before_us=before_us), wrote=bool)
+                self._once(tr, partial(self.store.break_lock, name=name, before_us=before_us), wrote=bool)
 
     # How it is done.
 
     def _add(self, target: Any, pieces: Pieces) -> str:
         payload = payload_of(pieces)
         name = self._new_name(_runtime(target))
-        return self._once(target, lambda tr: self._store.add(tr, name, payload))
+        return self._once(target, lambda tr: self.store.add(tr, name, payload))
 
     def _get(self, target: Any, name: str, token: LockToken | str | None) -> Pieces:
         self._check_name(name)
-        return run(target, lambda tr: self._store.get(tr, name, _bytes(token)))
+        return run(target, lambda tr: self.store.get(tr, name, _bytes(token)))
 
     def _take(
         self, target: Any, name: str, permissive: bool, body: Callable[[Transaction, str], T], wrote: bool
@@ -184,7 +184,7 @@ class ElementBase:
         self._check_name(name)
 
         def checked(tr: Transaction) -> T:
-            refused = "" if permissive else self._store.refusal(tr, name)
+            refused = "" if permissive else self.store.refusal(tr, name)
             if refused:
                 raise CannotLock(name=name, reason=refused)
             return body(tr, name)
@@ -196,13 +196,13 @@ class ElementBase:
         runtime = _runtime(target)
         lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
         refused = self._once(
-            target, lambda tr: self._store.acquire(tr, name, lock), wrote=lambda refused: not refused
+            target, lambda tr: self.store.acquire(tr, name, lock), wrote=lambda refused: not refused
         )
         return LockToken(lock.token.hex()), refused
 
     def _old_locks(self, target: Any, before_us: int) -> Iterator[str]:
         after, limit = "", limits.BATCH_ITEMS_MAX
-        while found := run(target, partial(self._store.locks, after=after, limit=limit)):
+        while found := run(target, partial(self.store.locks, after=after, limit=limit)):
             yield from (name for name, lock in found if lock.since_us < before_us)
             after = found[-1][0]
             if len(found) < limit:
@@ -215,7 +215,7 @@ class ElementBase:
     ) -> T:
         if is_transaction(target):
             return body(writable(target))
-        return run_once(as_database(target), self._root, body, wrote=wrote)
+        return run_once(as_database(target), self.root, body, wrote=wrote)
 
     def _new_name(self, runtime: Runtime) -> str:
         if self._digit is None:

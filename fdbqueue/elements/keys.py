@@ -9,6 +9,7 @@ the identity of a directory on disk, 16 bytes.
     S[4]                  count      little-endian            count()
     S[5] folder, name     arrival    empty                    import-dirq: added, still in the folder
     S[6] folder, name     departure  empty                    export-dirq: removed, not yet in it
+    S[7]                  mark       16 bytes                 both: which leftovers are this queue's
 
 An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
 S[1] and no payload.
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 from fdb import tuple as layer
 
-ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE = range(1, 7)
+ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE, MARK = range(1, 8)
 
 FOLDER_BYTES = 16
 COUNTER = struct.Struct("<q")
@@ -46,7 +47,7 @@ class Lock(NamedTuple):
 class ElementKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, DEPARTURE + 2)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, MARK + 1)}
         self._element, self._payload, self._lock = columns[ELEMENT], columns[PAYLOAD], columns[LOCK]
         self._arrival, self._departure = columns[ARRIVAL], columns[DEPARTURE]
         self.prefix = prefix
@@ -54,6 +55,7 @@ class ElementKeys:
         self.payloads = slice(columns[PAYLOAD], columns[LOCK])
         self.locks = slice(columns[LOCK], columns[COUNT])
         self.count = columns[COUNT]
+        self.mark = columns[MARK]
 
     def element(self, name: str) -> bytes:
         return self._element + _bytes(name)

@@ -109,8 +109,8 @@ class ElementQueue(ElementBase):
 
     def _dequeue(self, tr: Transaction, name: str) -> dict[str, Any]:
         data = self._peek(tr, name)  # raises while nothing is written: what cannot be read stays
-        self._store.discard(tr, name)
+        self.store.discard(tr, name)
         return data
 
     def _peek(self, tr: Transaction, name: str) -> dict[str, Any]:
-        return self._schema.decode(name, self._store.peek(tr, name))
+        return self._schema.decode(name, self.store.peek(tr, name))

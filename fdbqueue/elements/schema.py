@@ -14,6 +14,9 @@ from fdbqueue.errors import InvalidElement, InvalidSchema, UnknownSchema, Unread
 Pieces = dict[str, bytes]
 """An element as it is stored: the bytes of each piece, by name."""
 
+NAMELESS = ""
+"""The one piece of an element without a schema; no schema can have it."""
+
 _PIECE_NAME = re.compile("[0-9a-zA-Z]+")
 # "*" asks Perl for references; here there is nothing else.
 _TYPE = re.compile(r"(binary|string|table)([?*]{0,2})")

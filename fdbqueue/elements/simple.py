@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from fdbqueue.database import is_transaction
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.names import GRANULARITY_S
-from fdbqueue.elements.schema import Pieces
+from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import InvalidArgument, UnreadableElement
 from fdbqueue.recipe import Guard, unguarded
 from fdbqueue.registry import Registry
@@ -15,8 +15,6 @@ from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 
 KIND = "simple-elements"
-# No schema has a piece of this name.
-_DATA = ""
 
 
 class SimpleElementQueue(ElementBase):
@@ -70,7 +68,7 @@ class SimpleElementQueue(ElementBase):
         """
         if not isinstance(data, str | bytes):
             raise TypeError(f"an element is a str or bytes, not {type(data).__name__}")
-        return self._add(tr, {_DATA: data.encode() if isinstance(data, str) else bytes(data)})
+        return self._add(tr, {NAMELESS: data.encode() if isinstance(data, str) else bytes(data)})
 
     enqueue = add_ref = add
 
@@ -114,14 +112,14 @@ class SimpleElementQueue(ElementBase):
 
     def _dequeue(self, tr: Transaction, name: str) -> bytes:
         data = self._peek(tr, name)
-        self._store.discard(tr, name)
+        self.store.discard(tr, name)
         return data
 
     def _peek(self, tr: Transaction, name: str) -> bytes:
-        return _data(name, self._store.peek(tr, name))
+        return _data(name, self.store.peek(tr, name))
 
 
 def _data(name: str, pieces: Pieces) -> bytes:
-    if _DATA not in pieces:
+    if NAMELESS not in pieces:
         raise UnreadableElement(reason="not a single byte string", name=name)
-    return pieces[_DATA]
+    return pieces[NAMELESS]

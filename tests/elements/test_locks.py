@@ -192,7 +192,7 @@ def test_a_lock_that_is_renewed_while_purge_looks_stays(
 
     @transactional
     def break_it(tr: Any) -> bool:
-        return q._store.break_lock(tr, name, before_us)
+        return q.store.break_lock(tr, name, before_us)
 
     assert break_it(clocked) is False
     q.remove(clocked, name, token=token)
@@ -203,7 +203,7 @@ def test_purge_and_touch_of_one_lock_conflict(clocked: Database, q: ElementQueue
     (name,) = filled(clocked, q, 1)
     q.lock(clocked, name)
     tr = clocked.create_transaction()
-    assert q._store.break_lock(tr, name, 2**60)
+    assert q.store.break_lock(tr, name, 2**60)
     q.touch(clocked, name)
     assert commit_code(tr) == NOT_COMMITTED
 

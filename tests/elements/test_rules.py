@@ -82,7 +82,7 @@ def test_a_name_that_is_taken_becomes_the_next_microsecond(db: Database, space: 
     q = element_queue(space, rndhex=3)
 
     def three(tr: Any) -> list[str]:
-        return [q._store.add(tr, NOBODY, b"\x80") for _ in range(3)]
+        return [q.store.add(tr, NOBODY, b"\x80") for _ in range(3)]
 
     assert run(db, three) == ["00000000/5f000000000000", "00000000/5f000000000010", "00000000/5f000000000020"]
 
