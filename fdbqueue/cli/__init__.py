@@ -1,4 +1,4 @@
-"""The command line: `fdbqueue put`, `get`, `size`, `peek`, `clear`, `demo`."""
+"""The command line: `fdbqueue put`, `get`, `size`, `peek`, `clear`, `elements`, `demo`."""
 
 import signal
 import sys

@@ -99,7 +99,7 @@ def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -
     and with it, perhaps, what was printed last.
     """
     with place.queue(queue) as (database, found):
-        shown = get_lines(database, found.holder(database), _stdout(signals), signals, count, wait_s)
+        shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)
         if not shown:
             raise Refused(f"{queue!r} is empty")
 
@@ -114,7 +114,7 @@ def peek(signals: Signals, place: Place, queue: str) -> None:
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
-    _stdout(signals).print(line_of(value))
+    stdout_of(signals).print(line_of(value))
 
 
 @cli.command()
@@ -124,7 +124,7 @@ def peek(signals: Signals, place: Place, queue: str) -> None:
 def size(signals: Signals, place: Place, queue: str) -> None:
     """Print the number of items in QUEUE."""
     with place.queue(queue) as (database, found):
-        _stdout(signals).print(line_of(found.size(database)))
+        stdout_of(signals).print(line_of(found.size(database)))
 
 
 @cli.command()
@@ -155,7 +155,7 @@ def demo(context: click.Context, url: str | None) -> int:
     return main(url or context.meta[_OUTER_URL])
 
 
-def _stdout(signals: Signals) -> LineWriter:
+def stdout_of(signals: Signals) -> LineWriter:
     return LineWriter(sys.stdout.fileno(), signals.check)
 
 
@@ -164,3 +164,6 @@ def _values(data: tuple[str, ...], as_text: bool) -> list[Any]:
         return [value_of(text, as_text) for text in data]
     except ValueError as reason:
         raise Trouble(str(reason)) from None
+
+
+from fdbqueue.cli import elements as elements  # noqa: E402  # adds its commands to the group

@@ -1,0 +1,223 @@
+"""`fdbqueue elements`: the commands for element queues, as click sees them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from fdbqueue.cli.commands import cli, in_a_place, stdout_of
+from fdbqueue.cli.exits import Refused, Trouble, say
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.database import Database
+from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
+from fdbqueue.elements.moving import Moved, export_to, import_from
+from fdbqueue.elements.queue import KIND as PIECES
+from fdbqueue.elements.queue import ElementQueue
+from fdbqueue.elements.simple import KIND as SIMPLE
+from fdbqueue.elements.simple import SimpleElementQueue
+from fdbqueue.errors import QueueError, QueueKindMismatch, QueueLockError, QueueNotFound
+from fdbqueue.registry import Registry
+
+AnyElementQueue = ElementQueue | SimpleElementQueue
+
+
+@cli.group()
+def elements() -> None:
+    """Element queues: named elements that any process may lock, as dirq has them."""
+
+
+@elements.command()
+@click.argument("queue")
+@click.argument("data", nargs=-1, required=True)
+@click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
+@in_a_place
+@click.pass_obj
+def add(signals: Signals, place: Place, queue: str, data: tuple[str, ...], schema: str | None) -> None:
+    """Add DATA to QUEUE, which the first add creates; print the names.
+
+    Without --schema, a new queue's elements are single byte strings, and DATA is taken as text. With it,
+    for example body=string,header=table?, DATA is a JSON object of pieces.
+    """
+    with opened(place, queue, create=True, schema=schema) as (database, found):
+        values = [_data_for(found, text) for text in data]
+        for value in values:
+            stdout_of(signals).print(_text_line(found.add(database, value)))
+
+
+@elements.command("list")
+@click.argument("queue")
+@click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [all]")
+@in_a_place
+@click.pass_obj
+def list_(signals: Signals, place: Place, queue: str, count: int | None) -> None:
+    """Print the names of QUEUE's elements, locked or not, in order."""
+    out = stdout_of(signals)
+    with opened(place, queue) as (database, found):
+        for shown, name in enumerate(found.names(database)):
+            if shown == count:
+                break
+            out.print(_text_line(name))
+
+
+@elements.command()
+@click.argument("queue")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@in_a_place
+@click.pass_obj
+def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...]) -> None:
+    """Print the elements of these names, one JSON value a line; they stay.
+
+    Those that are single byte strings come out as text if they are UTF-8; other bytes, and binary pieces, as
+    base64. What somebody has locked is refused.
+    """
+    out = stdout_of(signals)
+    with opened(place, queue) as (database, found), refusals():
+        for name in names:
+            out.print(line_of(_shown(found.get_element(database, name))))
+
+
+@elements.command()
+@click.argument("queue")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--locked", is_flag=True, help="also those that somebody has locked")
+@in_a_place
+def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> None:
+    """Remove the elements of these names."""
+    with opened(place, queue) as (database, found), refusals():
+        for name in names:
+            token = found.acquire(database, name)
+            if token is None and not locked:
+                raise QueueLockError(name=name)
+            found.remove(database, name, token=token)
+
+
+@elements.command()
+@click.argument("queue")
+@click.option(
+    "--maxlock", type=click.FloatRange(min=0), default=600.0, metavar="S", help="older than S seconds [600]"
+)
+@in_a_place
+def purge(place: Place, queue: str, maxlock: float) -> None:
+    """Unlock the elements of QUEUE that were locked too long ago; --maxlock 0 unlocks none."""
+    with opened(place, queue) as (database, found):
+        found.purge(database, maxlock=maxlock)
+
+
+@elements.command("import-dirq")
+@click.argument("queue")
+@click.argument("path", type=click.Path(exists=True, file_okay=False))
+@click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
+@in_a_place
+@click.pass_obj
+def import_dirq(signals: Signals, place: Place, queue: str, path: str, schema: str | None) -> None:
+    """Move the elements of the directory queue at PATH into QUEUE, which is created if need be.
+
+    What somebody has locked stays. When it is interrupted, or killed: start it again.
+    """
+    folder = folder_at(path)
+    kind = PIECES if isinstance(folder, PiecesFolder) else SIMPLE
+    with opened(place, queue, create=True, schema=schema, kind=kind) as (database, found):
+        _report(import_from(folder, database, found), signals)
+
+
+@elements.command("export-dirq")
+@click.argument("queue")
+@click.argument("path", type=click.Path(file_okay=False))
+@in_a_place
+@click.pass_obj
+def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:
+    """Move the elements of QUEUE into the directory queue at PATH, which is created if need be.
+
+    What somebody has locked stays. When it is interrupted, or killed: start it again.
+    """
+    with opened(place, queue) as (database, found):
+        _report(export_to(_folder_for(found, path), database, found), signals)
+
+
+@contextmanager
+def opened(
+    place: Place, name: str, *, create: bool = False, schema: str | None = None, kind: str | None = None
+) -> Iterator[tuple[Database, AnyElementQueue]]:
+    """The element queue of that name, of either kind; a new one is of the `kind`, or as `schema` says."""
+    types = _types_of(schema)
+    with place.database(create) as database:
+        registry = Registry(place.root)
+        try:
+            known = registry.find(database, name).kind
+        except QueueNotFound:
+            if not create:
+                raise Refused(
+                    f"there is no queue named {name!r} in {place.url}; its first `add` creates it"
+                ) from None
+            known = kind or (PIECES if types else SIMPLE)
+        if known not in (PIECES, SIMPLE):
+            raise QueueKindMismatch(name=name, found=known, wanted=kind or PIECES)
+        if kind not in (None, known):
+            raise QueueKindMismatch(name=name, found=known, wanted=kind)
+        if known == PIECES:
+            yield database, ElementQueue.named(database, name, types, create=create, root=place.root)
+        else:
+            yield database, SimpleElementQueue.named(database, name, create=create, root=place.root)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What an element queue refuses is no failure of the environment, though some of it is an OSError."""
+    try:
+        yield
+    except QueueError as reason:
+        raise Refused(str(reason)) from None
+
+
+def _types_of(schema: str | None) -> dict[str, str]:
+    if not schema:
+        return {}
+    parts = [part.partition("=") for part in schema.split(",")]
+    if not all(equals for _, equals, _ in parts):
+        raise Trouble(f"{schema!r} is no schema: it should be like body=string,header=table?")
+    return {piece: type_ for piece, _, type_ in parts}
+
+
+def _data_for(queue: AnyElementQueue, text: str) -> Any:
+    return text if isinstance(queue, SimpleElementQueue) else _pieces_of(text)
+
+
+def _pieces_of(text: str) -> Any:
+    try:
+        return value_of(text)
+    except ValueError as reason:
+        raise Trouble(str(reason)) from None
+
+
+def _shown(data: dict[str, Any] | bytes) -> Any:
+    if isinstance(data, dict):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _folder_for(queue: AnyElementQueue, path: str) -> Folder:
+    return PiecesFolder.made(path) if isinstance(queue, ElementQueue) else SimpleFolder.made(path)
+
+
+def _report(moves: Iterator[Moved], signals: Signals) -> None:
+    moved = left = 0
+    try:
+        for move in moves:
+            moved, left = moved + (not move.left), left + bool(move.left)
+            if move.left:
+                say(f"{move.name} stays: {move.left}")
+            signals.check()
+    finally:
+        say(f"{moved} moved")
+    if left:
+        raise Refused(f"{left} left where they are")
+
+
+def _text_line(text: str) -> bytes:
+    return text.encode() + b"\n"

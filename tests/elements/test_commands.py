@@ -1,0 +1,136 @@
+"""`fdbqueue elements`, as a shell meets it."""
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dirq.queue import Queue as DirectoryQueue
+from dirq.QueueSimple import QueueSimple
+
+import fdbqueue
+
+SCHEMA = "body=string,header=table?,blob=binary?"
+
+
+class Shell:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"embedded:{folder}/data"
+
+    def __call__(self, *arguments: Any) -> tuple[int, list[str], str]:
+        """Status, lines of standard output, and standard error without its beginning."""
+        command = [sys.executable, "-m", "fdbqueue.cli", "--url", self.url, "elements", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60)
+        assert done.stderr == "" or done.stderr.startswith("fdbqueue: ")
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout.splitlines(), done.stderr.removeprefix("fdbqueue: ")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_add_list_get_remove(shell: Shell) -> None:
+    status, names, err = shell("add", "q", "one", "zwei ü", "3")
+    assert (status, len(names), err) == (0, 3, "")
+    assert shell("list", "q") == (0, names, "")
+    assert shell("list", "q", "-n", 2) == (0, names[:2], "")
+    assert shell("get", "q", *names) == (0, ['"one"', '"zwei ü"', '"3"'], "")
+    assert shell("remove", "q", *names[:2]) == (0, [], "")
+    assert shell("list", "q") == (0, names[2:], "")
+    status, _, err = shell("get", "q", names[0])
+    assert (status, err) == (1, f"couldn't lock element: {names[0]}\n")
+
+
+def test_a_schema_makes_pieces(shell: Shell) -> None:
+    data = {"body": "hello", "header": {"a": "b"}}
+    _, (name,), _ = shell("add", "q", "--schema", SCHEMA, json.dumps(data))
+    assert shell("get", "q", name) == (0, [json.dumps(data, separators=(",", ":"))], "")
+    with fdbqueue.open(shell.url) as db:
+        queue = fdbqueue.ElementQueue.named(db, "q", create=False)
+        blob = queue.add(db, {"body": "x", "blob": b"\x00\xff"})
+    _, (line,), _ = shell("get", "q", blob)
+    assert json.loads(line)["blob"] == base64.b64encode(b"\x00\xff").decode()
+
+
+@pytest.mark.parametrize("data", ["text", "{}", '{"body": 1}', '{"body": "x", "other": "y"}', '{"body'])
+def test_what_does_not_fit_is_a_mistake_and_not_added(shell: Shell, data: str) -> None:
+    shell("add", "q", "--schema", SCHEMA, '{"body": "first"}')
+    status, out, err = shell("add", "q", data)
+    assert (status, out, err.count("\n")) == (2, [], 1)
+    assert len(shell("list", "q")[1]) == 1
+
+
+@pytest.mark.parametrize("schema", ["body", "body=text", "a=string?", "=string"])
+def test_a_schema_that_is_none_is_a_mistake(shell: Shell, schema: str) -> None:
+    status, _, err = shell("add", "q", "--schema", schema, "{}")
+    assert status == 2
+    assert "schema" in err
+
+
+def test_what_is_locked_is_refused_until_purged(shell: Shell) -> None:
+    _, (name,), _ = shell("add", "q", "x")
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.SimpleElementQueue.named(db, "q").lock(db, name)
+    for command in ("get", "remove"):
+        assert shell(command, "q", name) == (1, [], f"couldn't lock element: {name}\n")
+    assert shell("purge", "q") == (0, [], "")
+    assert shell("get", "q", name)[0] == 1
+    assert shell("purge", "q", "--maxlock", "0.000001") == (0, [], "")
+    assert shell("get", "q", name) == (0, ['"x"'], "")
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.SimpleElementQueue.named(db, "q").lock(db, name)
+    assert shell("remove", "q", "--locked", name) == (0, [], "")
+    assert shell("remove", "q", "--locked", name)[0] == 1
+    assert shell("list", "q") == (0, [], "")
+
+
+def test_a_queue_that_is_not_there_or_of_another_kind_is_refused(shell: Shell) -> None:
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.Queue.named(db, "plain")
+    for command in (["list"], ["get", "x"], ["remove", "x"], ["purge"]):
+        status, out, err = shell(command[0], "nowhere", *command[1:])
+        assert status in (1, 2)
+        assert out == []
+        assert "no queue named 'nowhere'" in err
+        assert shell(command[0], "plain", *command[1:])[0] == 1
+
+
+def test_import_and_export(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "dirq"
+    real = DirectoryQueue(str(path), schema={"body": "string", "header": "table?"})
+    names = [real.add({"body": str(number)}) for number in range(3)]
+    real.lock(names[1])
+    status, _, err = shell("import-dirq", "q", path, "--schema", SCHEMA)
+    assert status == 1
+    assert f"{names[1]} stays: it is locked" in err
+    assert "2 moved" in err
+    assert shell("list", "q")[1] == [names[0], names[2]]
+    assert shell("get", "q", names[0]) == (0, ['{"body":"0"}'], "")
+    assert shell("export-dirq", "q", path) == (0, [], "2 moved\n")
+    assert list(real) == names
+    assert shell("list", "q") == (0, [], "")
+
+
+def test_import_and_export_of_single_byte_strings(shell: Shell, tmp_path: Path) -> None:
+    real = QueueSimple(str(tmp_path / "dirq"))
+    name = real.add(b"\xff")
+    assert shell("import-dirq", "q", tmp_path / "dirq") == (0, [], "1 moved\n")
+    assert json.loads(shell("get", "q", name)[1][0]) == base64.b64encode(b"\xff").decode()
+    assert shell("export-dirq", "q", tmp_path / "new") == (0, [], "1 moved\n")
+    there = QueueSimple(str(tmp_path / "new"))
+    assert there.lock(there.first())
+    assert there.get(name) == b"\xff"
+
+
+def test_a_folder_that_is_no_directory_queue_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir()
+    for path in (tmp_path / "mail", tmp_path / "nowhere"):
+        status, _, err = shell("import-dirq", "q", path)
+        assert status == 2
+        assert err.count("\n") == 1
