@@ -7,6 +7,7 @@ has happened exactly once (receipts.py).
 import copy
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
@@ -19,7 +20,7 @@ from fdbqueue.elements.schema import Pieces
 from fdbqueue.elements.store import Elements, payload_of
 from fdbqueue.errors import CannotLock, ElementNotLocked, InvalidArgument, InvalidElementName
 from fdbqueue.queue import too_much, writable
-from fdbqueue.receipts import run_once
+from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe import Guard
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
@@ -189,14 +190,17 @@ class ElementBase:
                 raise CannotLock(name=name, reason=refused)
             return body(tr, name)
 
-        return self._once(target, checked, wrote=lambda _: wrote)
+        return self._once(target, checked, wrote=lambda _: wrote, look_again=True)
 
     def _acquire(self, target: Any, name: str) -> tuple[LockToken, str]:
         self._check_name(name)
         runtime = _runtime(target)
         lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
         refused = self._once(
-            target, lambda tr: self.store.acquire(tr, name, lock), wrote=lambda refused: not refused
+            target,
+            lambda tr: self.store.acquire(tr, name, lock),
+            wrote=lambda refused: not refused,
+            look_again=True,
         )
         return LockToken(lock.token.hex()), refused
 
@@ -211,11 +215,22 @@ class ElementBase:
                 raise too_much(len(found) + 1, 0)
 
     def _once(
-        self, target: Any, body: Callable[[Transaction], T], wrote: Callable[[T], bool] = lambda _: True
+        self,
+        target: Any,
+        body: Callable[[Transaction], T],
+        wrote: Callable[[T], bool] = lambda _: True,
+        look_again: bool = False,
     ) -> T:
+        """With `look_again` a first conflict is followed by a look at once: mostly somebody has just locked
+        the element, and that is the answer. A retry would wait before it finds out.
+        """
         if is_transaction(target):
             return body(writable(target))
-        return run_once(as_database(target), self.root, body, wrote=wrote)
+        database = as_database(target)
+        if look_again:
+            with suppress(LostConflict):
+                return run_once(database, self.root, body, wrote=wrote, yield_to_conflict=True)
+        return run_once(database, self.root, body, wrote=wrote)
 
     def _new_name(self, runtime: Runtime) -> str:
         if self._digit is None:

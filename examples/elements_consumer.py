@@ -1,0 +1,30 @@
+"""The classic consumer: locks, gets and removes every element that nobody else has locked.
+
+    python examples/elements_producer.py embedded:/tmp/outbox
+    python examples/elements_consumer.py embedded:/tmp/outbox
+
+Any number of them may run at a time.
+"""
+
+import sys
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+
+SCHEMA = {"body": "string", "header": "table?"}
+
+
+def main() -> None:
+    queue = fdbqueue.ElementQueue(Subspace(("outbox",)), schema=SCHEMA)
+    with fdbqueue.open(sys.argv[1]) as db:
+        for name in queue.names(db):
+            if not queue.lock(db, name):
+                continue
+            data = queue.get(db, name)
+            print(f"# reading element {name}: {data['body']}, {len(data['header'])} lines of header")
+            queue.remove(db, name)
+
+
+if __name__ == "__main__":
+    main()

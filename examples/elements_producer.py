@@ -1,0 +1,26 @@
+"""The classic producer: a hundred elements, each with the environment as its header.
+
+python examples/elements_producer.py embedded:/tmp/outbox
+python examples/elements_consumer.py embedded:/tmp/outbox
+"""
+
+import os
+import sys
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+
+SCHEMA = {"body": "string", "header": "table?"}
+
+
+def main() -> None:
+    queue = fdbqueue.ElementQueue(Subspace(("outbox",)), schema=SCHEMA)
+    with fdbqueue.open(sys.argv[1]) as db:
+        for count in range(1, 101):
+            name = queue.add(db, {"body": f"element {count}", "header": dict(os.environ)})
+            print(f"# added element {count} as {name}")
+
+
+if __name__ == "__main__":
+    main()
