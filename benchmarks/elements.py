@@ -43,7 +43,7 @@ class Plan:
 
     @classmethod
     def of(cls, quick: bool) -> "Plan":
-        return cls(10, 50, 1) if quick else cls(100, 2_000, 5)
+        return cls(10, 50, 1) if quick else cls(60, 1_000, 9)
 
 
 @dataclass(frozen=True)

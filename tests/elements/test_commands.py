@@ -2,8 +2,6 @@
 
 import base64
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,31 @@ from dirq.queue import Queue as DirectoryQueue
 from dirq.QueueSimple import QueueSimple
 
 import fdbqueue
+from fdbqueue.cli.commands import cli
+from fdbqueue.cli.exits import run
 
 SCHEMA = "body=string,header=table?,blob=binary?"
 
 
 class Shell:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    """Runs the program within this process: tests/test_cli.py does it with processes."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.url = f"embedded:{folder}/data"
+        self._capture = capture
 
     def __call__(self, *arguments: Any) -> tuple[int, list[str], str]:
         """Status, lines of standard output, and standard error without its beginning."""
-        command = [sys.executable, "-m", "fdbqueue.cli", "--url", self.url, "elements", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60)
-        assert done.stderr == "" or done.stderr.startswith("fdbqueue: ")
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout.splitlines(), done.stderr.removeprefix("fdbqueue: ")
+        self._capture.readouterr()
+        status = run(cli, ["--url", self.url, "elements", *map(str, arguments)])
+        out, err = self._capture.readouterr()
+        assert err == "" or err.startswith("fdbqueue: ")
+        return status, out.splitlines(), err.removeprefix("fdbqueue: ")
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def shell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(tmp_path, capfd)
 
 
 def test_add_list_get_remove(shell: Shell) -> None:
