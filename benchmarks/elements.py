@@ -164,7 +164,8 @@ def _of_dirq(queue: Any, data: Any, durable: bool) -> Pair:
             sync(Path(queue.path, name).parent)
         return True
 
-    return Pair(add, taking(lambda: iter(queue), use))
+    # A list: the queue is its own iterator, and would begin anew for every element.
+    return Pair(add, taking(lambda: iter(list(queue)), use))
 
 
 def file_queue(place: Place) -> Callable[[], Pair]:

@@ -470,7 +470,7 @@ PLANTS = (
         "tr.get(self.keys.lock(name))",
         "tr.snapshot.get(self.keys.lock(name))",
         "elements",
-        1200,
+        200,
     ),
     Plant(
         "a touch that renews nothing",
