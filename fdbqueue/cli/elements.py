@@ -65,16 +65,17 @@ def list_(signals: Signals, place: Place, queue: str, count: int | None) -> None
 @elements.command()
 @click.argument("queue")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces to read [those of the queue]")
 @in_a_place
 @click.pass_obj
-def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...]) -> None:
+def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...], schema: str | None) -> None:
     """Print the elements of these names, one JSON value a line; they stay.
 
     Those that are single byte strings come out as text if they are UTF-8; other bytes, and binary pieces, as
     base64. What somebody has locked is refused.
     """
     out = stdout_of(signals)
-    with opened(place, queue) as (database, found), refusals():
+    with opened(place, queue, schema=schema) as (database, found), refusals():
         for name in names:
             out.print(line_of(_shown(found.get_element(database, name))))
 
@@ -157,6 +158,8 @@ def opened(
             raise QueueKindMismatch(name=name, found=known, wanted=kind or PIECES)
         if kind not in (None, known):
             raise QueueKindMismatch(name=name, found=known, wanted=kind)
+        if known == SIMPLE and types:
+            raise Trouble(f"{name!r} has no schema: its elements are single byte strings")
         if known == PIECES:
             yield database, ElementQueue.named(database, name, types, create=create, root=place.root)
         else:

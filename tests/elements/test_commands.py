@@ -75,6 +75,21 @@ def test_a_schema_that_is_none_is_a_mistake(shell: Shell, schema: str) -> None:
     assert "schema" in err
 
 
+def test_a_schema_may_be_given_to_read_with(shell: Shell, tmp_path: Path) -> None:
+    real = DirectoryQueue(str(tmp_path / "dirq"), schema={"body": "string"})
+    name = real.add({"body": "x"})
+    assert shell("import-dirq", "q", tmp_path / "dirq") == (0, [], "1 moved\n")
+    status, _, err = shell("get", "q", name)
+    assert (status, err.startswith("unknown schema")) == (1, True)
+    assert shell("get", "q", name, "--schema", "body=string") == (0, ['{"body":"x"}'], "")
+
+
+def test_single_byte_strings_have_no_schema(shell: Shell) -> None:
+    shell("add", "q", "x")
+    assert shell("add", "q", "--schema", SCHEMA, "{}")[0] == 2
+    assert len(shell("list", "q")[1]) == 1
+
+
 def test_what_is_locked_is_refused_until_purged(shell: Shell) -> None:
     _, (name,), _ = shell("add", "q", "x")
     with fdbqueue.open(shell.url) as db:
