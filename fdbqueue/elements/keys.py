@@ -25,6 +25,7 @@ ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE, MARK = range(1, 8)
 FOLDER_BYTES = 16
 COUNTER = struct.Struct("<q")
 _NUMBER = struct.Struct(">I")
+PIECE_NUMBER_BYTES = _NUMBER.size
 _SINCE = struct.Struct(">Q")
 # Longer than any name. What is longer is none, and must not become a key that the engine refuses.
 _NAME_BYTES_MAX = 32
@@ -78,7 +79,7 @@ class ElementKeys:
         return slice(_after(self._lock, name), self.locks.stop)
 
     def name_in(self, key: bytes) -> str:
-        """The name that a key of S[1], S[3], S[5] or S[6] ends in."""
+        """The name that a key of S[1], S[3], S[5] or S[6] ends in, or one of S[2] without its number."""
         column = len(self._element)  # of one length, all of them
         return key[column:].decode() if key < self._arrival else key[column + FOLDER_BYTES :].decode()
 

@@ -462,7 +462,7 @@ PLANTS = (
         "held.present() and Lock.from_bytes(held.value).since_us < before_us",
         "held.present()",
         "elements",
-        300,
+        200,
     ),
     Plant(
         "a purge that breaks a lock while it is renewed",
@@ -486,7 +486,7 @@ PLANTS = (
         "Lock.from_bytes(held.value).token != token",
         "False",
         "elements",
-        800,
+        200,
     ),
     Plant(
         "a new name that is looked at by snapshot",

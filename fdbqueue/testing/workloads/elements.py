@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.elements.base import LockToken
-from fdbqueue.elements.keys import ElementKeys
+from fdbqueue.elements.keys import PIECE_NUMBER_BYTES, ElementKeys
 from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.errors import ElementNotLocked, QueueLockError
 from fdbqueue.runtime import Runtime
@@ -174,17 +174,22 @@ def counted(q: ElementQueue, tr: Any) -> tuple[int, int]:
     return q.count(tr), len(present(tr))
 
 
-def present(tr: Any) -> set[str]:
+def present(tr: Any) -> dict[str, bytes]:
+    """The elements and what is in them: one that is removed may leave its name to another."""
     keys = ElementKeys(SPACE[NAME])
-    under = keys.elements
-    return {keys.name_in(entry.key) for entry in tr.snapshot.get_range(under.start, under.stop)}
+    elements, payloads = keys.elements, keys.payloads
+    found = {keys.name_in(e.key): b"" for e in tr.snapshot.get_range(elements.start, elements.stop)}
+    for piece in tr.snapshot.get_range(payloads.start, payloads.stop):
+        found[keys.name_in(piece.key[:-PIECE_NUMBER_BYTES])] += piece.value
+    return found
 
 
-def missed(client: Client, q: ElementQueue) -> tuple[set[str], list[str]]:
+def missed(client: Client, q: ElementQueue) -> tuple[list[str], list[str]]:
     """What a pass did not show and was there before and after it, and what it showed."""
     before = run(client.db, present)
     shown = list(q.names(client.db))
-    return (before & run(client.db, present)) - set(shown), shown
+    after = run(client.db, present)
+    return [n for n, data in before.items() if after.get(n) == data and n not in shown], shown
 
 
 def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
