@@ -11,14 +11,15 @@ from tests.elements.workers import EFFECTS, queue
 PROGRAM = """
 import os, random, signal, sys, time
 from pathlib import Path
-from tests.elements.workers import consume, produce
+from tests.elements.workers import consume, produce, progress
 from tests.tasks.workers import fork
 
 directory, count, kills = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 writers = [fork(produce, directory, number, count) for number in range(4)]
 consumers = [fork(consume, directory, 4 * count) for _ in range(4)]
-for _ in range(kills):
-    time.sleep(random.uniform(0.05, 0.25))
+for kill in range(kills):
+    while progress(directory) < 4 * count * kill // (kills + 1):
+        time.sleep(0.005)
     victim = consumers.pop(random.randrange(4))
     os.kill(victim, signal.SIGKILL)
     _, status = os.waitpid(victim, 0)

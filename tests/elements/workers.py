@@ -27,6 +27,12 @@ def produce(directory: Path, writer: int, count: int) -> None:
             q.add(db, {"body": f"{writer}.{number}"})
 
 
+def progress(directory: Path) -> int:
+    """How many effects there are."""
+    with fdbqueue.open(f"embedded:{directory}") as db:
+        return len(list(db.get_range_startswith(EFFECTS)))
+
+
 def consume(directory: Path, expected: int) -> None:
     """Until every element's effect is there."""
     with fdbqueue.open(f"embedded:{directory}") as db:
