@@ -15,6 +15,7 @@ from fdbqueue.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime
 from fdbqueue.session import Session as Session
+from fdbqueue.task import Failure as Failure
 from fdbqueue.task import Task as Task
 from fdbqueue.task import TaskState as TaskState
 from fdbqueue.tasks.key_statistics import KeyStatistics as KeyStatistics

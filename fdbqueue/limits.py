@@ -76,6 +76,12 @@ VERB_BATCH = 200
 # Puts into a bounded queue spread over so many conflict keys (tasks/capacity.py).
 SEATS_MAX = 4_096
 
+# What is kept of a task's failures: the last so many attempts, each with so much text (FDB advises values
+# below 10 kB).
+FAILURES_KEPT = 10
+FAILURE_MESSAGE_BYTES_MAX = 1_000
+FAILURE_DETAIL_BYTES_MAX = 8_000
+
 SESSION_TTR_S = 30.0
 BEATS_PER_TTR = 3
 SWEEP_EVERY_S = 0.2

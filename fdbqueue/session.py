@@ -86,7 +86,7 @@ class Session:
         """End it, unless the database does not answer in time; then it dies after its grace."""
         self.lost = True
         self._keeper.forget(self)
-        end_session(self._database, self._keys, self.id, self._is_mine, timeout_s)
+        end_session(self._database, self._keys, self.id, self._is_mine, died=False, timeout_s=timeout_s)
 
     def ask(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the session is alive; the reply raises UnknownSession if it is not."""
@@ -120,7 +120,7 @@ class Session:
         """A session whose grace is over is dead, whether or not anybody has swept."""
         known = run(self._database, lambda tr: tr.get(self._keys.session_named(name)).value)
         if known is not None:
-            end_session(self._database, self._keys, known, _is_overdue(_now_us(self._database)))
+            end_session(self._database, self._keys, known, _is_overdue(_now_us(self._database)), died=True)
 
     def _register(self, tr: Transaction, fresh: bytes) -> bytes:
         known = None if self.name is None else tr.get(self._keys.session_named(self.name)).value
@@ -169,13 +169,20 @@ def _is_overdue(now_us: int) -> May:
 
 
 def end_session(
-    database: Database, keys: RootKeys, session: bytes, may: May, timeout_s: float | None = None
+    database: Database,
+    keys: RootKeys,
+    session: bytes,
+    may: May,
+    died: bool,
+    timeout_s: float | None = None,
 ) -> None:
-    """End `session` if `may` says so of it; does nothing otherwise, or if it is over."""
+    """End `session` if `may` says so of it; does nothing otherwise, or if it is over. If it `died`, what it
+    was at has failed.
+    """
     now_us = _now_us(database)
     begin = partial(_begin_end, keys=keys, session=session, may=may, now_us=now_us)
     if run(database, begin, timeout_s=timeout_s):
-        _finish_end(database, keys, session, now_us)
+        _finish_end(database, keys, session, now_us, died)
 
 
 def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us: int) -> bool:
@@ -196,11 +203,11 @@ def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us
     return True
 
 
-def _finish_end(database: Database, keys: RootKeys, session: bytes, deadline_us: int) -> None:
+def _finish_end(database: Database, keys: RootKeys, session: bytes, deadline_us: int, died: bool) -> None:
     # Tasks are held in the name of sessions, so their module knows this one.
     from fdbqueue.tasks.ending import end_in_all_queues
 
-    if end_in_all_queues(database, keys, session):
+    if end_in_all_queues(database, keys, session, died):
         run(database, lambda tr: tr.clear(keys.beat_due(deadline_us, session)))
 
 
@@ -209,9 +216,9 @@ def end_the_dead(database: Database, keys: RootKeys) -> None:
     now_us = _now_us(database)
     for deadline_us, session, begun in run(database, lambda tr: _overdue(tr, keys, now_us)):
         if begun:
-            _finish_end(database, keys, session, deadline_us)
+            _finish_end(database, keys, session, deadline_us, died=True)
         else:
-            end_session(database, keys, session, _is_overdue(now_us))
+            end_session(database, keys, session, _is_overdue(now_us), died=True)
 
 
 def _overdue(tr: Transaction, keys: RootKeys, now_us: int) -> list[tuple[int, bytes, bool]]:

@@ -1,4 +1,4 @@
-"""Task and TaskState: what users of a task queue see, frozen values."""
+"""Task, TaskState and Failure: what users of a task queue see, frozen values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,9 +28,34 @@ class Task:
     key: Any = None
     attempts: int = 0
     """How often it has been taken."""
+    failures: int = 0
+    """How many of its attempts have failed since it was put, or kicked."""
     created: float = 0.0
     expires: float | None = None
     """When its ttl ends."""
     until: float | None = None
     """When its lease ends (taken), or its delay (delayed)."""
     token: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt at a task that failed. Whoever reports one says what went wrong; the queue adds the rest.
+
+    Texts longer than limits.FAILURE_MESSAGE_BYTES_MAX and limits.FAILURE_DETAIL_BYTES_MAX are cut: a
+    message keeps its beginning, a detail its end, where a traceback says what happened.
+    """
+
+    error: str
+    """The class of the error, or another short name of what went wrong."""
+    message: str = ""
+    detail: str = ""
+    """A traceback, or what the program printed."""
+    worker: str = ""
+    """Who worked on it."""
+    outcome: str = ""
+    """"retried", "buried", or "lease_lost"."""
+    attempt: int = 0
+    """Which time it had been taken."""
+    when: float = 0.0
+    """Seconds since the epoch."""

@@ -63,8 +63,8 @@ class Owner:
     def _end_earlier(self) -> None:
         while earlier := run(self._database, self._earlier):
             for session in earlier:
-                end_session(self._database, self._shape.root, session, lambda *_: True)
-                end_in(self._database, self._shape, session)  # one that had been ended half way
+                end_session(self._database, self._shape.root, session, lambda *_: True, died=False)
+                end_in(self._database, self._shape, session, died=False)  # one that had been ended half way
             run(self._database, lambda tr: self._clear(tr, earlier))
 
     def _earlier(self, tr: Transaction) -> list[bytes]:

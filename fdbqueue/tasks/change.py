@@ -10,8 +10,9 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.seam import Transaction
-from fdbqueue.task import Task, TaskState
+from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import statistics
+from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.tasks_of import ask_payload, task_of
@@ -73,7 +74,12 @@ class Change:
         for record in records:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
+        clear_failures(self.tr, keys, records)
         self.count("done", len(records))
+
+    def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
+        """Write down that these attempts failed; the records that count it."""
+        return [note(self.tr, self.shape.keys, record, failure, outcome, self.now_us) for record in records]
 
     def finish(self) -> None:
         """Write the counters, and have the events told after the commit. More may follow, and be finished."""

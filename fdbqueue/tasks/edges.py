@@ -4,9 +4,9 @@
     DELAYED  due                      ->  READY
     READY    take                     ->  TAKEN
     TAKEN    ack                      ->  gone
-    TAKEN    release                  ->  READY, DELAYED
+    TAKEN    release, forsake         ->  READY, DELAYED
     TAKEN    lease_over, give_back    ->  READY
-    TAKEN    touch                    ->  TAKEN, for longer
+    TAKEN    touch, renew             ->  TAKEN, for longer
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
     any      delete, expire           ->  gone
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fdbqueue.task import TaskState
+from fdbqueue.task import Failure, TaskState
+from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import NEVER_US, Record, new_id
 from fdbqueue.tasks.kinds import Draft, later
@@ -59,24 +60,41 @@ def expire(change: Change, records: Sequence[Record]) -> list[Record]:
     return _gone(change, records, "delete", told=("delete", "ttl"))
 
 
-def release(change: Change, records: Sequence[Record], delay_us: int = 0) -> list[Record]:
-    if not delay_us:
-        return _become_ready(change, records, "release")
-    delayed = [
+def release(
+    change: Change, records: Sequence[Record], delay_us: int = 0, failure: Failure | None = None
+) -> list[Record]:
+    free = [freed(record) for record in records]
+    if failure is not None:
+        free = change.note(free, failure, failures.RETRIED)
+    if delay_us:
+        free = _delayed(change, free, delay_us)
+    change.move(records, free)
+    return _counted(change, free, "release")
+
+
+def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
+    """Released because the session that held them has died."""
+    free = change.note([freed(record) for record in records], failures.HOLDER_DIED, failures.LEASE_LOST)
+    change.move(records, free)
+    return _counted(change, free, "release")
+
+
+def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[Record]:
+    return [
         replace(
-            freed(record),
+            record,
             state=TaskState.DELAYED,
             until_us=later(change.now_us, delay_us),
             expires_us=later(record.expires_us, delay_us),
         )
         for record in records
     ]
-    change.move(records, delayed)
-    return _counted(change, delayed, "release")
 
 
 def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
-    return _become_ready(change, records, "ttr")
+    free = change.note([freed(record) for record in records], failures.LEASE_OVER, failures.LEASE_LOST)
+    change.move(records, free)
+    return _counted(change, free, "ttr")
 
 
 def due(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -84,7 +102,10 @@ def due(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
-    return _become_ready(change, records, "kick")
+    """Its failures so far count no longer."""
+    ready = [replace(freed(record), forgiven=record.failures) for record in records]
+    change.move(records, ready)
+    return _counted(change, ready, "kick")
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -96,8 +117,10 @@ def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
     return ready
 
 
-def bury(change: Change, records: Sequence[Record]) -> list[Record]:
+def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
     buried = [replace(freed(record), state=TaskState.BURIED) for record in records]
+    if failure is not None:
+        buried = change.note(buried, failure, failures.BURIED)
     change.move(records, buried)
     return _counted(change, buried, "bury")
 
@@ -114,6 +137,13 @@ def touch(change: Change, records: Sequence[Record], span_us: int) -> list[Recor
     ]
     change.move(records, touched)
     return _counted(change, touched, "touch")
+
+
+def renew(change: Change, records: Sequence[Record]) -> list[Record]:
+    """Held for a whole ttr from now. Not counted: nothing becomes available by it, and nobody need wake."""
+    renewed = [replace(record, until_us=_lease_end(change, record)) for record in records]
+    change.move(records, renewed)
+    return renewed
 
 
 def _new(change: Change, draft: Draft, id_: bytes) -> Record:
@@ -133,17 +163,19 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
 
 
 def _taken(change: Change, record: Record, lease: Lease) -> Record:
-    until_us = later(change.now_us, record.ttr_us)
-    if change.shape.kind.ttl_ends_lease:
-        until_us = min(until_us, record.expires_us)
     return replace(
         record,
         state=TaskState.TAKEN,
         attempts=record.attempts + 1,
-        until_us=until_us,
+        until_us=_lease_end(change, record),
         session=lease.session,
         token=lease.token,
     )
+
+
+def _lease_end(change: Change, record: Record) -> int:
+    until_us = later(change.now_us, record.ttr_us)
+    return min(until_us, record.expires_us) if change.shape.kind.ttl_ends_lease else until_us
 
 
 def freed(record: Record) -> Record:

@@ -20,8 +20,11 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 
 
-def end_in_all_queues(database: Database, keys: RootKeys, session: bytes) -> bool:
-    """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out."""
+def end_in_all_queues(database: Database, keys: RootKeys, session: bytes, died: bool) -> bool:
+    """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out.
+
+    If it `died`, its attempts have failed.
+    """
     registry = Registry(Subspace((), keys.prefix))
     complete, after = True, ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
@@ -30,7 +33,7 @@ def end_in_all_queues(database: Database, keys: RootKeys, session: bytes) -> boo
         shapes = [Shape(registry, queue) for queue in found if is_kind(queue.kind)]
         for shape in run(database, partial(_concerned, shapes, session)):
             with suppress(QueueNotFound):
-                end_in(database, shape, session)
+                end_in(database, shape, session, died)
     return complete
 
 
@@ -41,14 +44,14 @@ def _concerned(shapes: Sequence[Shape], session: bytes, tr: Transaction) -> list
     return [shape for shape, holds in zip(shapes, held, strict=True) if holds or shape.owner == session]
 
 
-def end_in(database: Database, shape: Shape, session: bytes) -> None:
+def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:
     """The same in one queue. Bounded transactions, each safe to repeat."""
     calls = calls_of(database, shape)
     if shape.owner == session:
         run(database, lambda tr: calls.within(tr, verbs.truncate))
 
     def release(change: Change) -> int:
-        return verbs.release_taken(change, shape.keys.all_taken_by(session), limits.VERB_BATCH)
+        return verbs.release_taken(change, shape.keys.all_taken_by(session), limits.VERB_BATCH, died)
 
     while run(database, lambda tr: calls.within(tr, release)):
         pass

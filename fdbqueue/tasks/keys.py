@@ -17,6 +17,8 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
     S[12] number         seat      never written               conflict keys of puts into a bounded queue
     S[13]                gate      never written               the same, at the edge
     S[14, ...]           owners    see persistent/owners.py    whoever opens a persistent queue in a name
+    S[15]                paused    empty                       takers: there is nothing to take
+    S[16] id, slot       failure   see failures.py             failures(); written blindly, in a ring
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.
@@ -34,6 +36,7 @@ from fdbqueue.errors import InvalidArgument
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
+PAUSED, FAILURE = 15, 16
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -60,6 +63,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     session: bytes = b""
     token: bytes = b""
     cost: int = 1
+    failures: int = 0
+    """How many of its attempts have failed, ever: the last of them are written down."""
+    forgiven: int = 0
+    """How many had when it was last kicked."""
 
     @property
     def timer_us(self) -> int:
@@ -83,7 +90,7 @@ def record_of(value: bytes) -> Record:
 class TaskKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, GATE + 2)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, FAILURE + 2)}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
         self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]
@@ -93,6 +100,8 @@ class TaskKeys:
         self.calls = columns[CALLS]
         self.line = columns[LINE]
         self.gate = columns[GATE]
+        self.paused = columns[PAUSED]
+        self._failure = columns[FAILURE]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
         self.ready = slice(columns[READY], columns[TAKEN])
@@ -102,6 +111,7 @@ class TaskKeys:
         self.timers = slice(columns[TIMER], columns[BESIDE])
         self.contents = slice(columns[TASK], columns[LIVE])
         self.seats = slice(columns[SEAT], columns[GATE])
+        self.failures = slice(columns[FAILURE], columns[FAILURE + 1])
 
     def task(self, id_: bytes) -> bytes:
         return self._task + id_
@@ -140,6 +150,12 @@ class TaskKeys:
 
     def seat(self, number: int) -> bytes:
         return self._seat + NUMBER.pack(number)
+
+    def failure(self, id_: bytes, slot: int) -> bytes:
+        return self._failure + id_ + bytes((slot,))
+
+    def failures_of(self, id_: bytes) -> slice:
+        return slice(self._failure + id_, self._failure + id_ + b"\xff" * 2)
 
     def index_of(self, task_key: bytes) -> int:
         start = len(self._task)

@@ -22,6 +22,7 @@ from fdbqueue.errors import (
     QueueBusy,
     QueueExists,
     QueueNotFound,
+    TooMuchForOneTransaction,
     UnknownSession,
     UnsupportedOption,
 )
@@ -30,7 +31,7 @@ from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 from fdbqueue.session import Session, keeper_of
-from fdbqueue.task import Task, TaskState
+from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import listing, verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
@@ -218,17 +219,26 @@ class TaskQueue:
         target = self._target(tr, task, session)
         return self._once(tr, lambda change: verbs.ack(change, target))
 
-    def release(self, tr: Any, task: Task | str, *, delay: float = 0, session: Session | None = None) -> Task:
+    def release(
+        self,
+        tr: Any,
+        task: Task | str,
+        *,
+        delay: float = 0,
+        failure: Failure | None = None,
+        session: Session | None = None,
+    ) -> Task:
         """Give the task back, to its old place; with a `delay`, so many seconds from now, by which it lives
-        longer.
+        longer. With a `failure` the attempt counts as failed, that is written down with the task, and a
+        `delay` is possible in queues of every kind.
 
         Raises NotTaken, UnsupportedOption. Reads and moves the task; conflicts with any change of it.
         """
         later_us = delay_us(delay)
-        if later_us:
+        if later_us and failure is None:
             self._shape.kind.require("delay")
         target = self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.release(change, target, later_us))
+        return self._once(tr, lambda change: verbs.release(change, target, later_us, failure))
 
     def touch(self, tr: Any, task: Task | str, increment: float, *, session: Session | None = None) -> Task:
         """Hold the task, and let it live, for `increment` seconds longer; later leases of it too.
@@ -241,16 +251,27 @@ class TaskQueue:
         target = self._target(tr, task, session)
         return self._once(tr, lambda change: verbs.touch(change, target, span_us("increment", increment)))
 
+    def renew(self, tr: Any, tasks: Sequence[Task]) -> list[str]:
+        """Hold tasks for their whole ttr from now; the ids of those that are still held, in order.
+
+        Unlike `touch` it leaves their ttr and ttl as they are, counts nothing, and is for queues of every
+        kind. Raises TooMuchForOneTransaction for more than limits.VERB_BATCH. Reads the tasks and writes
+        those that are held; conflicts with any change of them.
+        """
+        targets = [self._target(tr, task, None) for task in tasks]
+        checked_verb_batch(len(targets))
+        return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
+
     # Verbs of anybody.
 
-    def bury(self, tr: Any, task: Task | str) -> Task:
-        """Put the task aside until it is kicked. Raises TaskNotFound, NotTaken for a Task whose lease is
-        over.
+    def bury(self, tr: Any, task: Task | str, *, failure: Failure | None = None) -> Task:
+        """Put the task aside until it is kicked. With a `failure` the attempt counts as failed, and that is
+        written down with the task. Raises TaskNotFound, NotTaken for a Task whose lease is over.
 
         Reads and moves the task; conflicts with any change of it.
         """
         target = self._target(tr, task, None)
-        return self._once(tr, lambda change: verbs.bury(change, target))
+        return self._once(tr, lambda change: verbs.bury(change, target, failure))
 
     def delete(self, tr: Any, task: Task | str) -> Task:
         """Remove the task. Raises, reads and conflicts like `bury`; clears the task."""
@@ -305,7 +326,33 @@ class TaskQueue:
         """
         self._once(tr, self._drop)
 
+    # Pausing.
+
+    def pause(self, tr: Any) -> None:
+        """From now on nothing is taken, until `resume`: takes find nothing, or wait. Tasks may be put, and
+        those that are held ended. Twice is once.
+
+        Writes a flag that every take reads; conflicts with takes.
+        """
+        self._once(tr, verbs.pause)
+
+    def resume(self, tr: Any) -> None:
+        """Let tasks be taken again; whoever waits is told. Clears the flag; conflicts with takes."""
+        self._once(tr, verbs.resume)
+
+    def paused(self, tr: Any) -> bool:
+        """Whether the queue is paused. Reads the flag; conflicts with `pause` and `resume`."""
+        return run(tr, lambda tr: verbs.is_paused(self._change(tr)))
+
     # Looking.
+
+    def failures(self, tr: Any, task: Task | str) -> list[Failure]:
+        """What is written down of the attempts that failed, the last limits.FAILURES_KEPT, the oldest first.
+
+        Raises TaskNotFound. Reads the task, and the failures by snapshot; conflicts with any change of it.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return run(tr, lambda tr: verbs.failures_of(self._change(tr), id_))
 
     def statistics(self, tr: Any) -> Statistics:
         """What there is and what has been done: {"tasks": {...}, "calls": {...}}, exact.
@@ -406,6 +453,14 @@ class TaskQueue:
         if busy:
             raise QueueBusy(name=self.name, reason=busy)
         self._shape.registry.drop(change.tr, self.name)
+
+
+def checked_verb_batch(count: int) -> None:
+    """Raises TooMuchForOneTransaction."""
+    if count > limits.VERB_BATCH:
+        raise TooMuchForOneTransaction(
+            count=count, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
+        )
 
 
 def owned(settings: Settings, session: Session) -> Settings:

@@ -125,9 +125,10 @@ class TaskSource:
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         now_us = round(self._runtime.now() * 1_000_000)
+        # Serialisably: once a pause has committed, nothing is taken.
+        paused, found = tr.get(self.shape.keys.paused), self.shape.discipline.first(tr, limit)
         # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
-        found = self.shape.discipline.first(tr, limit)
-        return (_offer(record) for record in found if record.expires_us > now_us)
+        return (_offer(record) for record in found if record.expires_us > now_us and not paused.present())
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:

@@ -8,11 +8,12 @@ from fdbqueue import limits
 from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
 from fdbqueue.seam import Transaction
 from fdbqueue.sweep import apply, as_of, catch_up, plan
-from fdbqueue.task import Task, TaskState
+from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, id_in, id_text
+from fdbqueue.tasks.failures import ask_failures
+from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.tasks_of import ask_payload, task_of
 
@@ -66,10 +67,10 @@ def ack(change: Change, target: Target) -> Task:
     return _done(change, target, record, lambda: edges.ack(change, [record]))
 
 
-def release(change: Change, target: Target, delay_us: int) -> Task:
+def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
     """Raises NotTaken. Reads and moves the task; conflicts with any change of it."""
     record = _held(change, target)
-    return _done(change, target, record, lambda: edges.release(change, [record], delay_us))
+    return _done(change, target, record, lambda: edges.release(change, [record], delay_us, failure))
 
 
 def touch(change: Change, target: Target, span_us: int) -> Task:
@@ -79,12 +80,24 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
-def bury(change: Change, target: Target) -> Task:
+def renew(change: Change, targets: Sequence[Target]) -> list[str]:
+    """The ids of those that are still held. Reads the tasks and writes those that are held and have a ttr;
+    conflicts with any change of them.
+    """
+    check = change.shape.guard(change.tr)
+    found = zip(change.read(target.id for target in targets), targets, strict=True)
+    check()
+    held = [record for record, target in found if record is not None and target.holds(record, change.now_us)]
+    edges.renew(change, [record for record in held if record.until_us != NEVER_US])
+    return [id_text(record.id) for record in held]
+
+
+def bury(change: Change, target: Target, failure: Failure | None) -> Task:
     """Raises TaskNotFound, NotTaken. Reads and moves the task; conflicts with any change of it."""
     record = _present(change, target)
     if record.state == TaskState.BURIED:
         return _done(change, target, record, lambda: [record])
-    return _done(change, target, record, lambda: edges.bury(change, [record]))
+    return _done(change, target, record, lambda: edges.bury(change, [record], failure))
 
 
 def delete(change: Change, target: Target) -> Task:
@@ -112,14 +125,19 @@ def kick(change: Change, count: int) -> tuple[int, int]:
     return len(edges.kick(change, _in_state(found, TaskState.BURIED))), len(found)
 
 
-def release_taken(change: Change, under: slice, count: int) -> int:
-    """Release the first taken tasks whose keys are `under` it; how many keys were looked at.
+def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:
+    """Release the first taken tasks whose keys are `under` it; how many keys were looked at. If their holder
+    `died`, they have failed.
 
     Reads the keys by snapshot, the tasks serialisably; conflicts with any change of those.
     """
     change.shape.guard(change.tr)()
     found = _swept(change, under, count)
-    edges.release(change, _in_state(found, TaskState.TAKEN))
+    taken = _in_state(found, TaskState.TAKEN)
+    if died:
+        edges.forsake(change, taken)
+    else:
+        edges.release(change, taken)
     return len(found)
 
 
@@ -137,9 +155,41 @@ def truncate(change: Change) -> None:
     """Remove every task. Clears their range, blindly; conflicts with every call on a task that is there."""
     change.shape.guard(change.tr)()
     contents = change.shape.keys.contents
+    failures = change.shape.keys.failures
     change.tr.clear_range(contents.start, contents.stop)
+    change.tr.clear_range(failures.start, failures.stop)
     change.tr.clear(change.shape.keys.live)
     change.count("other")
+
+
+def pause(change: Change) -> None:
+    """Writes the flag, which every take reads; conflicts with takes."""
+    change.shape.guard(change.tr)()
+    change.tr.set(change.shape.keys.paused, b"")
+
+
+def resume(change: Change) -> None:
+    """Clears the flag and rings for those who wait; conflicts with takes."""
+    change.shape.guard(change.tr)()
+    change.tr.clear(change.shape.keys.paused)
+    change.count("other")
+
+
+def is_paused(change: Change) -> bool:
+    """Reads the flag; conflicts with pause and resume."""
+    check = change.shape.guard(change.tr)
+    found = change.tr.get(change.shape.keys.paused)
+    check()
+    return bool(found.present())
+
+
+def failures_of(change: Change, id_: bytes) -> list[Failure]:
+    """Raises TaskNotFound. Reads the task, and its failures by snapshot; conflicts with any change of it."""
+    asked = ask_failures(change.tr, change.shape.keys, id_)
+    target = Target(id_)
+    if _read(change, target) is None:
+        raise _not_found(change, target)
+    return asked()
 
 
 def _read(change: Change, target: Target) -> Record | None:

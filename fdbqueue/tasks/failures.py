@@ -1,0 +1,79 @@
+"""What is written down of attempts that failed: the last few of each task, in a ring of keys.
+
+Each failure goes to the slot of its number, blindly: nothing is read, and nothing grows. They go when the
+task goes.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from fdbqueue import limits
+from fdbqueue.seam import Transaction
+from fdbqueue.task import Failure
+from fdbqueue.tasks.keys import Record, TaskKeys
+
+RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
+
+LEASE_OVER = Failure("LeaseLost", "its lease ended before anybody said what became of it")
+HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A failure as stored. Append fields with a default; never reorder them."""
+
+    number: int
+    failure: Failure
+
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_from_bytes = msgspec.msgpack.Decoder(_Entry).decode
+
+
+def note(
+    tr: Transaction, keys: TaskKeys, record: Record, failure: Failure, outcome: str, now_us: int
+) -> Record:
+    """Write down that the attempt failed; the record that counts it. Writes one key, reads nothing."""
+    entry = _Entry(record.failures + 1, _whole(failure, outcome, record.attempts, now_us))
+    tr.set(keys.failure(record.id, record.failures % limits.FAILURES_KEPT), _to_bytes(entry))
+    return replace(record, failures=entry.number)
+
+
+def ask_failures(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Failure]]:
+    """Ask for what is written down, by snapshot; the oldest comes first."""
+    under = keys.failures_of(id_)
+    found = tr.snapshot.get_range(under.start, under.stop, limit=limits.FAILURES_KEPT)
+
+    def answer() -> list[Failure]:
+        entries = sorted((_from_bytes(row.value) for row in found), key=lambda entry: entry.number)
+        return [entry.failure for entry in entries]
+
+    return answer
+
+
+def clear_failures(tr: Transaction, keys: TaskKeys, records: Sequence[Record]) -> None:
+    for record in records:
+        if record.failures:
+            under = keys.failures_of(record.id)
+            tr.clear_range(under.start, under.stop)
+
+
+def _whole(failure: Failure, outcome: str, attempt: int, now_us: int) -> Failure:
+    return Failure(
+        failure.error,
+        head(failure.message, limits.FAILURE_MESSAGE_BYTES_MAX),
+        tail(failure.detail, limits.FAILURE_DETAIL_BYTES_MAX),
+        failure.worker,
+        outcome,
+        attempt,
+        now_us / 1_000_000,
+    )
+
+
+def head(text: str, bytes_max: int) -> str:
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+
+
+def tail(text: str, bytes_max: int) -> str:
+    return text.encode(errors="replace")[-bytes_max:].decode(errors="ignore")

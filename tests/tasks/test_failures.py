@@ -1,0 +1,183 @@
+"""What is written down with a task of its failed attempts."""
+
+import pytest
+
+from fdbqueue import Failure, Session, limits
+from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from tests.tasks.support import keeper
+
+ODD = Failure("ValueError", "odd", "Traceback ...", worker="here")
+
+
+def fail(b, **how):
+    task = b.take()
+    b.queue.release(b.db, task, failure=ODD, **how)
+    return task
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair"])
+def test_a_release_with_a_failure_writes_it_down(bench, clock, kind):
+    """In queues of every kind, and there the task may wait before its next attempt."""
+    b = bench(kind)
+    id_ = b.put()
+    fail(b, delay=5)
+    assert b.state(id_) == "~"
+    [failure] = b.queue.failures(b.db, id_)
+    assert (failure.error, failure.message, failure.detail, failure.worker) == (
+        "ValueError",
+        "odd",
+        "Traceback ...",
+        "here",
+    )
+    assert (failure.outcome, failure.attempt, failure.when) == ("retried", 1, clock.now())
+    clock.advance(5)
+    assert (b.take().failures, b.counts("release")) == (1, (1,))
+
+
+def test_a_release_without_a_failure_counts_as_none(bench):
+    b = bench()
+    id_ = b.put()
+    b.queue.release(b.db, b.take())
+    assert (b.take().failures, b.queue.failures(b.db, id_)) == (0, [])
+
+
+def test_a_bury_with_a_failure_writes_it_down(bench):
+    b = bench()
+    id_ = b.put()
+    b.queue.bury(b.db, b.take(), failure=ODD)
+    assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["buried"]
+
+
+def test_the_failures_before_a_kick_are_kept_but_count_no_longer(bench):
+    b = bench()
+    id_ = b.put()
+    fail(b)
+    b.queue.bury(b.db, b.take(), failure=ODD)
+    b.queue.kick(b.db)
+    assert b.take().failures == 0
+    assert len(b.queue.failures(b.db, id_)) == 2
+
+
+def test_only_the_last_failures_are_kept(bench):
+    b = bench()
+    id_ = b.put()
+    for _ in range(limits.FAILURES_KEPT + 3):
+        fail(b)
+    kept = b.queue.failures(b.db, id_)
+    assert [failure.attempt for failure in kept] == list(range(4, limits.FAILURES_KEPT + 4))
+    assert b.take().failures == limits.FAILURES_KEPT + 3
+
+
+def test_texts_are_cut_where_they_matter_least(bench):
+    """A message keeps its beginning, a detail its end; a character is kept whole or not at all."""
+    b = bench()
+    id_ = b.put()
+    b.queue.release(b.db, b.take(), failure=Failure("E", "é" * 2000 + "!", "?" + "é" * 8000, ""))
+    [failure] = b.queue.failures(b.db, id_)
+    assert failure.message == "é" * (limits.FAILURE_MESSAGE_BYTES_MAX // 2)
+    assert failure.detail == "é" * (limits.FAILURE_DETAIL_BYTES_MAX // 2)
+
+
+def test_a_lease_that_ends_on_its_own_is_a_failed_attempt(bench, clock):
+    b = bench("fifottl", ttr=2)
+    id_ = b.put()
+    b.take()
+    clock.advance(3)
+    b.sweep()
+    [failure] = b.queue.failures(b.db, id_)
+    assert (failure.error, failure.outcome, failure.attempt) == ("LeaseLost", "lease_lost", 1)
+
+
+def test_the_attempts_of_a_session_that_died_have_failed(bench, clock):
+    b = bench()
+    id_ = b.put()
+    session = Session(b.db, ttr=2)
+    b.queue.take(b.db, 0, session=session)
+    keeper(b.db).forget(session)  # nobody renews its heartbeat
+    clock.advance(3)
+    b.sweep()
+    assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["lease_lost"]
+
+
+def test_a_session_that_is_ended_leaves_no_failure(bench):
+    b = bench()
+    id_ = b.put()
+    with Session(b.db) as session:
+        b.queue.take(b.db, 0, session=session)
+    assert (b.state(id_), b.queue.failures(b.db, id_)) == ("r", [])
+
+
+@pytest.mark.parametrize("end", ["ack", "delete", "truncate"])
+def test_the_failures_go_with_the_task(bench, end):
+    """Nothing of it stays in the queue."""
+    b = bench()
+    b.put()
+    fail(b)
+    under = b.queue._shape.keys.failures
+    assert any(under.start <= key < under.stop for key, _ in b.stored())
+    if end == "truncate":
+        b.queue.truncate(b.db)
+    else:
+        getattr(b.queue, end)(b.db, b.take())
+    assert not any(under.start <= key < under.stop for key, _ in b.stored())
+
+
+def test_the_failures_of_no_task_are_not_found(bench):
+    b = bench()
+    id_ = b.put()
+    b.queue.ack(b.db, b.take())
+    with pytest.raises(TaskNotFound):
+        b.queue.failures(b.db, id_)
+
+
+def test_a_lease_that_is_over_writes_down_nothing_more(bench, clock):
+    """The release of a late holder changes nothing, its failure included."""
+    b = bench("fifottl", ttr=2)
+    id_ = b.put()
+    late = b.take()
+    clock.advance(3)
+    b.sweep()
+    for verb in (b.queue.release, b.queue.bury):
+        with pytest.raises(NotTaken):
+            verb(b.db, late, failure=ODD)
+    assert len(b.queue.failures(b.db, id_)) == 1
+
+
+def test_renewing_holds_for_a_whole_ttr_from_now(bench, clock):
+    """And leaves the ttr as it was, unlike touch; what is not held is left out."""
+    b = bench("fifottl", ttr=4)
+    b.put()
+    b.put()
+    first, second = b.take(), b.take()
+    clock.advance(3)
+    b.queue.ack(b.db, second)
+    assert b.queue.renew(b.db, [first, second]) == [first.id]
+    assert b.queue.peek(b.db, first.id).until == clock.now() + 4
+    clock.advance(4)
+    assert b.queue.renew(b.db, [first]) == []
+
+
+def test_renewing_does_not_outlive_the_ttl(bench, clock):
+    b = bench("fifottl", ttr=4, ttl=5)
+    b.put()
+    task = b.take()
+    clock.advance(3)
+    b.queue.renew(b.db, [task])
+    assert b.queue.peek(b.db, task.id).until == clock.now() + 2
+
+
+def test_a_lease_for_ever_needs_no_renewing_but_may_be_asked_for(bench):
+    b = bench("fifo")
+    b.put()
+    task = b.take()
+    assert b.queue.renew(b.db, [task]) == [task.id]
+    b.queue.release_all(b.db)
+    assert b.queue.renew(b.db, [task]) == []
+
+
+def test_one_transaction_renews_a_bounded_number(bench):
+    b = bench()
+    b.put()
+    task = b.take()
+    with pytest.raises(TooMuchForOneTransaction):
+        b.queue.renew(b.db, [task] * (limits.VERB_BATCH + 1))

@@ -1,0 +1,74 @@
+"""A paused queue gives nothing, to anybody, until it is resumed."""
+
+import threading
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import QueueDropped
+
+
+@pytest.fixture
+def queue(db, space):
+    return TaskQueue.create(db, "paused", "fifottl", root=space)
+
+
+def test_nothing_is_taken_from_a_paused_queue(db, queue):
+    """Neither given a database nor within a transaction; what is put meanwhile waits as well."""
+    queue.put(db, 1)
+    queue.pause(db)
+    queue.put(db, 2)
+    assert queue.paused(db)
+    assert queue.take(db, 0) is None
+    assert fdbqueue.transactional(lambda tr: queue.take(tr))(db) is None
+
+
+def test_resuming_gives_everything_in_its_order(db, queue):
+    queue.pause(db)
+    queue.pause(db)  # twice is once
+    queue.put_many(db, [1, 2])
+    queue.resume(db)
+    assert not queue.paused(db)
+    assert [task.data for task in queue.take_many(db, 5)] == [1, 2]
+
+
+def test_a_task_that_is_held_can_be_ended_in_a_paused_queue(db, queue):
+    queue.put(db, 1)
+    task = queue.take(db, 0)
+    queue.pause(db)
+    queue.ack(db, task)
+    assert queue.statistics(db)["tasks"]["total"] == 0
+
+
+def test_whoever_waits_is_woken_by_resume(db, queue):
+    """A waiting take gets nothing that is put into a paused queue, and what is there when it is resumed."""
+    queue.pause(db)
+    taken = []
+    waiter = threading.Thread(target=lambda: taken.append(queue.take(db, 30)))
+    waiter.start()
+    queue.put(db, "late")
+    waiter.join(0.3)
+    assert waiter.is_alive()
+    queue.resume(db)
+    waiter.join(10)
+    assert taken[0].data == "late"
+
+
+def test_a_take_and_a_pause_that_overlap_are_in_one_order(db, queue):
+    """A take that saw the queue running cannot commit after the pause."""
+    queue.put(db, 1)
+    tr = db.create_transaction()
+    assert queue.take(tr) is not None
+    queue.pause(db)
+    with pytest.raises(engine_errors()) as failed:
+        tr.commit().wait()
+    assert failed.value.code == 1020
+
+
+def test_a_queue_that_was_dropped_cannot_be_paused(db, queue):
+    queue.drop(db)
+    for call in (queue.pause, queue.resume, queue.paused):
+        with pytest.raises(QueueDropped):
+            call(db)
