@@ -8,6 +8,17 @@ from fdbqueue.elements.queue_set import QueueSet as QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue as SimpleElementQueue
 from fdbqueue.errors import FdbQueueError as FdbQueueError
 from fdbqueue.fair_queue import FairQueue as FairQueue
+from fdbqueue.fleet.backoff import Backoff as Backoff
+from fdbqueue.fleet.held import HeldTask as HeldTask
+from fdbqueue.fleet.hooks import Event as Event
+from fdbqueue.fleet.hooks import Hooks as Hooks
+from fdbqueue.fleet.outcomes import Bury as Bury
+from fdbqueue.fleet.outcomes import Done as Done
+from fdbqueue.fleet.outcomes import Retry as Retry
+from fdbqueue.fleet.presence import Presence as Presence
+from fdbqueue.fleet.presence import workers as workers
+from fdbqueue.fleet.supervisor import Fleet as Fleet
+from fdbqueue.fleet.worker import Worker as Worker
 from fdbqueue.open import open as open
 from fdbqueue.persistent.proxy import Proxy as Proxy
 from fdbqueue.persistent.queue import PersistentQueue as PersistentQueue

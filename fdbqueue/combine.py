@@ -131,6 +131,15 @@ class Combiner:
         for call in failed:
             call.signal()
 
+    def end_waits(self) -> None:
+        """The time of every call is over, as if its `until` had passed."""
+        with self._lock:
+            calls = [*self._claimed, *self._pending]
+            for call in calls:
+                call.until = None if call.until is None else float("-inf")
+        for call in calls:
+            call.signal()
+
     def release(self) -> None:
         """Make claimed calls pending again."""
         with self._lock:

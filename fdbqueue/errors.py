@@ -93,6 +93,34 @@ class TaskNotFound(FdbQueueError, LookupError):
     """There is no task {id} in the queue {name!r}."""
 
 
+class LeaseLost(FdbQueueError):
+    """The lease of task {id} is over: another worker has it, or will. Stop working on it."""
+
+
+class EffectTooSlow(FdbQueueError):
+    """Task {id}: the transaction of its ack has been open for {seconds:.1f} s, and FoundationDB commits none after 5 s: do the slow part outside it, and the writing in `raise Done(effect)`."""
+
+
+class EffectTooLarge(FdbQueueError):
+    """Task {id}: the transaction of its ack has {size_bytes} bytes, and FoundationDB commits none above 10,000,000: write less, or split the task."""
+
+
+class WorkerUsed(FdbQueueError):
+    """A worker works once: make another."""
+
+
+class HandlerNotFound(FdbQueueError, ImportError):
+    """There is no handler {target}: {reason}."""
+
+
+class DatabaseNotFound(FdbQueueError):
+    """There is no database at {url}, or it does not answer."""
+
+
+class FleetRefused(FdbQueueError):
+    """The worker processes do not start: {reason}"""
+
+
 class QueueFull(FdbQueueError):
     """The queue {name!r} is full: it holds {current_size} tasks, its capacity is {capacity}. Nothing was put."""
 

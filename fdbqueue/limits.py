@@ -82,6 +82,23 @@ FAILURES_KEPT = 10
 FAILURE_MESSAGE_BYTES_MAX = 1_000
 FAILURE_DETAIL_BYTES_MAX = 8_000
 
+# Workers. A transaction that ends with an ack leaves a fifth, a tenth of what FoundationDB allows.
+EFFECT_MAX_S = 4.0
+EFFECT_BYTES_MAX = 9_000_000
+# A worker with several queues leaves one that was empty alone for so long while others have tasks.
+EMPTY_QUEUE_LOOK_S = 0.2
+WORKER_WAIT_S = 30.0
+BEAT_AGAIN_S = 0.5
+SUSPECT_DELAY_S = 0.5
+AWAY_FIRST_S = 0.5
+AWAY_MAX_S = 30.0
+PRESENCE_EVERY_S = 2.0
+RUNNING_SHOWN = 50
+WORKERS_LISTED_MAX = 1_000
+THREADS_MAX = 1_000
+PROCESSES_MAX = 1_000
+WEIGHT_MAX = 1_000_000
+
 SESSION_TTR_S = 30.0
 BEATS_PER_TTR = 3
 SWEEP_EVERY_S = 0.2

@@ -10,6 +10,7 @@ Root R (`Subspace(("fdbqueue",))` unless told otherwise); values are tuples unle
     R[5, name]            named session  session                       read by whoever opens that name
     R[6, session]         heartbeat      deadline_us                   read by its next heartbeat, its end
     R[7, deadline, session] beats due    empty                         sweepers: who is dead
+    R[8, session]         presence       see fleet/presence.py         workers(); goes with the session
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor.
 """
@@ -21,7 +22,7 @@ from fdb.subspace_impl import Subspace
 
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
-DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE = range(8)
+DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
 
 
 class RootKeys:
@@ -31,6 +32,7 @@ class RootKeys:
         self.definitions: slice = self._range(DEFINITION)
         self.receipts: slice = self._range(RECEIPT)
         self.beats_due: slice = self._range(BEAT_DUE)
+        self.presences: slice = self._range(PRESENCE)
 
     def _pack(self, *items: Any) -> bytes:
         key: bytes = layer.pack(items, prefix=self.prefix)
@@ -61,6 +63,9 @@ class RootKeys:
 
     def heartbeat(self, session: bytes) -> bytes:
         return self._pack(HEARTBEAT, session)
+
+    def presence(self, session: bytes) -> bytes:
+        return self._pack(PRESENCE, session)
 
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)

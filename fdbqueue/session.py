@@ -198,6 +198,7 @@ def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us
         tr.clear(keys.session_named(name))
     tr.clear(keys.session(session))
     tr.clear(keys.heartbeat(session))
+    tr.clear(keys.presence(session))
     tr.clear(keys.beat_due(_deadline_of(heartbeat.value), session))
     tr.set(keys.beat_due(now_us, session), b"")
     return True

@@ -14,7 +14,7 @@ from fdbqueue.recipe import Taken
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.staging import Line, Outcome
-from fdbqueue.waiting import Hint, Place
+from fdbqueue.waiting import Hint, Nudge, Place
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
 """Take so many for a request with such params at such a time, serving first those who wait in the line."""
@@ -40,6 +40,7 @@ class Takes:
         self._new_params = new_params
         self._hint = Hint(database)
         self._place: Place | None = None
+        self._nudge = Nudge()
         self._takes = Combiner(database.runtime, self._take_for)
         self._waits = Combiner(database.runtime, self._wait_for)
 
@@ -52,6 +53,11 @@ class Takes:
         """Up to `count`, waiting for the first; nothing only if at the end there is none."""
         call = self._waits.call(None, count, until=self._runtime.monotonic() + timeout_s)
         return call.answer if call.state is CallState.SETTLED else self.take(count)
+
+    def end_waits(self) -> None:
+        """Those who wait now return, with what there is, as if their time were over."""
+        self._waits.end_waits()
+        self._nudge.give()
 
     # The work of a leader, one round each.
 
@@ -111,7 +117,7 @@ class Takes:
         calls = crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
         count = min(sum(call.count for call in calls), limits.SERVE_MAX)
         self._database.counters.requests += 1
-        return Place(self._database, self._root, self._line, count, self._new_params())
+        return Place(self._database, self._root, self._line, count, self._new_params(), self._nudge)
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

@@ -30,6 +30,8 @@ class Task:
     """How often it has been taken."""
     failures: int = 0
     """How many of its attempts have failed since it was put, or kicked."""
+    orphaned: int = 0
+    """How many of the last of them ended without a word: the lease was over, or its holder dead."""
     created: float = 0.0
     expires: float | None = None
     """When its ttl ends."""

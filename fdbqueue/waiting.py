@@ -4,8 +4,9 @@ Each step is a transaction of its own (staging.py); this is the loop around them
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.combine import Call, Combiner
@@ -17,13 +18,47 @@ from fdbqueue.seam import Transaction
 from fdbqueue.staging import Line, Look, Outcome, Turn
 
 
+class Nudge:
+    """Wakes the one who sleeps in a line; if nobody does, the next who would. A `Waitable`."""
+
+    def __init__(self) -> None:
+        self._given = False
+        self._callback: Callable[[Any], None] | None = None
+
+    def is_ready(self) -> bool:
+        return self._given
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+        if self._given:  # between the question and this
+            callback(self)
+
+    def give(self) -> None:
+        self._given = True
+        callback = self._callback
+        if callback is not None:
+            callback(self)
+
+    def forget(self) -> None:
+        self._given, self._callback = False, None
+
+
 class Place:
     """A request of this process in a line, which outlives the thread that registered it."""
 
     def __init__(
-        self, database: Database, root: RootKeys, line: Line, count: int, params: bytes = b""
+        self,
+        database: Database,
+        root: RootKeys,
+        line: Line,
+        count: int,
+        params: bytes,
+        nudge: Nudge,
     ) -> None:
-        """Register for `count` items, at most limits.SERVE_MAX of which one serving gives."""
+        """Register for `count` items, at most limits.SERVE_MAX of which one serving gives. A `nudge` wakes it
+        to look at its callers' time again.
+        """
+        self._nudge = nudge
         self._database = database
         self._runtime = database.runtime
         self._root = root
@@ -94,7 +129,8 @@ class Place:
         patience = self._patience(leader)
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
-        woken = self._runtime.wait_any(turn.watches, max(0.0, patience))
+        woken = self._runtime.wait_any([*turn.watches, self._nudge], max(0.0, patience))
+        self._nudge.forget()
         self._database.counters.wake_ups += woken
         for watch in turn.watches:
             watch.cancel()

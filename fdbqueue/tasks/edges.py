@@ -65,7 +65,7 @@ def release(
 ) -> list[Record]:
     free = [freed(record) for record in records]
     if failure is not None:
-        free = change.note(free, failure, failures.RETRIED)
+        free = [replace(record, orphaned=0) for record in change.note(free, failure, failures.RETRIED)]
     if delay_us:
         free = _delayed(change, free, delay_us)
     change.move(records, free)
@@ -74,7 +74,7 @@ def release(
 
 def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
     """Released because the session that held them has died."""
-    free = change.note([freed(record) for record in records], failures.HOLDER_DIED, failures.LEASE_LOST)
+    free = _orphaned(change, records, failures.HOLDER_DIED)
     change.move(records, free)
     return _counted(change, free, "release")
 
@@ -92,9 +92,14 @@ def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[R
 
 
 def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
-    free = change.note([freed(record) for record in records], failures.LEASE_OVER, failures.LEASE_LOST)
+    free = _orphaned(change, records, failures.LEASE_OVER)
     change.move(records, free)
     return _counted(change, free, "ttr")
+
+
+def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
+    free = [replace(freed(record), orphaned=record.orphaned + 1) for record in records]
+    return change.note(free, failure, failures.LEASE_LOST)
 
 
 def due(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -103,7 +108,7 @@ def due(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
     """Its failures so far count no longer."""
-    ready = [replace(freed(record), forgiven=record.failures) for record in records]
+    ready = [replace(freed(record), forgiven=record.failures, orphaned=0) for record in records]
     change.move(records, ready)
     return _counted(change, ready, "kick")
 

@@ -67,6 +67,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """How many of its attempts have failed, ever: the last of them are written down."""
     forgiven: int = 0
     """How many had when it was last kicked."""
+    orphaned: int = 0
+    """How many attempts in a row have ended without a word from whoever made them."""
 
     @property
     def timer_us(self) -> int:

@@ -208,6 +208,10 @@ class TaskQueue:
                 raise
             return list(self._take(tr, n, timeout, self._own_session(tr)))
 
+    def end_waits(self, db: Any, *, session: Session | None = None) -> None:
+        """Takes of this session that wait, in other threads of this process, return with what there is."""
+        self._calls(db).takes(session or self._own_session(db)).end_waits()
+
     # Verbs of the holder.
 
     def ack(self, tr: Any, task: Task | str, *, session: Session | None = None) -> Task:
@@ -239,6 +243,14 @@ class TaskQueue:
             self._shape.kind.require("delay")
         target = self._target(tr, task, session)
         return self._once(tr, lambda change: verbs.release(change, target, later_us, failure))
+
+    def defer(self, tr: Any, task: Task | str, delay: float, *, session: Session | None = None) -> Task:
+        """Give the task back, for others to have in `delay` seconds: `release` for queues of every kind.
+
+        Raises NotTaken, InvalidArgument. Reads and moves the task; conflicts with any change of it.
+        """
+        later_us, target = delay_us(delay), self._target(tr, task, session)
+        return self._once(tr, lambda change: verbs.release(change, target, later_us, None))
 
     def touch(self, tr: Any, task: Task | str, increment: float, *, session: Session | None = None) -> Task:
         """Hold the task, and let it live, for `increment` seconds longer; later leases of it too.

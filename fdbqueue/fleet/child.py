@@ -1,0 +1,149 @@
+"""A worker process of a fleet; `main` is given two file descriptors, its lifeline and its reports.
+
+It reads its orders from the lifeline, whose end means that the supervisor is gone, and writes what it is
+doing to the other. SIGTERM and SIGINT: take no more, finish what runs within its grace, release the rest,
+exit with status 0. A second one: at once. What keeps it from starting it reports, and exits with status 2.
+"""
+
+import os
+import select
+import signal
+from contextlib import suppress
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database import Database
+from fdbqueue.errors import HandlerNotFound, InvalidArgument, QueueNotFound, UnknownKind
+from fdbqueue.fleet import handlers
+from fdbqueue.fleet.hooks import Hooks
+from fdbqueue.fleet.memory import rss_bytes
+from fdbqueue.fleet.orders import Orders, Report, orders_of, to_line
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.open import open as open_database
+
+REPORT_EVERY_S = 0.5
+REFUSED = 2
+# No other process would do better.
+NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Child:
+    def __init__(self, orders: Orders, lifeline: int, reports: int, signals: int) -> None:
+        self._orders = orders
+        self._lifeline = lifeline
+        self._reports = reports
+        self._signals = signals
+        self._asked_to_stop = 0
+        self._retiring = False
+
+    def run(self) -> int:
+        """Work until told to stop; the process's exit status."""
+        try:
+            with open_database(self._orders.url) as database:
+                return self._work(worker_of(self._orders, database))
+        except NO_START as error:
+            self._report(Report("refused", reason=str(error)))
+            return REFUSED
+
+    def _work(self, worker: Worker) -> int:
+        worker.start(until_empty=self._orders.until_empty)
+        while not worker.join(0):
+            self._listen(worker)
+            self._retire_if_due(worker)
+            self._report(self._report_of(worker))
+        self._report(self._report_of(worker))
+        if worker.error is not None:
+            raise worker.error
+        return 0
+
+    def _listen(self, worker: Worker) -> None:
+        """Wait for a signal or the supervisor's end, and do as told."""
+        heard, _, _ = select.select([self._signals, self._lifeline], [], [], REPORT_EVERY_S)
+        if self._signals in heard:
+            for number in os.read(self._signals, 64):
+                if number in SIGNALS:  # a handler may have set others
+                    self._asked_to_stop += 1
+                    worker.stop(at_once=self._asked_to_stop > 1)
+        if self._lifeline in heard and not os.read(self._lifeline, 64):
+            worker.stop()
+            self._lifeline = self._signals  # it stays at its end: listen to the other alone
+
+    def _retire_if_due(self, worker: Worker) -> None:
+        orders = self._orders
+        tasks, mb = orders.recycle_tasks, orders.recycle_mb
+        old = tasks is not None and worker.status().tally.ended >= tasks
+        fat = mb is not None and rss_bytes() > mb * 1_000_000
+        stuck = worker.status().overrun > 0
+        if (old or fat or stuck) and not self._retiring and not self._asked_to_stop:
+            self._retiring = True
+            worker.stop()
+
+    def _report_of(self, worker: Worker) -> Report:
+        status = worker.status()
+        retiring = self._retiring and status.state != "ended"
+        return Report(
+            "retiring" if retiring else status.state,
+            status.tally,
+            status.running,
+            rss_bytes(),
+            emptied=worker.emptied,
+            retired=self._retiring,
+        )
+
+    def _report(self, report: Report) -> None:
+        with suppress(OSError):  # nobody is there to read it: the lifeline says so, too
+            os.write(self._reports, to_line(report))
+
+
+def worker_of(orders: Orders, database: Database) -> Worker:
+    """Raises HandlerNotFound, QueueNotFound, InvalidArgument."""
+    handler: Any = handlers.handler_named(orders.handler)
+    if orders.argument is not None:
+        handler = handlers.made(orders.handler, handler, orders.argument)
+    return Worker(
+        database,
+        orders.queues,
+        handler,
+        threads=orders.threads,
+        transactional=orders.transactional,
+        max_attempts=orders.max_attempts,
+        backoff=orders.backoff,
+        timeout_s=orders.timeout_s,
+        grace_s=orders.grace_s,
+        session_ttr_s=orders.session_ttr_s,
+        hooks=hooks_named(orders.hooks),
+        root=Subspace((), bytes.fromhex(orders.root)),
+    )
+
+
+def hooks_named(target: str | None) -> Hooks:
+    """Raises HandlerNotFound."""
+    if target is None:
+        return Hooks()
+    found = handlers.named(target)
+    if not isinstance(found, Hooks):
+        raise HandlerNotFound(target=target, reason="it is no fdbqueue.Hooks")
+    return found
+
+
+def signals_to_pipe() -> int:
+    """A descriptor from which the numbers of signals can be read: nothing is done in a signal's handler."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing)
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
+def main(arguments: list[str]) -> int:
+    lifeline, reports = map(int, arguments)
+    signals = signals_to_pipe()
+    for descriptor in (lifeline, reports):
+        os.set_inheritable(descriptor, False)
+    with os.fdopen(os.dup(lifeline), "rb", buffering=0) as stream:
+        line = stream.readline()
+    if not line:
+        return REFUSED  # the supervisor died before it said anything
+    return Child(orders_of(line), lifeline, reports, signals).run()

@@ -1,0 +1,120 @@
+"""Feed: where a worker's tasks come from. One queue, or several in their shares.
+
+An idle worker stands in the waiting line of each queue once, whatever the number of its threads: one request
+and one watch per queue, and what is put wakes one worker, not all of them.
+"""
+
+from collections.abc import Sequence
+
+from fdbqueue import limits
+from fdbqueue.database import Database
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.fleet.shares import Shares
+from fdbqueue.runtime import Thread
+from fdbqueue.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+
+Found = list[tuple[TaskQueue, Task]]
+
+
+class Feed:
+    def __init__(self, database: Database, queues: Sequence[tuple[TaskQueue, int]]) -> None:
+        """`queues` with their weights."""
+        self._database = database
+        self._runtime = database.runtime
+        self._queues = [queue for queue, _ in queues]
+        self._shares = Shares([weight for _, weight in queues])
+        self._look_at = [float("-inf")] * len(queues)
+        self._gone: set[int] = set()
+        self._waiting = False
+
+    def take(self, count: int, session: Session, timeout_s: float) -> Found:
+        """Up to `count` tasks, waiting for the first; of several queues perhaps one more of each. Raises
+        QueueNotFound when the last queue is gone, UnknownSession.
+        """
+        there = self._there()
+        if len(there) == 1:
+            return self._take(there[0], count, session, timeout_s)
+        return self._look(count, session) or self._wait(session, timeout_s)
+
+    def end_waits(self, session: Session) -> None:
+        """Whoever waits in `take` returns soon: to be repeated until he has."""
+        for queue in self._queues if self._waiting else ():
+            queue.end_waits(self._database, session=session)
+
+    def is_empty(self) -> bool:
+        """Whether the queues hold nothing that anybody will ever take, unless it is kicked."""
+        live = [self._queues[number].statistics(self._database)["tasks"] for number in self._there()]
+        return not any(tasks["ready"] + tasks["taken"] + tasks["delayed"] for tasks in live)
+
+    def _there(self) -> list[int]:
+        there = [number for number in range(len(self._queues)) if number not in self._gone]
+        if not there:
+            raise QueueNotFound(name=", ".join(queue.name for queue in self._queues))
+        return there
+
+    def _look(self, count: int, session: Session) -> Found:
+        """What the first queue has, by its share, that has anything now."""
+        now = self._runtime.monotonic()
+        for number in self._shares.order():
+            # While others are busy, one that was empty is not asked every time.
+            if number in self._gone or self._look_at[number] > now:
+                continue
+            if found := self._take(number, count, session, 0):
+                self._shares.took(number, len(found))
+                return found
+            self._shares.was_empty(number)
+            self._look_at[number] = now + limits.EMPTY_QUEUE_LOOK_S
+        return []
+
+    def _take(self, number: int, count: int, session: Session, timeout_s: float) -> Found:
+        queue = self._queues[number]
+        self._waiting = timeout_s > 0
+        try:
+            found = queue.take_many(self._database, count, timeout_s, session=session)
+        except QueueNotFound:
+            self._gone.add(number)
+            self._there()
+            found = []
+        return [(queue, task) for task in found]
+
+    def _wait(self, session: Session, timeout_s: float) -> Found:
+        """Stand in all lines at once until one of them has given something."""
+        wait = Wait(self, session, timeout_s)
+        threads = [wait.start(number) for number in self._there()]
+        wait.over.wait(timeout_s)
+        for thread in threads:
+            while thread.is_alive():
+                self.end_waits(session)
+                thread.join(limits.EMPTY_QUEUE_LOOK_S / 10)
+        if wait.errors and not wait.found:
+            raise wait.errors[0]
+        self._look_at = [float("-inf")] * len(self._look_at)
+        for number, _ in wait.found:
+            self._shares.took(number, 1)
+        return [(self._queues[number], task) for number, task in wait.found]
+
+
+class Wait:
+    """A thread for each line, for as long as nothing comes."""
+
+    def __init__(self, feed: Feed, session: Session, timeout_s: float) -> None:
+        self._feed = feed
+        self._session = session
+        self._timeout_s = timeout_s
+        self.over = feed._runtime.event()
+        self.found: list[tuple[int, Task]] = []
+        self.errors: list[Exception] = []
+
+    def start(self, number: int) -> Thread:
+        return self._feed._runtime.spawn(lambda: self._stand(number), "fdbqueue-waiter")
+
+    def _stand(self, number: int) -> None:
+        try:
+            found = self._feed._take(number, 1, self._session, self._timeout_s)
+            self.found += [(number, task) for _, task in found]
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            self.over.set()

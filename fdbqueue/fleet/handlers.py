@@ -1,0 +1,47 @@
+"""Handlers by name: "module:function", for processes that cannot be handed a function."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.errors import HandlerNotFound
+
+
+def named(target: str) -> Any:
+    """What `target` names. Raises HandlerNotFound, whatever went wrong while its module was imported."""
+    module_name, colon, path = target.partition(":")
+    if not (module_name and colon and path):
+        raise HandlerNotFound(target=target, reason='it must be written as "module:function"')
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        reason = f"importing {module_name} fails ({type(error).__name__}: {error})"
+        raise HandlerNotFound(target=target, reason=reason) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise HandlerNotFound(target=target, reason=f"{module_name} has no {path}") from None
+    return found
+
+
+def handler_named(target: str) -> Callable[..., Any]:
+    """Raises HandlerNotFound."""
+    found = named(target)
+    if not callable(found):
+        raise HandlerNotFound(target=target, reason="it cannot be called")
+    handler: Callable[..., Any] = found
+    return handler
+
+
+def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[..., Any]:
+    """The handler that `factory` returns. Raises HandlerNotFound if it raises, or returns none."""
+    try:
+        handler = factory(argument)
+    except Exception as error:
+        reason = f"it fails to make one ({type(error).__name__}: {error})"
+        raise HandlerNotFound(target=target, reason=reason) from error
+    if not callable(handler):
+        raise HandlerNotFound(target=target, reason="what it returns cannot be called")
+    made_handler: Callable[..., Any] = handler
+    return made_handler

@@ -1,0 +1,126 @@
+"""Heartbeat: one thread of a worker that keeps all its leases alive, and ends handlers whose time is over."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.outcomes import troubles
+from fdbqueue.fleet.settling import HEARTBEAT
+from fdbqueue.tasks.queue import TaskQueue
+
+_log = logging.getLogger("fdbqueue.worker")
+
+
+class Heartbeat:
+    def __init__(
+        self,
+        database: Database,
+        timeout_s: float | None,
+        overran: Callable[[Hold], None],
+        chores: Callable[[], float],
+    ) -> None:
+        """`overran` is told of each task whose handler has run longer than `timeout_s`; it must not block.
+        `chores` does what else is due, and says when to come again, as runtime.monotonic().
+        """
+        self._database = database
+        self._runtime = database.runtime
+        self._timeout_s = timeout_s
+        self._overran = overran
+        self._chores = chores
+        self._lock = database.runtime.lock()
+        self._woken = database.runtime.event()
+        self._wakes_at = float("-inf")
+        self._ended = False
+        self._holds: dict[int, Hold] = {}
+
+    def holds(self) -> list[Hold]:
+        with self._lock:
+            return list(self._holds.values())
+
+    def add(self, hold: Hold) -> None:
+        with self._lock:
+            self._holds[id(hold)] = hold
+        if self._due_at(hold) < self._wakes_at:
+            self.wake()
+
+    def began(self, hold: Hold) -> None:
+        hold.began_at, hold.thread_id = self._runtime.monotonic(), self._runtime.thread_id()
+        if self._due_at(hold) < self._wakes_at:
+            self.wake()
+
+    def remove(self, hold: Hold) -> None:
+        with self._lock:
+            self._holds.pop(id(hold), None)
+
+    def lose_all(self) -> None:
+        """The session is over, and all leases with it."""
+        for hold in self.holds():
+            hold.take_away()
+
+    def start(self) -> None:
+        self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def end(self, timeout_s: float) -> None:
+        self._ended = True
+        self.wake()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wakes_at = self._tick()
+            self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
+            self._woken.clear()
+
+    def _tick(self) -> float:
+        """When to come again."""
+        try:
+            self._beat()
+        except troubles() as error:
+            _log.warning("leases could not be renewed, and will be tried again: %s", error)
+            return self._runtime.monotonic() + limits.BEAT_AGAIN_S
+        again = self._chores()
+        return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
+
+    def _due_at(self, hold: Hold) -> float:
+        if self._timeout_s is None or hold.began_at is None:
+            return hold.beat_at
+        return min(hold.beat_at, hold.began_at + self._timeout_s)
+
+    def _beat(self) -> None:
+        now = self._runtime.monotonic()
+        for hold in self.holds():
+            if self._is_over(hold, now) and hold.open and hold.claim(HEARTBEAT):
+                self._overran(hold)
+        due: dict[TaskQueue, list[Hold]] = defaultdict(list)
+        for hold in self.holds():
+            if hold.beat_at <= now and not hold.lost:
+                due[hold.queue].append(hold)
+        for queue, holds in due.items():
+            for start in range(0, len(holds), limits.VERB_BATCH):
+                self._renew(queue, holds[start : start + limits.VERB_BATCH])
+
+    def _is_over(self, hold: Hold, now: float) -> bool:
+        return (
+            self._timeout_s is not None
+            and hold.began_at is not None
+            and hold.began_at + self._timeout_s <= now
+        )
+
+    def _renew(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
+        asked_at = self._runtime.now()
+        tasks = [hold.task for hold in holds]
+        try:
+            held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
+        except QueueNotFound:
+            held = []
+        for hold in holds:
+            hold.renewed(asked_at, self._runtime.monotonic())
+            if hold.task.id not in held and hold.open:
+                hold.take_away()

@@ -1,0 +1,86 @@
+"""A task in a worker's hands: what its handler sees of it, and what the worker knows of its lease."""
+
+from dataclasses import dataclass, field, fields
+
+from fdbqueue.errors import LeaseLost
+from fdbqueue.runtime import Runtime
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+
+BEATS_PER_LEASE = 3
+
+
+class Hold:
+    """A lease of this worker. Whoever `claims` it says what becomes of the task, and nobody else does."""
+
+    def __init__(self, queue: TaskQueue, task: Task, runtime: Runtime, look_every_s: float) -> None:
+        """`look_every_s`: how often to look after a lease that does not end on its own."""
+        self.queue = queue
+        self.began_at: float | None = None
+        """When its handler was called, as runtime.monotonic()."""
+        self.thread_id = 0
+        self._now = runtime.now
+        self._span_s = None if task.until is None else max(0.0, task.until - runtime.now())
+        self._ends = task.until  # by the wall clock, as the queue judges it
+        self._every_s = look_every_s if self._span_s is None else self._span_s / BEATS_PER_LEASE
+        self.beat_at = runtime.monotonic() + self._every_s
+        self._lock = runtime.lock()
+        self._claimant: object = None
+        self._taken_away = False
+        self.task = HeldTask.of(task, queue.name, self)
+
+    def claim(self, claimant: object) -> bool:
+        """Whether it is this claimant's to say what becomes of the task."""
+        with self._lock:
+            if self._claimant is None:
+                self._claimant = claimant
+            return self._claimant is claimant
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody has said yet what becomes of the task."""
+        return self._claimant is None
+
+    @property
+    def lost(self) -> bool:
+        return self._taken_away or (self._ends is not None and self._ends <= self._now())
+
+    def take_away(self) -> None:
+        self._taken_away = True
+
+    def renewed(self, asked_at: float, monotonic: float) -> None:
+        """The lease was renewed by a call begun at `asked_at`, wall clock: it ends no earlier than that plus
+        its span.
+        """
+        self.beat_at = monotonic + self._every_s
+        if self._span_s is not None:
+            self._ends = asked_at + self._span_s
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask(Task):
+    """A task as a worker hands it to its handler; usable wherever a Task is."""
+
+    queue: str = ""
+    """The name of its queue."""
+    hold: Hold | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, task: Task, queue: str, hold: Hold) -> "HeldTask":
+        known = {name: getattr(task, name) for name in _TASK_FIELDS}
+        return cls(**known, queue=queue, hold=hold)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is over: another worker has the task, or will. What this one says of it counts
+        no longer.
+        """
+        return self.hold is not None and self.hold.lost
+
+    def check(self) -> None:
+        """Raises LeaseLost if the lease is over: for handlers that take long to call now and then."""
+        if self.lost:
+            raise LeaseLost(id=self.id)
+
+
+_TASK_FIELDS = tuple(field.name for field in fields(Task))

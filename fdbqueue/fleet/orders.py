@@ -1,0 +1,62 @@
+"""What passes between a supervisor and its processes, as lines of JSON: orders one way, reports the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.status import Running, Tally
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker process is to do; all that it is told."""
+
+    url: str
+    root: str
+    """The root's prefix, in hexadecimal."""
+    queues: Mapping[str, int]
+    handler: str
+    threads: int = 8
+    transactional: bool = False
+    max_attempts: int | None = 5
+    backoff: Backoff = Backoff()  # noqa: RUF009  # a value
+    timeout_s: float | None = None
+    grace_s: float = 30.0
+    session_ttr_s: float = limits.SESSION_TTR_S
+    until_empty: bool = False
+    recycle_tasks: int | None = None
+    recycle_mb: float | None = None
+    hooks: str | None = None
+    argument: Any = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker process is doing. Its last one says `ended`, or `refused` and why."""
+
+    state: str
+    """"working", "retiring", "stopping", "ended", "refused"."""
+    tally: Tally = Tally()  # noqa: RUF009  # a value
+    running: tuple[Running, ...] = ()
+    rss_bytes: int = 0
+    reason: str = ""
+    emptied: bool = False
+    """Whether it ended because there was nothing left."""
+    retired: bool = False
+    """Whether it ends to be replaced."""
+
+
+def to_line(message: Orders | Report) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def orders_of(line: bytes) -> Orders:
+    return msgspec.json.decode(line, type=Orders)
+
+
+def report_of(line: bytes) -> Report:
+    return msgspec.json.decode(line, type=Report)

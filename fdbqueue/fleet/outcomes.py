@@ -1,0 +1,143 @@
+"""What a handler's ending means for its task: decided here, carried out by settling.py.
+
+it returned, raised Done      ack
+it raised Retry               released with its delay, or the backoff; the attempt has failed
+it raised Bury                buried; the attempt has failed
+it raised anything else       released with backoff; the attempt has failed
+... for the last time         buried, with its history
+the lease was lost            nothing: somebody else has the task, or will
+the database was away         given back: it is not the task's fault
+"""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import DatabaseClosed, FdbQueueError, InvalidArgument, LeaseLost, NotTaken, StorageFull
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.task import Failure
+from fdbqueue.tasks.kinds import is_number
+
+Effect = Callable[[Any], object]
+
+# The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
+# large or misused meets is the handler's own affair.
+_AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
+
+
+class Verdict(Exception):
+    """Raised by a handler to say by name what becomes of its task."""
+
+
+class Retry(Verdict):
+    """The attempt has failed; the next one after `delay` seconds, or after the worker's backoff."""
+
+    def __init__(self, delay: float | None = None, reason: str = "", detail: str = "") -> None:
+        if delay is not None and (not is_number(delay) or delay < 0):
+            raise InvalidArgument(name="delay", wanted="zero or more seconds, or None", got=delay)
+        self.delay = delay
+        self.reason = reason
+        self.detail = detail
+        super().__init__(reason)
+
+
+class Bury(Verdict):
+    """The task is to be put aside, however many attempts it has left."""
+
+    def __init__(self, reason: str = "", detail: str = "") -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(reason)
+
+
+class Done(Verdict):
+    """The task is done. `effect(tr)` runs in the transaction of its ack: exactly once, or, if the lease has
+    been lost, not at all. That transaction may be tried several times.
+    """
+
+    def __init__(self, effect: Effect | None = None) -> None:
+        self.effect = effect
+        super().__init__()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The attempt has failed; `delay_s` as the handler wants it."""
+
+    failure: Failure
+    delay_s: float | None = None
+    for_good: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The lease is not ours any more."""
+
+
+@dataclass(frozen=True)
+class Away:
+    """Whatever we depend on is not there; nothing is known about the task."""
+
+
+Judgement = Failed | Lost | Away
+
+
+def judge(error: BaseException, worker: str) -> Judgement:
+    """What an error that ended an attempt says about it."""
+    if isinstance(error, NotTaken | LeaseLost):
+        return Lost()
+    if is_away(error):
+        return Away()
+    if isinstance(error, Retry | Bury):
+        delay_s = error.delay if isinstance(error, Retry) else None
+        said = Failure(type(error).__name__, error.reason, error.detail, worker)
+        return Failed(said, delay_s, for_good=isinstance(error, Bury))
+    return Failed(Failure(type(error).__name__, str(error), traceback_of(error), worker))
+
+
+def troubles() -> tuple[type[Exception], ...]:
+    """What calls on a queue raise when it is not their arguments' fault."""
+    return (FdbQueueError, *engine_errors())
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether a database, ours or one that the handler uses, cannot be reached, or has no room."""
+    if isinstance(error, engine_errors()):
+        return error.code in _AWAY  # type: ignore[attr-defined]  # every engine's error has one
+    return isinstance(error, DatabaseClosed | StorageFull)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to try again, and when to stop trying."""
+
+    max_attempts: int | None
+    backoff: Backoff
+
+    def buries(self, failed: Failed, failures: int) -> bool:
+        """Whether the task is buried after `failures` that count, this one among them."""
+        return failed.for_good or self.is_exhausted(failures)
+
+    def is_exhausted(self, failures: int) -> bool:
+        return self.max_attempts is not None and failures >= self.max_attempts
+
+    def delay_s(self, failed: Failed, failures: int, random: float) -> float:
+        return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s
+
+
+def traceback_of(error: BaseException) -> str:
+    """From the handler's first line on: what we do around it helps nobody."""
+    return "".join(traceback.format_exception(type(error), error, _beyond_us(error.__traceback__)))
+
+
+def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and is_ours(frames.tb_frame):
+        frames = frames.tb_next
+    return frames
+
+
+def is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("fdbqueue.fleet.")

@@ -1,0 +1,107 @@
+"""Pool: a fixed number of threads, each idle or at one job."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from fdbqueue.runtime import Runtime
+
+J = TypeVar("J")
+
+
+class Pool(Generic[J]):
+    """`work(job)` must not raise. Jobs are given by one thread, which knows that there is an idle one."""
+
+    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], None]) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._lock = runtime.lock()
+        self._freed = runtime.event()
+        self._ended = False
+        self._idle: list[_Seat[J]] = []
+        self._given_up: list[J] = []
+        self.size = size
+        for _ in range(size):
+            self._hire()
+
+    def free(self) -> int:
+        return len(self._idle)
+
+    def wait_for_free(self, timeout_s: float | None) -> int:
+        """How many threads are idle, waiting for the first."""
+        if not self._idle:
+            self._freed.wait(timeout_s)
+            self._freed.clear()
+        return len(self._idle)
+
+    def wait_for_all(self, timeout_s: float) -> bool:
+        """Whether all threads are idle, at most `timeout_s` later."""
+        until = self._runtime.monotonic() + timeout_s
+        while len(self._idle) < self.size:
+            left_s = until - self._runtime.monotonic()
+            if left_s <= 0:
+                return False
+            self._freed.wait(left_s)
+            self._freed.clear()
+        return True
+
+    def give(self, job: J) -> None:
+        with self._lock:
+            seat = self._idle.pop()
+        seat.job = job
+        seat.given.set()
+
+    def replace(self, job: J, instead: Callable[[], None]) -> None:
+        """Give up the thread that is at `job`: one more is hired, which does `instead` first. It ends when
+        the job does, if ever.
+        """
+        with self._lock:
+            self._given_up.append(job)
+        self._hire(first=instead)
+
+    def end(self) -> None:
+        """Idle threads end now, the others with their jobs."""
+        with self._lock:
+            self._ended, idle = True, self._idle
+            self._idle = []
+        for seat in idle:
+            seat.given.set()
+
+    def _hire(self, first: Callable[[], None] | None = None) -> None:
+        seat = _Seat[J](self._runtime)
+        if first is None:
+            self._idle.append(seat)
+        self._runtime.spawn(lambda: self._serve(seat, first), "fdbqueue-worker")
+
+    def _serve(self, seat: "_Seat[J]", first: Callable[[], None] | None) -> None:
+        if first is not None:
+            first()
+            if not self._sit_down(seat):
+                return
+        while True:
+            seat.given.wait()
+            seat.given.clear()
+            job, seat.job = seat.job, None
+            if job is None:
+                return
+            self._work(job)
+            if self._is_given_up(job) or not self._sit_down(seat):
+                return
+
+    def _is_given_up(self, job: J) -> bool:
+        with self._lock:
+            found = any(other is job for other in self._given_up)
+            self._given_up = [other for other in self._given_up if other is not job]
+            return found
+
+    def _sit_down(self, seat: "_Seat[J]") -> bool:
+        with self._lock:
+            if not self._ended:
+                self._idle.append(seat)
+        self._freed.set()
+        return not self._ended
+
+
+class _Seat(Generic[J]):
+    def __init__(self, runtime: Runtime) -> None:
+        self.given = runtime.event()
+        self.job: J | None = None

@@ -1,0 +1,93 @@
+"""Presence: what every worker writes down of itself for those who want to see a whole fleet.
+
+One key per worker, beside its session and gone with it; written when there is something new, at most every
+limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.session import Session
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A worker somewhere. Times are seconds since the epoch."""
+
+    host: str
+    process_id: int
+    queues: tuple[str, ...]
+    handler: str
+    threads: int
+    since: float
+    tally: Tally
+    running: tuple[Running, ...]
+    """The first limits.RUNNING_SHOWN of them."""
+    seen: float
+
+
+_to_bytes = msgspec.json.Encoder().encode
+_from_bytes = msgspec.json.Decoder(Presence).decode
+
+
+def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> list[Presence]:
+    """The workers that take from `queue`, or from any; at most limits.WORKERS_LISTED_MAX.
+
+    One that died is listed until its session's grace is over. Reads by snapshot; conflicts with nothing.
+    """
+    under = RootKeys(root).presences
+    found = run(
+        tr,
+        lambda tr: tr.snapshot.get_range(under.start, under.stop, limit=limits.WORKERS_LISTED_MAX).to_list(),
+    )
+    listed = [_from_bytes(row.value) for row in found]
+    return [worker for worker in listed if queue is None or queue in worker.queues]
+
+
+class Appearance:
+    """A worker's own presence, kept up to date."""
+
+    def __init__(
+        self,
+        database: Database,
+        root: RootKeys,
+        session: Callable[[], Session],
+        current: Callable[[], Presence],
+    ) -> None:
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._session = session
+        self._current = current
+        self._shown: tuple[bytes, Any] = (b"", None)
+        self._due_at = float("-inf")
+
+    def tick(self) -> float:
+        """Write it down if it is time to, and anything is new; when to come again. Raises the engine's error
+        if that takes too long.
+        """
+        now = self._runtime.monotonic()
+        if now >= self._due_at:
+            self._due_at = now + limits.PRESENCE_EVERY_S
+            self._show(self._session(), self._current())
+        return self._due_at
+
+    def _show(self, session: Session, current: Presence) -> None:
+        news = (session.id, (current.tally, tuple(running.id for running in current.running)))
+        if news == self._shown or session.lost:
+            return
+
+        def body(tr: Any) -> None:
+            check = session.ask(tr)
+            check()
+            tr.set(self._root.presence(session.id), _to_bytes(current))
+
+        run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        self._shown = news

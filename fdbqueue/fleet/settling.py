@@ -1,0 +1,122 @@
+"""Settling: what has been judged of an attempt is written down, once, under the lease it was made with."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.errors import EffectTooLarge, EffectTooSlow, NotTaken
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy
+from fdbqueue.receipts import run_once
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
+
+Handler = Callable[..., object]
+
+# Who may say what becomes of a task that is held.
+ITS_THREAD, HEARTBEAT, STOP = "its thread", "the heartbeat", "the end"
+
+_TRANSACTION_TOO_OLD = 1007
+_TRANSACTION_TOO_LARGE = 2101
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What came of a task: "succeeded", "retried", "buried" or "lease_lost"."""
+
+    name: str
+    delay_s: float = 0.0
+
+
+class Settling:
+    """Every call raises NotTaken if the lease is over; then it has changed nothing."""
+
+    def __init__(self, database: Database, root: RootKeys, policy: Policy) -> None:
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._policy = policy
+        self._process_id = database.runtime.process_id()
+
+    def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> None:
+        """Have the handler at the task, and ack it. Raises what the handler raises."""
+        if transactional:
+            self._ack_with(hold, lambda tr: self._call(handler, tr, hold.task))
+        else:
+            effect = self._call(handler, hold.task)
+            if not hold.claim(ITS_THREAD):
+                raise NotTaken(id=hold.task.id)
+            if effect is None:
+                hold.queue.ack(self._database, hold.task)
+            else:
+                self._ack_with(hold, effect)
+
+    def fail(self, hold: Hold, failed: Failed) -> Settled:
+        """Release or bury the task, as the policy has it, and write down why."""
+        failures = hold.task.failures + 1
+        if self._policy.buries(failed, failures):
+            hold.queue.bury(self._database, hold.task, failure=failed.failure)
+            return Settled("buried")
+        delay_s = self._policy.delay_s(failed, failures, self._runtime.random())
+        hold.queue.release(self._database, hold.task, delay=delay_s, failure=failed.failure)
+        return Settled("retried", delay_s)
+
+    def bury_if_exhausted(self, hold: Hold) -> bool:
+        """Whether too many attempts have ended before anybody could say what became of them."""
+        if not self._policy.is_exhausted(hold.task.failures):
+            return False
+        hold.queue.bury(self._database, hold.task)
+        return True
+
+    def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
+        """As if it had not been taken, but for the count of that; for others to have in `delay_s`."""
+        # A second try after an unknown result finds that it is not ours: that is what it wanted.
+        run(self._database, lambda tr: hold.queue.defer(tr, hold.task, delay_s), timeout_s=timeout_s)
+
+    def _call(self, handler: Handler, *arguments: Any) -> Effect | None:
+        """The effect that the handler wants with its ack."""
+        try:
+            handler(*arguments)
+        except Done as done:
+            return done.effect
+        finally:
+            if self._runtime.process_id() != self._process_id:
+                # A child that the handler has forked: the lease is its parent's to end.
+                os._exit(0)
+        return None
+
+    def _ack_with(self, hold: Hold, effect: Effect) -> None:
+        def body(tr: Transaction) -> None:
+            began_s = self._runtime.monotonic()
+            try:
+                hold.queue.ack(tr, hold.task)
+                more = effect(tr)
+                if callable(more):
+                    more(tr)
+                size_bytes = tr.get_approximate_size().wait()
+            except engine_errors() as error:
+                self._explain(error, hold, began_s)
+                raise
+            self._require_room(hold, size_bytes, began_s)
+
+        run_once(self._database, self._root, body)
+
+    def _explain(self, error: Any, hold: Hold, began_s: float) -> None:
+        """Raises the error that says what to do, where the engine's would be retried for ever or explain
+        nothing.
+        """
+        seconds = self._runtime.monotonic() - began_s
+        if error.code == _TRANSACTION_TOO_OLD and seconds > limits.EFFECT_MAX_S:
+            raise EffectTooSlow(id=hold.task.id, seconds=seconds) from error
+        if error.code == _TRANSACTION_TOO_LARGE:
+            raise EffectTooLarge(id=hold.task.id, size_bytes=limits.TRANSACTION_BYTES_MAX) from error
+
+    def _require_room(self, hold: Hold, size_bytes: int, began_s: float) -> None:
+        seconds = self._runtime.monotonic() - began_s
+        if seconds > limits.EFFECT_MAX_S:
+            raise EffectTooSlow(id=hold.task.id, seconds=seconds)
+        if size_bytes > limits.EFFECT_BYTES_MAX:
+            raise EffectTooLarge(id=hold.task.id, size_bytes=size_bytes)

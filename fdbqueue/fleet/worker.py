@@ -1,0 +1,382 @@
+"""Worker: threads of this process that take tasks and hand them to a handler.
+
+One thread feeds (feed.py), as many as are asked for work (pool.py), and one keeps the leases (heartbeat.py).
+A worker installs no signal handlers and configures no logging: programs do (fleet/child.py is one).
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
+from platform import node
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import as_database
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotTaken,
+    QueueNotFound,
+    UnknownSession,
+    WorkerUsed,
+)
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.heartbeat import Heartbeat
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_ours, judge, troubles
+from fdbqueue.fleet.pool import Pool
+from fdbqueue.fleet.presence import Appearance, Presence
+from fdbqueue.fleet.settling import ITS_THREAD, STOP, Settled, Settling
+from fdbqueue.fleet.status import Running, Tally, WorkerStatus
+from fdbqueue.fleet.suspect import Suspect
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.session import Session
+from fdbqueue.task import Failure
+from fdbqueue.tasks.kinds import checked_whole, is_number
+from fdbqueue.tasks.queue import TaskQueue
+
+Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
+
+_STOPPING_LOOK_S = 0.05
+_TALLIED = {"succeeded": "done", "retried": "failed", "buried": "buried", "lease_lost": "lost"}
+
+_log = logging.getLogger("fdbqueue.worker")
+
+
+class Worker:
+    """Takes tasks from `queues` and calls `handler` with each, in `threads` threads.
+
+    `handler(task)` runs outside any transaction, its lease kept alive meanwhile; what its ending means is in
+    fleet/outcomes.py. With `transactional`, `handler(tr, task)` runs in the transaction of the ack: what it
+    writes there happens exactly once.
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        queues: Queues,
+        handler: Callable[..., object],
+        *,
+        threads: int = 8,
+        transactional: bool = False,
+        max_attempts: int | None = 5,
+        backoff: Backoff = Backoff(),  # noqa: B008  # a value
+        timeout_s: float | None = None,
+        grace_s: float = 30.0,
+        session_ttr_s: float = limits.SESSION_TTR_S,
+        hooks: Hooks = Hooks(),  # noqa: B008  # a value
+        root: Any = DEFAULT_ROOT,
+    ) -> None:
+        """`queues`: a name or a TaskQueue, several, or names with weights. `max_attempts`: a task is buried
+        when so many have failed (None: never). `timeout_s`: the attempt of a handler that runs longer has
+        failed; its thread is given up and another started. `grace_s`: what runs when the worker is stopped
+        has so long to end. `session_ttr_s`: so long after the death of this process its tasks come back, if
+        their own ttr does not end before.
+
+        Raises InvalidArgument, QueueNotFound, UnknownKind. Reads the definitions; takes nothing.
+        """
+        self._database = as_database(db)
+        self._runtime = self._database.runtime
+        self._root = root
+        self._handler = _checked_handler(handler)
+        self._transactional = transactional
+        self._timeout_s = _checked_seconds("timeout_s", timeout_s)
+        self._grace_s = _checked_seconds("grace_s", grace_s) or 0.0
+        self._session_ttr_s = session_ttr_s
+        self._threads = checked_whole("threads", threads, 1, limits.THREADS_MAX)
+        if max_attempts is not None:
+            checked_whole("max_attempts", max_attempts, 1, 2**31)
+        self._queues = opened(self._database, queues, root)
+        self._hooks = hooks
+        self._name = f"{node()}:{self._runtime.process_id()}"
+        keys = RootKeys(root)
+        self._feed = Feed(self._database, self._queues)
+        self._settling = Settling(self._database, keys, Policy(max_attempts, backoff))
+        self._heartbeat = Heartbeat(self._database, self._timeout_s, self._overran, self._chores)
+        self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
+        self._lock = self._runtime.lock()
+        self._stopped = self._runtime.event()
+        self._ended = self._runtime.event()
+        self._at_once = False
+        self._state = "new"
+        self._tally = Tally()
+        self._overrun = 0
+        self._away_s = 0.0
+        self._suspect = Suspect()
+        self._error: Exception | None = None
+        self._emptied = False
+
+    def run(self, *, until_empty: bool = False) -> None:
+        """Work until `stop()`; `until_empty`, or until the queues hold nothing but buried tasks. Raises
+        QueueNotFound when the last of the queues has been dropped, WorkerUsed at the second call.
+        """
+        self.start(until_empty=until_empty)
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def start(self, *, until_empty: bool = False) -> None:
+        """Begin to work, in the background."""
+        if self._state != "new":
+            raise WorkerUsed
+        self._state = "working"
+        self._since = self._runtime.now()
+        self._session = self._new_session()
+        self._pool = Pool(self._runtime, self._threads, self._work)
+        self._heartbeat.start()
+        self._feeder = self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Take no more. What runs has its grace to end, or none if `at_once`; then it is released and its
+        handler told that it has lost it. Returns at once, may be called again, and from a signal handler.
+        """
+        self._at_once = self._at_once or at_once
+        self._stopped.set()
+        self._heartbeat.wake()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; whether it has come."""
+        return self._ended.wait(timeout_s)
+
+    @property
+    def error(self) -> Exception | None:
+        """What `run` raises."""
+        return self._error
+
+    @property
+    def emptied(self) -> bool:
+        """Whether it ended because nothing was left."""
+        return self._emptied
+
+    def status(self) -> WorkerStatus:
+        now = self._runtime.monotonic()
+        running = [
+            Running(hold.task.id, hold.task.queue, now - hold.began_at)
+            for hold in self._heartbeat.holds()
+            if hold.began_at is not None and hold.open
+        ]
+        state = "stopping" if self._state == "working" and self._stopped.is_set() else self._state
+        return WorkerStatus(state, self._tally, tuple(running), self._overrun)
+
+    # Feeding: one thread.
+
+    def _run(self, until_empty: bool) -> None:
+        try:
+            while not self._stopped.is_set():
+                free = self._pool.wait_for_free(limits.WORKER_WAIT_S)
+                if free and not self._wait_while_away():
+                    self._start_some(free, until_empty)
+        except Exception as error:
+            _log.exception("the worker ends")
+            self._error = error
+        self._finish()
+
+    def _start_some(self, free: int, until_empty: bool) -> None:
+        found = self._take(free, limits.EMPTY_QUEUE_LOOK_S if until_empty else limits.WORKER_WAIT_S)
+        holds = [
+            Hold(queue, task, self._runtime, self._session_ttr_s / limits.BEATS_PER_TTR)
+            for queue, task in found
+        ]
+        for hold in holds:
+            self._heartbeat.add(hold)
+        # Several queues may have given one each, and nothing is begun once the end has come.
+        room = 0 if self._stopped.is_set() else free
+        # What is put off goes first: what is begun may be the end of this process.
+        begun = [hold for hold in holds[:room] if not hold.task.orphaned or self._suspect.claim(hold)]
+        for hold in holds:
+            if hold not in begun:
+                late = hold.task.orphaned and room
+                self._return(hold, limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random()) if late else 0.0)
+        for hold in begun:
+            self._pool.give(hold)
+        if until_empty and not found and self._nothing_left():
+            self._emptied = True
+            self.stop()
+
+    def _take(self, free: int, timeout_s: float) -> list[Any]:
+        try:
+            if self._session.lost:
+                self._session = self._new_session()
+            found = self._feed.take(free, self._session, timeout_s)
+            self._away_s = 0.0
+            return found
+        except UnknownSession:
+            self._heartbeat.lose_all()
+        except QueueNotFound:
+            raise
+        except troubles() as error:
+            self._is_away(error)
+        return []
+
+    def _nothing_left(self) -> bool:
+        return self._pool.free() == self._pool.size and self._feed.is_empty()
+
+    def _new_session(self) -> Session:
+        return Session(self._database, ttr=self._session_ttr_s, root=self._root)
+
+    def _is_away(self, error: BaseException) -> None:
+        """Something that every task depends on is not there: take no more for a while, longer each time."""
+        with self._lock:
+            self._away_s = min(2 * self._away_s or limits.AWAY_FIRST_S, limits.AWAY_MAX_S)
+        _log.warning("taking nothing for %.1f s: %s: %s", self._away_s, type(error).__name__, error)
+
+    def _wait_while_away(self) -> bool:
+        """Whether the worker was stopped meanwhile."""
+        return self._away_s > 0 and self._stopped.wait(self._away_s)
+
+    # Working: each thread of the pool.
+
+    def _work(self, hold: Hold) -> None:
+        try:
+            if self._settling.bury_if_exhausted(hold):
+                self._tell(hold, Settled("buried"))
+                return
+            self._heartbeat.began(hold)
+            self._hooks.tell(Event("started", hold.task))
+            self._settling.attempt(hold, self._handler, self._transactional)
+            if hold.claim(ITS_THREAD):
+                self._away_s = 0.0
+                self._tell(hold, Settled("succeeded"))
+        except (Exception, SystemExit) as error:
+            if hold.claim(ITS_THREAD):
+                self._tell(hold, self._settle(hold, error), error)
+        finally:
+            self._heartbeat.remove(hold)
+
+    def _settle(self, hold: Hold, error: BaseException) -> Settled:
+        """Do what `error` means for the task."""
+        judgement = judge(error, self._name)
+        try:
+            if isinstance(judgement, Failed):
+                return self._settling.fail(hold, judgement)
+            if isinstance(judgement, Away):
+                self._is_away(error)
+                self._settling.give_back(hold, self._away_s)
+                return Settled("retried")
+        except NotTaken:
+            pass
+        except Exception:
+            # Nothing has been written: the lease will end on its own, and that be written down.
+            _log.exception("task %s could not be settled", hold.task.id)
+        return Settled("lease_lost")
+
+    def _tell(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:
+        counted = {_TALLIED[settled.name]: 1}
+        with self._lock:
+            self._tally = self._tally + Tally(**counted)
+        seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
+        self._hooks.tell(Event(settled.name, hold.task, seconds, error, settled.delay_s))
+
+    # Beside it: the heartbeat's thread.
+
+    def _overran(self, hold: Hold) -> None:
+        self._overrun += 1
+        self._pool.replace(hold, lambda: self._give_up(hold))
+
+    def _give_up(self, hold: Hold) -> None:
+        """In the thread that replaces the one whose handler is still running."""
+        hold.take_away()
+        message = f"its handler ran longer than {self._timeout_s} s"
+        failed = Failed(Failure("Timeout", message, _stack_of(hold.thread_id), self._name))
+        try:
+            self._tell(hold, self._settling.fail(hold, failed), TimeoutError(message))
+        except NotTaken:
+            self._tell(hold, Settled("lease_lost"))
+        except Exception:
+            _log.exception("task %s could not be settled", hold.task.id)
+        finally:
+            self._heartbeat.remove(hold)
+
+    def _chores(self) -> float:
+        now = self._runtime.monotonic()
+        if self._stopped.is_set() or self._session.lost:
+            self._feed.end_waits(self._session)
+            return now + _STOPPING_LOOK_S
+        return self._appearance.tick()
+
+    def _presence(self) -> Presence:
+        status = self.status()
+        return Presence(
+            host=node(),
+            process_id=self._runtime.process_id(),
+            queues=tuple(queue.name for queue, _ in self._queues),
+            handler=getattr(self._handler, "__qualname__", type(self._handler).__name__),
+            threads=self._threads,
+            since=self._since,
+            tally=status.tally,
+            running=status.running[: limits.RUNNING_SHOWN],
+            seen=self._runtime.now(),
+        )
+
+    # The end.
+
+    def _finish(self) -> None:
+        self._stopped.set()
+        until = self._runtime.monotonic() + self._grace_s
+        while not self._at_once and self._runtime.monotonic() < until:
+            if self._pool.wait_for_all(_STOPPING_LOOK_S):
+                break
+        for hold in self._heartbeat.holds():
+            if hold.claim(STOP):
+                hold.take_away()
+                self._return(hold)
+        self._heartbeat.end(limits.CLOSE_TIMEOUT_S)
+        self._pool.end()
+        try:
+            self._session.end_within(limits.CLOSE_TIMEOUT_S)
+        except troubles() as error:
+            _log.warning("the session ends only after its grace: %s", error)
+        self._state = "ended"
+        self._ended.set()
+
+    def _return(self, hold: Hold, delay_s: float = 0.0) -> None:
+        """Give back what is not to be worked on; at the latest, it comes back with the session's end."""
+        try:
+            self._settling.give_back(hold, delay_s, limits.CLOSE_TIMEOUT_S)
+        except troubles() as error:
+            _log.warning("task %s could not be given back: %s", hold.task.id, error)
+        self._heartbeat.remove(hold)
+
+
+def opened(db: Any, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
+    """The queues with their weights. Raises InvalidArgument, QueueNotFound, UnknownKind."""
+    return [
+        (queue if isinstance(queue, TaskQueue) else TaskQueue.open(db, queue, root=root), weight)
+        for queue, weight in weights_of(queues).items()
+    ]
+
+
+def weights_of(queues: Any) -> dict[Any, int]:
+    """Raises InvalidArgument."""
+    if isinstance(queues, str | TaskQueue):
+        queues = [queues]
+    weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    if not weights:
+        raise InvalidArgument(name="queues", wanted="one queue or more", got=queues)
+    for weight in weights.values():
+        checked_whole("weight", weight, 1, limits.WEIGHT_MAX)
+    return weights
+
+
+def _checked_handler(handler: Any) -> Callable[..., object]:
+    if not callable(handler):
+        raise InvalidArgument(name="handler", wanted="a function of a task", got=handler)
+    found: Callable[..., object] = handler
+    return found
+
+
+def _checked_seconds(name: str, seconds: float | None) -> float | None:
+    if seconds is not None and (not is_number(seconds) or seconds < 0):
+        raise InvalidArgument(name=name, wanted="zero or more seconds", got=seconds)
+    return seconds
+
+
+def _stack_of(thread_id: int) -> str:
+    """Where the handler is hanging: the frames above ours."""
+    frame = sys._current_frames().get(thread_id)
+    frames = list(traceback.walk_stack(frame)) if frame is not None else []
+    above = list(takewhile(lambda entry: not is_ours(entry[0]), frames))
+    return "".join(traceback.StackSummary.extract(iter(above[::-1])).format())
