@@ -1,0 +1,30 @@
+"""A queue, and a worker that works until it is empty."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
+
+SOON = Backoff(first_s=0.01, cap_s=0.02)
+
+
+@pytest.fixture
+def queue(db: Database, space: Any) -> TaskQueue:
+    return TaskQueue.create(db, "jobs", "fifottl", ttr=30, root=space)
+
+
+@pytest.fixture
+def work(db: Database, space: Any, queue: TaskQueue) -> Callable[..., list[tuple[str, Any]]]:
+    """Work until the queue is empty; what happened to which data, in order."""
+
+    def run(handler: Callable[..., object], **options: Any) -> list[tuple[str, Any]]:
+        told: list[tuple[str, Any]] = []
+        note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
+        hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
+        settings: dict[str, Any] = {"threads": 2, "backoff": SOON, "hooks": hooks, "root": space, **options}
+        Worker(db, queue, handler, **settings).run(until_empty=True)
+        return told
+
+    return run

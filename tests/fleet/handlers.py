@@ -1,0 +1,93 @@
+"""Handlers that worker processes import: what they do is in the task."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Done, Hooks
+
+EFFECTS = Subspace(("effects",))
+_kept = []
+_attempts = []
+
+
+def effect(task):
+    """Counts itself in the database, in the transaction of its ack."""
+    raise Done(lambda tr: tr.add(EFFECTS[task.data].key(), b"\x01"))
+
+
+def obey(task):
+    """Do what the task says: ["sleep", s], ["die"], ["stop"], ["leak", MB], ["fork"], ["exit"], ["raise"]."""
+    what, *arguments = task.data
+    _attempts.append(task.attempts)
+    deeds[what](*arguments)
+    effect_of(task)
+
+
+def effect_of(task):
+    raise Done(lambda tr: tr.add(EFFECTS[task.id].key(), b"\x01"))
+
+
+def leak(mb):
+    _kept.append(bytearray(os.urandom(1_000_000) * mb))
+
+
+def fork():
+    """A child that returns into the handler's caller, as one that forgets to exit does."""
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def sub():
+    subprocess.run([sys.executable, "-c", "print(1)"], check=True, stdout=subprocess.DEVNULL)
+
+
+def stop_once():
+    """At a quiet moment: who stops in the middle of a commit stops every writer of the directory."""
+    time.sleep(0.3)
+    if _attempts[-1] == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fail():
+    raise ValueError("told to")
+
+
+deeds = {
+    "sleep": time.sleep,
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": stop_once,
+    "leak": leak,
+    "fork": fork,
+    "sub": sub,
+    "exit": lambda: os._exit(0),
+    "raise": fail,
+    "nothing": lambda: None,
+}
+
+
+def factory(argument):
+    """A handler that has been told something."""
+
+    def handler(task):
+        raise Done(lambda tr: tr.set(EFFECTS[task.id].key(), argument.encode()))
+
+    return handler
+
+
+def failing_factory(argument):
+    raise ValueError(f"no handler for {argument}")
+
+
+def transactional(tr, task):
+    tr.add(EFFECTS[task.data].key(), b"\x01")
+
+
+hooks = Hooks(retried=lambda event: print(f"hooked {event.name} {event.task.data}", file=sys.stderr))
+not_callable = fdbqueue.__doc__

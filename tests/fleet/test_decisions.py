@@ -1,0 +1,115 @@
+"""What is decided without a database: delays, shares, what an error says of a task."""
+
+import logging
+
+import pytest
+
+from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState
+from fdbqueue.embedded import FDBError
+from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
+from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, judge
+from fdbqueue.fleet.shares import Shares
+from fdbqueue.task import Failure
+
+
+def test_the_delay_grows_up_to_its_cap():
+    backoff = Backoff(first_s=1, growth=3, cap_s=20)
+    assert [backoff.delay_s(n, 1.0) for n in (1, 2, 3, 4, 5)] == [1, 3, 9, 20, 20]
+    assert backoff.delay_s(10**9, 1.0) == 20
+
+
+def test_what_failed_together_does_not_come_back_together():
+    """At random between a half of the delay and the whole."""
+    backoff = Backoff(first_s=8, cap_s=100)
+    assert [backoff.delay_s(1, random) for random in (0.0, 0.5, 1.0)] == [4, 6, 8]
+
+
+@pytest.mark.parametrize("bad", [{"first_s": -1}, {"growth": 0.5}, {"cap_s": "long"}])
+def test_a_backoff_that_is_none_is_refused(bad):
+    with pytest.raises(InvalidArgument):
+        Backoff(**bad)
+
+
+def test_each_queue_gets_its_share():
+    """Whatever the size of the batches; over time exactly by weight."""
+    shares, got = Shares([3, 1]), [0, 0]
+    for batch in (1, 4, 2, 7, 1, 3) * 40:
+        first = shares.order()[0]
+        shares.took(first, batch)
+        got[first] += batch
+    assert abs(got[0] / sum(got) - 0.75) < 0.02
+
+
+def test_a_queue_that_was_empty_has_saved_up_nothing():
+    shares = Shares([1, 1])
+    for _ in range(100):
+        shares.took(0, 1)
+        shares.was_empty(1)
+    turns = []
+    for _ in range(10):
+        turns.append(shares.order()[0])
+        shares.took(turns[-1], 1)
+    assert 4 <= turns.count(0) <= 6
+
+
+@pytest.mark.parametrize("error", [NotTaken(id="x"), LeaseLost(id="x")])
+def test_a_lease_that_is_lost_says_nothing_of_the_task(error):
+    assert judge(error, "me") == Lost()
+
+
+@pytest.mark.parametrize("error", [FDBError(1031), FDBError(1009), FDBError(1021), DatabaseClosed()])
+def test_a_database_that_is_away_is_not_the_fault_of_the_task(error):
+    assert judge(error, "me") == Away()
+
+
+@pytest.mark.parametrize("error", [FDBError(1007), FDBError(2101), KeyError("k"), SystemExit(3)])
+def test_every_other_error_is(error):
+    judgement = judge(error, "me")
+    assert isinstance(judgement, Failed)
+    assert judgement.failure.error == type(error).__name__
+
+
+def test_named_verdicts_carry_their_reasons():
+    assert judge(Retry(5, "later", "log"), "me") == Failed(Failure("Retry", "later", "log", "me"), 5)
+    assert judge(Bury("bad"), "me") == Failed(Failure("Bury", "bad", "", "me"), for_good=True)
+    with pytest.raises(InvalidArgument):
+        Retry(-1)
+
+
+def test_the_last_attempt_buries():
+    policy, failed = Policy(3, Backoff()), Failed(Failure("E"))
+    assert [policy.buries(failed, n) for n in (1, 2, 3, 4)] == [False, False, True, True]
+    assert not Policy(None, Backoff()).buries(failed, 10**6)
+    assert Policy(None, Backoff()).buries(Failed(Failure("E"), for_good=True), 1)
+
+
+def test_a_traceback_begins_in_the_handler():
+    def handler():
+        raise ValueError("odd")
+
+    try:
+        handler()
+    except ValueError as error:
+        judgement = judge(error, "me")
+    assert judgement.failure.detail.startswith("Traceback")
+    assert judgement.failure.detail.rstrip().endswith("ValueError: odd")
+
+
+def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog):
+    def bad(_):
+        raise ValueError("the hook's own")
+
+    task = HeldTask("ID1", TaskState.TAKEN, None, queue="jobs")
+    with caplog.at_level(logging.DEBUG, logger="fdbqueue.worker"):
+        Hooks(retried=bad).tell(Event("retried", task, 1.5, KeyError("k"), 2.0))
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "task ID1 of jobs: retried after 1.500 s, again in 2.0 s: KeyError: 'k'",
+        "the hook 'retried' failed for task ID1",
+    ]
+
+
+def test_a_task_outside_a_worker_is_never_lost():
+    task = HeldTask("ID1", TaskState.TAKEN, None, queue="jobs")
+    task.check()
+    assert not task.lost

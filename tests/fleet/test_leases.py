@@ -1,0 +1,360 @@
+"""Leases under a handler: kept alive, lost, late. And the ends of a worker."""
+
+import threading
+import time
+
+import pytest
+
+from fdbqueue import Done, Hooks, TaskQueue, Worker, workers
+from fdbqueue.errors import (
+    EffectTooLarge,
+    EffectTooSlow,
+    InvalidArgument,
+    LeaseLost,
+    QueueNotFound,
+    WorkerUsed,
+)
+from tests.fleet.conftest import SOON
+
+TTR_S = 0.6
+
+
+@pytest.fixture
+def short(db, space):
+    """A queue with a short ttr."""
+    return TaskQueue.create(db, "short", "fifottl", ttr=TTR_S, root=space)
+
+
+class Gate:
+    """A handler that says when it has begun, and ends when told to."""
+
+    def __init__(self):
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.task = None
+
+    def __call__(self, task):
+        self.task = task
+        self.begun.set()
+        assert self.may_end.wait(20)
+
+
+@pytest.fixture
+def gate():
+    made = Gate()
+    yield made
+    made.may_end.set()
+
+
+class Told:
+    """Hooks that remember what happened, and can be waited for."""
+
+    def __init__(self):
+        self.names, self._changed = [], threading.Condition()
+        self.hooks = Hooks(succeeded=self, retried=self, buried=self, lease_lost=self)
+
+    def __call__(self, event):
+        with self._changed:
+            self.names.append(event.name)
+            self._changed.notify_all()
+
+    def wait_for(self, count):
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.names) >= count, 20), self.names
+        return self.names
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+def test_a_lease_is_kept_alive_while_its_handler_runs(db, short, gate, told):
+    """For several times its ttr; and its ttr is what it was."""
+    worker = Worker(db, short, gate, hooks=told.hooks)
+    short.put(db, "x")
+    worker.start()
+    gate.begun.wait(20)
+    time.sleep(3 * TTR_S)
+    assert not gate.task.lost
+    gate.may_end.set()
+    assert told.wait_for(1) == ["succeeded"]
+    worker.stop()
+    assert worker.join(20)
+    assert short.statistics(db)["calls"]["ttr"] == 0
+
+
+@pytest.mark.parametrize("how", ["bury", "delete", "release_all"])
+def test_a_handler_is_told_that_its_lease_is_lost(db, short, gate, told, how):
+    """And cancelled at its next check; its late end counts for nothing."""
+    checked = []
+
+    def handler(task):
+        if task.attempts == 1:
+            gate(task)
+            with pytest.raises(LeaseLost):
+                task.check()
+            checked.append(task.lost)
+
+    worker = Worker(db, short, handler, hooks=told.hooks)
+    id_ = short.put(db, "x").id
+    worker.start()
+    gate.begun.wait(20)
+    if how == "release_all":
+        short.pause(db)
+        short.release_all(db)
+    else:
+        getattr(short, how)(db, id_)
+    wait_until(lambda: gate.task.lost)
+    gate.may_end.set()
+    assert told.wait_for(1) == ["lease_lost"]
+    worker.stop(at_once=True)
+    assert worker.join(20)
+    assert (checked, short.statistics(db)["calls"]["ack"]) == ([True], 0)
+
+
+def test_a_lease_that_does_not_end_on_its_own_is_looked_after_too(db, space, gate):
+    q = TaskQueue.create(db, "lasting", "fifo", root=space)
+    worker = Worker(db, q, gate, session_ttr_s=1.5, root=space)
+    id_ = q.put(db, "x").id
+    worker.start()
+    gate.begun.wait(20)
+    q.delete(db, id_)
+    wait_until(lambda: gate.task.lost)
+    gate.may_end.set()
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_a_handler_that_hangs_costs_its_attempt_and_no_thread(db, queue, told):
+    """With a timeout: another thread takes its place, and where it hangs is written down."""
+    hang, done = threading.Event(), []
+
+    def handler(task):
+        if task.data == "hangs":
+            hang.wait(20)
+        done.append(task.data)
+
+    id_ = queue.put(db, "hangs").id
+    queue.put(db, "runs")
+    worker = Worker(
+        db, queue, handler, threads=1, timeout_s=0.2, max_attempts=1, hooks=told.hooks, backoff=SOON
+    )
+    worker.run(until_empty=True)
+    assert (told.names, done, worker.status().overrun) == (["buried", "succeeded"], ["runs"], 1)
+    [failure] = queue.failures(db, id_)
+    assert failure.error == "Timeout"
+    assert "hang.wait(20)" in failure.detail
+    hang.set()
+
+
+def test_a_late_thread_that_was_given_up_ends_quietly(db, queue, told):
+    hang = threading.Event()
+    queue.put(db, "hangs")
+    worker = Worker(
+        db, queue, lambda _: hang.wait(20), threads=1, timeout_s=0.1, max_attempts=1, hooks=told.hooks
+    )
+    worker.start()
+    told.wait_for(1)
+    hang.set()
+    queue.put(db, "again")
+    assert told.wait_for(2) == ["buried", "succeeded"]
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_stopping_lets_what_runs_finish(db, queue, gate, told):
+    """And takes no more."""
+    queue.put_many(db, [1, 2])
+    worker = Worker(db, queue, gate, threads=1, hooks=told.hooks)
+    worker.start()
+    gate.begun.wait(20)
+    worker.stop()
+    assert not worker.join(0.2)
+    assert worker.status().state == "stopping"
+    gate.may_end.set()
+    assert worker.join(20)
+    assert (told.names, queue.statistics(db)["tasks"]["ready"]) == (["succeeded"], 1)
+
+
+@pytest.mark.parametrize("how", [{"grace_s": 0.1}, {"at_once": True}])
+def test_what_does_not_finish_in_its_grace_is_released(db, queue, gate, told, how):
+    """As if it had not been taken: no attempt is counted, and its handler's late end changes nothing."""
+    id_ = queue.put(db, 1).id
+    worker = Worker(db, queue, gate, hooks=told.hooks, grace_s=how.get("grace_s", 60))
+    worker.start()
+    gate.begun.wait(20)
+    worker.stop(at_once=how.get("at_once", False))
+    assert worker.join(10)
+    task = queue.peek(db, id_)
+    assert (task.state.value, task.failures, queue.failures(db, id_)) == ("r", 0, [])
+    assert gate.task.lost
+    gate.may_end.set()
+    assert queue.statistics(db)["calls"]["ack"] == 0
+
+
+def test_an_idle_worker_stops_at_once(db, queue, space):
+    """Though it stands in the lines of its queues; and leaves nobody there to be served."""
+    other = TaskQueue.create(db, "other", root=space)
+    for queues in ([queue], [queue, other]):
+        worker = Worker(db, queues, print)
+        worker.start()
+        time.sleep(0.3)
+        began = time.monotonic()
+        worker.stop()
+        assert worker.join(20)
+        assert time.monotonic() - began < 2
+        queue.drop(db) if queues == [queue, other] else None
+
+
+def test_what_is_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told):
+    other = TaskQueue.create(db, "other", root=space)
+    worker = Worker(db, {"jobs": 2, "other": 1}, lambda _: None, hooks=told.hooks, root=space)
+    worker.start()
+    for number in range(1, 5):
+        (queue, other)[number % 2].put(db, number)
+        assert told.wait_for(number)[-1] == "succeeded"
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_busy_queues_get_their_shares_and_none_starves(db, queue, space):
+    other = TaskQueue.create(db, "other", root=space)
+    queue.put_many(db, range(200))
+    other.put_many(db, range(200))
+    order = []
+    worker = Worker(db, {"jobs": 3, "other": 1}, lambda task: order.append(task.queue), threads=4, root=space)
+    worker.run(until_empty=True)
+    first = order[:160]
+    assert 0.65 < first.count("jobs") / len(first) < 0.85
+
+
+def test_workers_obey_pause_and_resume(db, queue, told):
+    queue.pause(db)
+    worker = Worker(db, queue, lambda _: None, hooks=told.hooks)
+    worker.start()
+    queue.put(db, 1)
+    time.sleep(0.3)
+    assert told.names == []
+    queue.resume(db)
+    assert told.wait_for(1) == ["succeeded"]
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_workers_are_seen_while_they_live(db, queue, space, gate):
+    worker = Worker(db, queue, gate, threads=3, root=space)
+    id_ = queue.put(db, 1).id
+    worker.start()
+    wait_until(lambda: any(seen.running for seen in workers(db, "jobs", root=space)))
+    [seen] = workers(db, root=space)
+    assert (seen.queues, seen.threads, [task.id for task in seen.running]) == (("jobs",), 3, [id_])
+    assert workers(db, "another", root=space) == []
+    gate.may_end.set()
+    worker.stop()
+    assert worker.join(20)
+    assert workers(db, root=space) == []
+
+
+def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, space):
+    """Once, however often its transaction is tried, and not at all if it fails."""
+
+    def handler(tr, task):
+        tr.add(space["n"][task.data].key(), b"\x01")
+        if task.attempts == 1 and task.data == 3:
+            raise ValueError("half-way")
+
+    queue.put_many(db, range(5))
+    told = work(handler, transactional=True)
+    assert sorted(told) == [("retried", 3), *(("succeeded", n) for n in range(5))]
+    assert [db[space["n"][n].key()] for n in range(5)] == [b"\x01"] * 5
+
+
+def test_a_transactional_handler_that_is_too_slow_is_told_so(db, queue, work, monkeypatch):
+    monkeypatch.setattr("fdbqueue.limits.EFFECT_MAX_S", 0.05)
+    id_ = queue.put(db, 1).id
+    assert work(lambda *_: time.sleep(0.1), transactional=True, max_attempts=1) == [("buried", 1)]
+    [failure] = queue.failures(db, id_)
+    assert failure.error == EffectTooSlow.__name__
+    assert "commits none after 5 s" in failure.message
+
+
+def test_a_transactional_handler_that_writes_too_much_is_told_so(db, queue, work, space):
+    def handler(tr, _):
+        for n in range(100):
+            tr[space["n"][n].key()] = bytes(92_000)
+
+    id_ = queue.put(db, 1).id
+    assert work(handler, transactional=True, max_attempts=1) == [("buried", 1)]
+    [failure] = queue.failures(db, id_)
+    assert failure.error == EffectTooLarge.__name__
+    assert "above 10,000,000" in failure.message
+
+
+def test_a_transactional_handler_may_raise_done_with_an_effect(db, queue, work, space):
+    def handler(tr, _):
+        tr.add(space["n"].key(), b"\x01")
+        raise Done(lambda tr: tr.add(space["n"].key(), b"\x01"))
+
+    queue.put(db, 1)
+    assert work(handler, transactional=True) == [("succeeded", 1)]
+    assert db[space["n"].key()] == b"\x02"
+
+
+def test_an_effect_of_a_lost_lease_does_not_happen(db, queue, space, told):
+    """The ack of a late holder cannot count, nor can what it wanted to write with it."""
+
+    def handler(task):
+        queue.delete(db, task.id)
+        raise Done(lambda tr: tr.add(space["n"].key(), b"\x01"))
+
+    queue.put(db, 1)
+    Worker(db, queue, handler, hooks=told.hooks).run(until_empty=True)
+    assert (told.names, db[space["n"].key()]) == (["lease_lost"], None)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"threads": 0},
+        {"threads": 1.5},
+        {"max_attempts": 0},
+        {"timeout_s": -1},
+        {"grace_s": "long"},
+        {"queues": []},
+        {"queues": {"jobs": 0}},
+        {"handler": "no function"},
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_taken(db, queue, space, bad):
+    queue.put(db, 1)
+    with pytest.raises(InvalidArgument):
+        Worker(db, **{"queues": "jobs", "handler": print, "root": space, **bad})
+    assert queue.statistics(db)["calls"]["take"] == 0
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_missing_queue_is_refused(db, space):
+    with pytest.raises(QueueNotFound):
+        Worker(db, ["jobs", "missing"], print, root=space)
+
+
+def test_a_worker_whose_last_queue_is_dropped_ends(db, queue):
+    worker = Worker(db, queue, print)
+    worker.start()
+    queue._shape.registry.drop(db, "jobs")  # the queue's own `drop` refuses while somebody waits in its line
+    assert worker.join(20)
+    assert isinstance(worker.error, QueueNotFound)
+
+
+def test_a_worker_works_once(db, queue):
+    worker = Worker(db, queue, print)
+    worker.run(until_empty=True)
+    with pytest.raises(WorkerUsed):
+        worker.run()
+
+
+def wait_until(condition, timeout_s=20):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -1,0 +1,205 @@
+"""The outcome rules: what a handler's ending means for its task. On every engine, with real threads."""
+
+import logging
+import sys
+import threading
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
+from fdbqueue.embedded import FDBError
+from tests.fleet.conftest import SOON
+
+
+def test_a_return_acks(db, queue, work):
+    queue.put_many(db, range(20))
+    assert sorted(work(lambda _: None)) == [("succeeded", n) for n in range(20)]
+    assert queue.statistics(db)["calls"]["ack"] == 20
+
+
+@pytest.mark.parametrize("kind", ["fifo", "limfifottl", "utube", "utubettl", "fair"])
+def test_every_kind_of_queue_can_be_worked_on(db, space, kind):
+    """Also those whose tasks have no delay: a task that failed waits for its next attempt nevertheless."""
+    q, tried = TaskQueue.create(db, "other", kind, root=space), []
+
+    def handler(task):
+        tried.append(task.data)
+        if task.attempts == 1:
+            raise ValueError
+
+    q.put_many(db, [1, 2, 3])
+    Worker(db, q, handler, threads=2, backoff=SOON).run(until_empty=True)
+    assert sorted(tried) == [1, 1, 2, 2, 3, 3]
+
+
+def test_an_exception_retries_and_is_written_down(db, queue, work):
+    """With its class, message and traceback, which begins in the handler."""
+    id_ = queue.put(db, "x").id
+    seen = []
+
+    def handler(task):
+        if task.attempts == 1:
+            raise ValueError("odd")
+        seen.extend(queue.failures(db, task))
+
+    assert work(handler) == [("retried", "x"), ("succeeded", "x")]
+    [failure] = seen
+    assert (failure.error, failure.message, failure.outcome) == ("ValueError", "odd", "retried")
+    assert failure.detail.splitlines()[1].strip().startswith(f'File "{__file__}"')
+    assert failure.worker
+    with pytest.raises(fdbqueue.FdbQueueError):
+        queue.failures(db, id_)
+
+
+def test_after_its_last_attempt_a_task_is_buried_with_its_history(db, queue, work):
+    def handler(task):
+        raise ValueError(f"attempt {task.attempts}")
+
+    id_ = queue.put(db, "x").id
+    assert work(handler, max_attempts=3) == [("retried", "x")] * 2 + [("buried", "x")]
+    history = [(failure.attempt, failure.message, failure.outcome) for failure in queue.failures(db, id_)]
+    assert history == [
+        (1, "attempt 1", "retried"),
+        (2, "attempt 2", "retried"),
+        (3, "attempt 3", "buried"),
+    ]
+
+
+def test_a_buried_task_that_is_kicked_has_all_its_attempts_again(db, queue, work):
+    def handler(_):
+        raise ValueError
+
+    queue.put(db, "x")
+    work(handler, max_attempts=2)
+    queue.kick(db)
+    assert work(handler, max_attempts=2) == [("retried", "x"), ("buried", "x")]
+
+
+def test_retry_is_an_attempt_that_chose_its_delay(db, queue, work):
+    def handler(_):
+        raise Retry(0.01, "not yet", detail="the log")
+
+    id_ = queue.put(db, "x").id
+    assert [name for name, _ in work(handler, max_attempts=2, backoff=fdbqueue.Backoff(1000))] == [
+        "retried",
+        "buried",
+    ]
+    assert [(f.error, f.message, f.detail) for f in queue.failures(db, id_)] == [
+        ("Retry", "not yet", "the log")
+    ] * 2
+
+
+def test_bury_buries_at_once(db, queue, work):
+    def handler(_):
+        raise Bury("never")
+
+    id_ = queue.put(db, "x").id
+    assert work(handler) == [("buried", "x")]
+    assert [failure.message for failure in queue.failures(db, id_)] == ["never"]
+
+
+def test_done_acks_from_anywhere(db, queue, work):
+    def handler(_):
+        raise Done
+
+    queue.put(db, "x")
+    assert work(handler) == [("succeeded", "x")]
+
+
+def test_the_effect_of_done_and_the_ack_are_one(db, queue, work, space):
+    """The effect happens if and only if the ack does; one that fails is a failed attempt."""
+
+    def handler(task):
+        def effect(tr):
+            tr.add(space["n"].key(), b"\x01")
+            if task.attempts == 1:
+                raise ValueError("half-way")
+
+        raise Done(effect)
+
+    queue.put(db, "x")
+    assert work(handler) == [("retried", "x"), ("succeeded", "x")]
+    assert db[space["n"].key()] == b"\x01"
+
+
+def test_an_exit_from_a_handler_is_a_failed_attempt(db, queue, work):
+    """It would end the thread, silently."""
+    queue.put(db, "x")
+    assert work(lambda _: sys.exit(1), max_attempts=1) == [("buried", "x")]
+
+
+def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
+    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+
+    def handler(task):
+        if task.attempts <= 3:
+            raise FDBError(1031)
+        assert task.failures == 0
+
+    queue.put(db, "x")
+    assert work(handler, max_attempts=1) == [("retried", "x")] * 3 + [("succeeded", "x")]
+
+
+def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, space):
+    """It may have been what killed them."""
+    id_ = queue.put(db, "poison").id
+    for _ in range(3):
+        session = Session(db, ttr=0.05, root=space)
+        assert queue.take(db, 5, session=session)
+        fdbqueue.session.keeper_of(db, session._keys).forget(session)  # nobody renews its heartbeat
+        wait_for_ready(db, queue)
+    assert work(lambda _: pytest.fail("begun"), max_attempts=3) == [("buried", "poison")]
+    assert [failure.outcome for failure in queue.failures(db, id_)] == ["lease_lost"] * 3
+
+
+def wait_for_ready(db, queue):
+    done = threading.Event()
+    for _ in range(1000):
+        if queue.statistics(db)["tasks"]["ready"]:
+            return
+        done.wait(0.01)
+    raise AssertionError("the session did not end")
+
+
+def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):
+    """Of tasks whose last holder died each is tried without the others, which the poison may be among."""
+    session = Session(db, ttr=30, root=space)
+    queue.put_many(db, range(4))
+    queue.take_many(db, 4, session=session)
+    fdbqueue.session.end_session(db, session._keys, session.id, lambda *_: True, died=True)
+    lock, together = threading.Lock(), []
+
+    def handler(_):
+        together.append(lock.acquire(blocking=False))
+        threading.Event().wait(0.02)
+        lock.release()
+
+    Worker(db, queue, handler, threads=4, root=space).run(until_empty=True)
+    assert together == [True] * 4
+
+
+def test_started_is_told_before_the_rest(db, queue):
+    told = []
+    hooks = Hooks(started=lambda e: told.append(e.name), succeeded=lambda e: told.append(e.name))
+    queue.put(db, "x")
+    Worker(db, queue, lambda _: told.append("handler"), hooks=hooks).run(until_empty=True)
+    assert told == ["started", "handler", "succeeded"]
+
+
+def test_logs_name_the_task(db, queue, work, caplog):
+    def handler(task):
+        if task.attempts == 1:
+            raise ValueError("odd")
+
+    id_ = queue.put(db, "x").id
+    with caplog.at_level(logging.DEBUG, logger="fdbqueue.worker"):
+        work(handler)
+    told = [record.getMessage() for record in caplog.records]
+    assert all(id_ in line for line in told)
+    assert [line.split(": ")[1].split(" ")[0] for line in told] == [
+        "started",
+        "retried",
+        "started",
+        "succeeded",
+    ]

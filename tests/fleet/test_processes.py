@@ -1,0 +1,331 @@
+"""Fleets of real processes: signals, kills, stalls, hangs, leaks, forks; on the durable engine."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Fleet, TaskQueue
+from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument, QueueNotFound
+from tests.fleet.handlers import EFFECTS
+
+HERE = Path(__file__).parents[2]
+OBEY = "tests.fleet.handlers:obey"
+FAST = {"backoff": fdbqueue.Backoff(0.05, cap_s=0.1), "session_ttr_s": 1.5, "until_empty": True}
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"embedded:{tmp_path}/data"
+
+
+@pytest.fixture
+def db(url):
+    with fdbqueue.open(url) as database:
+        yield database
+
+
+@pytest.fixture
+def queue(db):
+    return TaskQueue.create(db, "jobs", "fifottl", ttr=2)
+
+
+@pytest.fixture(autouse=True)
+def _modules(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def effects(db):
+    return {EFFECTS.unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in db[EFFECTS.range()]}
+
+
+class Supervisor:
+    """A fleet in a program of its own, whose signals can be sent and whose end be waited for."""
+
+    def __init__(self, url, **options):
+        settings = {"queues": "jobs", "handler": OBEY, "session_ttr_s": 1.5, **options}
+        command = [sys.executable, "-m", "tests.fleet.supervise", url, json.dumps(settings)]
+        self.process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True)
+        self.seen = []
+
+    def read_until(self, condition):
+        """What it says next that fulfils the condition."""
+        for line in self.process.stdout:
+            self.seen.append(json.loads(line))
+            if condition(self.seen[-1]):
+                return self.seen[-1]
+        raise AssertionError(self.seen)
+
+    def wait_until_running(self, tasks=1):
+        """The ids of its processes, once that many tasks run."""
+        told = self.read_until(lambda said: sum(n for _, _, n in said.get("processes", ())) >= tasks)
+        return [pid for pid, _, _ in told["processes"]]
+
+    def end(self):
+        said = self.read_until(lambda said: "processes" not in said)
+        return self.process.wait(20), said
+
+
+@pytest.fixture
+def supervise(url):
+    started = []
+
+    def start(**options):
+        started.append(Supervisor(url, **options))
+        return started[-1]
+
+    yield start
+    for supervisor in started:
+        supervisor.process.kill()
+        supervisor.process.wait()
+        supervisor.process.stdout.close()
+
+
+def gone(pid):
+    """Whether the process has ended, as one that nobody waits for too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(condition, timeout_s=20):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_each_effect_happens_once_though_workers_are_killed(url, db, queue, rounds):
+    """SIGKILL at random moments, by other tasks of the same queue."""
+    count = rounds(300, 3000)
+    for _ in range(count // 100):
+        queue.put_many(db, [["nothing"]] * 100)
+    fleet = Fleet(url, "jobs", OBEY, processes=2, threads=4, **FAST)
+    kills = []
+
+    def kill_sometimes(status):
+        busy = [process for process in status.processes if process.state == "working"]
+        if busy and len(kills) < 3 and status.tally.done >= (len(kills) + 1) * count // 5:
+            kills.append(busy[0].process_id)
+            os.kill(busy[0].process_id, signal.SIGKILL)
+
+    fleet.run(kill_sometimes)
+    found = effects(db)
+    assert (len(kills), len(found), set(found.values())) == (3, count, {1})
+    assert fleet.status().restarts == 3
+
+
+def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(url, db, queue):
+    """A lease lost with its process is an attempt; the history says so."""
+    poison = queue.put(db, ["die"]).id
+    queue.put_many(db, [["nothing"]] * 40)
+    Fleet(url, "jobs", OBEY, processes=2, threads=4, max_attempts=3, **FAST).run()
+    assert [task.id for task in queue.tasks(db, "!", 10)] == [poison]
+    assert [failure.outcome for failure in queue.failures(db, poison)] == ["lease_lost"] * 3
+    assert set(effects(db).values()) == {1}
+    assert len(effects(db)) == 40
+
+
+def test_a_worker_that_stalls_past_its_lease_cannot_ack(url, db, queue):
+    """SIGSTOP while it works; SIGCONT when another has done its task."""
+    id_ = queue.put(db, ["stop"]).id
+    stopped = set()
+
+    def go_on_when_done(status):
+        stopped.update(p.process_id for p in status.processes if p.running)
+        if not queue.statistics(db)["tasks"]["total"] or max(p.silent_s for p in status.processes) > 15:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
+    fleet = Fleet(url, "jobs", OBEY, processes=2, threads=1, **FAST)
+    fleet.run(go_on_when_done)
+    assert effects(db) == {id_: 1}
+    assert queue.statistics(db)["calls"]["ack"] == 1
+    assert fleet.status().tally.lost == 1
+
+
+def test_sigterm_finishes_what_runs_and_exits_with_status_0(db, queue, supervise):
+    queue.put_many(db, [["sleep", 1.0]] * 5)
+    supervisor = supervise(processes=2, threads=1)
+    pids = supervisor.wait_until_running(tasks=2)
+    supervisor.process.terminate()
+    status, said = supervisor.end()
+    assert (status, said["ended"]["done"], said["restarts"]) == (0, 2, 0)
+    assert queue.statistics(db)["tasks"]["ready"] == 3
+    assert all(gone(pid) for pid in pids)
+
+
+def test_sigterm_releases_what_does_not_finish_in_its_grace(db, queue, supervise):
+    """And exits with status 0 nevertheless; no attempt is counted."""
+    id_ = queue.put(db, ["sleep", 60]).id
+    supervisor = supervise(processes=1, grace_s=0.3)
+    supervisor.wait_until_running()
+    supervisor.process.terminate()
+    assert supervisor.end()[0] == 0
+    task = queue.peek(db, id_)
+    assert (task.state.value, task.failures) == ("r", 0)
+
+
+def test_a_second_signal_ends_it_at_once(db, queue, supervise):
+    id_ = queue.put(db, ["sleep", 60]).id
+    supervisor = supervise(processes=1, grace_s=60)
+    supervisor.wait_until_running()
+    supervisor.process.send_signal(signal.SIGINT)
+    supervisor.read_until(lambda said: any(state == "stopping" for _, state, _ in said["processes"]))
+    began = time.monotonic()
+    supervisor.process.send_signal(signal.SIGINT)
+    assert supervisor.end()[0] == 0
+    assert time.monotonic() - began < 10
+    assert queue.peek(db, id_).state.value == "r"
+
+
+def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
+    """Nobody is left behind: they finish what runs, and go."""
+    queue.put_many(db, [["sleep", 0.5]] * 20)
+    supervisor = supervise(processes=2, threads=1)
+    pids = supervisor.wait_until_running(tasks=2)
+    supervisor.process.kill()
+    wait_until(lambda: all(gone(pid) for pid in pids))
+    assert queue.statistics(db)["tasks"]["taken"] == 0
+
+
+def test_a_process_that_dies_is_replaced(url, db, queue):
+    """Also one that ends itself with status 0: nobody had told it to."""
+    queue.put(db, ["exit"])
+    queue.put(db, ["nothing"])
+    fleet = Fleet(url, "jobs", OBEY, processes=1, threads=1, max_attempts=1, **FAST)
+    fleet.run()
+    assert fleet.status().restarts == 1
+    assert (len(effects(db)), queue.statistics(db)["tasks"]["buried"]) == (1, 1)
+
+
+def test_a_process_that_leaks_is_recycled(url, db, queue):
+    """Before its memory is over the limit by much, and without losing a task."""
+    queue.put_many(db, [["leak", 60]] * 6)
+    fleet, most = Fleet(url, "jobs", OBEY, processes=1, threads=1, recycle_mb=200, **FAST), []
+    fleet.run(lambda status: most.append(max((p.rss_bytes for p in status.processes), default=0)))
+    assert set(effects(db).values()) == {1}
+    assert len(effects(db)) == 6
+    assert fleet.status().recycled >= 1
+    assert fleet.status().restarts == 0
+
+
+def test_a_process_is_recycled_after_so_many_tasks(url, db, queue):
+    queue.put_many(db, [["nothing"]] * 300)
+    fleet = Fleet(url, "jobs", OBEY, processes=1, threads=2, recycle_tasks=50, **FAST)
+    fleet.run()
+    assert len(effects(db)) == 300
+    assert fleet.status().recycled >= 1
+    assert fleet.status().restarts == 0
+
+
+def test_a_handler_that_hangs_costs_its_process_at_most(url, db, queue):
+    """Its attempt fails after the timeout; its process finishes the rest and is replaced."""
+    hanging = queue.put(db, ["sleep", 3600]).id
+    queue.put_many(db, [["nothing"]] * 20)
+    fleet = Fleet(url, "jobs", OBEY, processes=1, threads=2, timeout_s=0.5, max_attempts=2, **FAST)
+    fleet.run()
+    assert [failure.error for failure in queue.failures(db, hanging)] == ["Timeout", "Timeout"]
+    assert len(effects(db)) == 20
+    assert fleet.status().recycled >= 1
+
+
+def test_a_handler_that_forks_acks_once(url, db, queue):
+    """Its child neither acks nor takes; children of other programs are its own affair."""
+    queue.put_many(db, [["fork"], ["sub"], ["fork"]])
+    Fleet(url, "jobs", OBEY, processes=1, threads=2, **FAST).run()
+    assert queue.statistics(db)["calls"]["ack"] == 3
+    assert set(effects(db).values()) == {1}
+
+
+def test_a_transactional_fleet(url, db, queue):
+    queue.put_many(db, range(50))
+    Fleet(url, "jobs", "tests.fleet.handlers:transactional", transactional=True, **FAST).run()
+    assert effects(db) == dict.fromkeys(range(50), 1)
+
+
+def test_a_factory_makes_the_handler_of_its_argument(url, db, queue):
+    id_ = queue.put(db, 1).id
+    Fleet(url, "jobs", "tests.fleet.handlers:factory", processes=1, argument="told", **FAST).run()
+    assert db[EFFECTS[id_].key()] == b"told"
+
+
+def test_hooks_are_named_as_handlers_are(url, db, queue, capfd):
+    queue.put(db, ["raise"])
+    hooks = "tests.fleet.handlers:hooks"
+    Fleet(url, "jobs", OBEY, processes=1, max_attempts=2, hooks=hooks, **FAST).run()
+    assert "hooked retried ['raise']" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        ("no.such.module:handler", "importing no.such.module fails"),
+        ("tests.fleet.handlers:missing", "tests.fleet.handlers has no missing"),
+        ("tests.fleet.handlers:not_callable", "it cannot be called"),
+        ("handler", 'written as "module:function"'),
+    ],
+)
+def test_a_handler_that_cannot_be_imported_is_refused(url, db, queue, handler, why):
+    """In one line, and nothing is taken."""
+    queue.put(db, 1)
+    with pytest.raises(FleetRefused, match=why) as refusal:
+        Fleet(url, "jobs", handler, processes=1).run()
+    assert "\n" not in str(refusal.value)
+    assert queue.statistics(db)["calls"]["take"] == 0
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_factory_that_fails_is_refused(url):
+    with pytest.raises(FleetRefused, match="no handler for this"):
+        Fleet(url, "jobs", "tests.fleet.handlers:failing_factory", processes=1, argument="this").run()
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ({"queues": "missing"}, QueueNotFound),
+        ({"url": "memory:"}, InvalidArgument),
+        ({"url": "embedded:/no/such/directory"}, DatabaseNotFound),
+        ({"processes": 0}, InvalidArgument),
+        ({"threads": 0}, InvalidArgument),
+        ({"recycle_mb": 0}, InvalidArgument),
+        ({"recycle_tasks": 0}, InvalidArgument),
+        ({"queues": {}}, InvalidArgument),
+    ],
+)
+@pytest.mark.usefixtures("queue")
+def test_what_makes_no_sense_is_refused_before_a_process_starts(url, bad, error):
+    with pytest.raises(error):
+        Fleet(**{"url": url, "queues": "jobs", "handler": OBEY, **bad})
+
+
+@pytest.mark.usefixtures("queue")
+def test_signal_handlers_are_as_they_were_afterwards(url):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    Fleet(url, "jobs", OBEY, processes=1, **FAST).run()
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_fleet_that_is_interrupted_leaves_no_process(url):
+    """Whatever its caller's function raises."""
+    pids = []
+
+    def fail(status):
+        pids.extend(process.process_id for process in status.processes)
+        if any(process.state == "working" for process in status.processes):
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        Fleet(url, "jobs", OBEY, processes=2).run(fail)
+    assert pids
+    assert all(gone(pid) for pid in pids)
