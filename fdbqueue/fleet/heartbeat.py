@@ -82,10 +82,10 @@ class Heartbeat:
         """When to come again."""
         try:
             self._beat()
+            again = self._chores()
         except troubles() as error:
-            _log.warning("leases could not be renewed, and will be tried again: %s", error)
+            _log.warning("the heartbeat fails, and will be tried again: %s", error)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
-        again = self._chores()
         return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
 
     def _due_at(self, hold: Hold) -> float:

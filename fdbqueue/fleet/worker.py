@@ -244,6 +244,7 @@ class Worker:
             if hold.claim(ITS_THREAD):
                 self._tell(hold, self._settle(hold, error), error)
         finally:
+            hold.claim(ITS_THREAD)  # nothing more is to be said of it, whoever looks
             self._heartbeat.remove(hold)
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
@@ -334,8 +335,11 @@ class Worker:
 
     def _return(self, hold: Hold, delay_s: float = 0.0) -> None:
         """Give back what is not to be worked on; at the latest, it comes back with the session's end."""
+        hold.claim(STOP)
         try:
             self._settling.give_back(hold, delay_s, limits.CLOSE_TIMEOUT_S)
+        except NotTaken:
+            pass  # it went back by itself
         except troubles() as error:
             _log.warning("task %s could not be given back: %s", hold.task.id, error)
         self._heartbeat.remove(hold)

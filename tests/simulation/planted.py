@@ -15,8 +15,10 @@ from fdbqueue import combine, fair_items, holding, receipts, recipe, registry, s
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
+from fdbqueue.fleet import heartbeat
+from fdbqueue.fleet import settling as working
 from fdbqueue.persistent import owners, proxy, settling
-from fdbqueue.tasks import capacity, change, source, verbs
+from fdbqueue.tasks import capacity, change, failures, source, verbs
 
 
 @dataclass(frozen=True)
@@ -503,5 +505,37 @@ PLANTS = (
         "len(found) <= self._batch",
         "elements",
         50,
+    ),
+    Plant(
+        "a lost lease whose effect happens nevertheless",
+        working.Settling._ack_with,
+        "hold.queue.ack(tr, hold.task)",
+        "hold.lost or hold.queue.ack(tr, hold.task)",
+        "fleet",
+        100,
+    ),
+    Plant(
+        "a heartbeat that dies of one failed beat",
+        heartbeat.Heartbeat._tick,
+        "except troubles() as error",
+        "except ZeroDivisionError as error",
+        "fleet",
+        100,
+    ),
+    Plant(
+        "failures that outlive their task",
+        change.Change.remove,
+        "clear_failures(self.tr, keys, records)",
+        "pass",
+        "fleet",
+        50,
+    ),
+    Plant(
+        "a failure written over another one",
+        failures.note,
+        "record.failures % limits.FAILURES_KEPT",
+        "record.attempts % limits.FAILURES_KEPT",
+        "fleet",
+        200,
     ),
 )

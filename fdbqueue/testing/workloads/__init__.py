@@ -41,6 +41,7 @@ _MODULES = (
     "crowd",
     "elements",
     "fairness",
+    "fleet",
     "holding",
     "keyed",
     "named",

@@ -1,0 +1,143 @@
+"""A fleet in miniature: workers whose machines die and stall, handlers that fail, hang and come too late."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Bury, Done, Retry
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.failures import BURIED, LEASE_LOST
+from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.tasks import all_tasks, counted_and_found
+
+NAME = "jobs"
+EFFECTS = b"effect/"
+ATTEMPTS_MAX = 4
+TTR_S = 2.0
+TIMEOUT_S = 3.0
+SESSION_TTR_S = 3.0
+
+
+@workload(clients=2, steps=4)
+def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for value in values_of(client, size.steps):
+            client.call(NAME, "put", value, partial(q.put, client.db, value))
+            client.pause(0.5)
+
+    def work(client: Client) -> None:
+        opened(client)
+        for _ in range(2):
+            worker = hired(client, partial(handle, client))
+            worker.start()
+            client.runtime.sleep(client.random.uniform(1, 8))
+            worker.stop(at_once=client.random.random() < 0.3)
+            ended(worker)
+
+    def survive(client: Client) -> None:
+        q = opened(client)
+        worker = hired(client, lambda task: succeed(task))
+        worker.start(until_empty=True)
+        ended(worker)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+        client.call(NAME, "look at what is left", None, lambda: run(client.db, partial(left, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), done_once_or_buried, histories_told, no_watch_left_behind]
+
+
+def opened(client: Client) -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
+
+
+def hired(client: Client, handler: Callable[[HeldTask], object]) -> Worker:
+    return Worker(
+        client.db,
+        NAME,
+        handler,
+        threads=2,
+        max_attempts=ATTEMPTS_MAX,
+        backoff=Backoff(first_s=0.2, cap_s=1.0),
+        timeout_s=TIMEOUT_S,
+        grace_s=2.0,
+        session_ttr_s=SESSION_TTR_S,
+    )
+
+
+def ended(worker: Worker) -> None:
+    worker.join()
+    if worker.error is not None:
+        raise worker.error
+
+
+def handle(client: Client, task: HeldTask) -> None:
+    """Work on a task as handlers do; each end of it is a deed of its own."""
+    client.runtime.sleep(client.random.choice((0, 0.01, 0.5, 2.5)))
+    deeds: list[Callable[[], object]] = [
+        partial(succeed, task),
+        partial(succeed, task),
+        partial(fail, task),
+        partial(client.runtime.sleep, 2 * TIMEOUT_S),  # it overruns, and is late
+        task.check,
+    ]
+    client.random.choice(deeds)()
+    succeed(task)
+
+
+def succeed(task: HeldTask) -> None:
+    raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"))
+
+
+def fail(task: HeldTask) -> None:
+    raise (ValueError("odd"), Retry(0.1), Bury("never"))[len(task.id + task.data) % 3]
+
+
+def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
+    """Of each task that is left: its data, how many attempts failed, the outcomes written down."""
+    found = [record_of(entry.value) for entry in all_tasks(q, tr)]
+    under = TaskKeys(q.contents).failures
+    owners = {id_in(entry.key[:-1]) for entry in tr.snapshot.get_range(under.start, under.stop)}
+    assert owners <= {record.id for record in found}, "failures are left of a task that is gone"
+    tasks = [task for state in "rt!~" for task in q.tasks(tr, state, limits.BATCH_ITEMS_MAX)]
+    return [(task.data, task.failures, [f.outcome for f in q.failures(tr, task)]) for task in tasks]
+
+
+def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
+    """Every task that was put had its effect once, or is buried; none both, none neither."""
+    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    buried = {data for look in trace.of(NAME, "look at what is left") for data, _, _ in look.result or ()}
+    for value, count in effects.items():
+        if count != 1 or value in buried:
+            yield f"{count} effects of {value!r}{', which is buried' if value in buried else ''}"
+    for put in trace.of(NAME, "put"):
+        if put.done and put.argument not in effects and put.argument not in buried:
+            yield f"lost: {put.argument!r}"
+
+
+def histories_told(trace: Trace, _: Database) -> Iterator[str]:
+    """What is buried was buried for a reason that is written down, and after attempts that failed."""
+    for look in trace.of(NAME, "look at what is left"):
+        for data, failures, outcomes in look.result or ():
+            if len(outcomes) != min(failures, limits.FAILURES_KEPT):
+                yield f"{data!r} failed {failures} times, of which {len(outcomes)} are told"
+            if not outcomes or outcomes[-1] not in (BURIED, LEASE_LOST):
+                yield f"{data!r} is left, and its last attempt was {outcomes[-1:]}"
+            if failures > ATTEMPTS_MAX:
+                yield f"{data!r} had {failures} attempts"
