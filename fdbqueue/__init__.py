@@ -18,6 +18,7 @@ from fdbqueue.fleet.outcomes import Retry as Retry
 from fdbqueue.fleet.presence import Presence as Presence
 from fdbqueue.fleet.presence import workers as workers
 from fdbqueue.fleet.supervisor import Fleet as Fleet
+from fdbqueue.fleet.supervisor import FleetStatus as FleetStatus
 from fdbqueue.fleet.worker import Worker as Worker
 from fdbqueue.open import open as open
 from fdbqueue.persistent.proxy import Proxy as Proxy

@@ -137,7 +137,6 @@ def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(url,
 def test_a_worker_that_stalls_past_its_lease_cannot_ack(url, db, queue):
     """SIGSTOP while it works; SIGCONT when another has done its task."""
     id_ = queue.put(db, ["stop"]).id
-    stopped = set()
 
     def go_on_when_done(status):
         if not queue.statistics(db)["tasks"]["total"]:

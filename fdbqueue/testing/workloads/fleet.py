@@ -139,5 +139,3 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"{data!r} failed {failures} times, of which {len(outcomes)} are told"
             if not outcomes or outcomes[-1] not in (BURIED, LEASE_LOST):
                 yield f"{data!r} is left, and its last attempt was {outcomes[-1:]}"
-            if failures > ATTEMPTS_MAX:
-                yield f"{data!r} had {failures} attempts"

@@ -1,0 +1,241 @@
+"""Worker fleets: python -m benchmarks.fleet [--quick] [--url URL]
+
+Tasks a second of no-op handlers with 1 to 4 processes; what a worker adds to bare take + ack of the same run;
+what an idle fleet costs; how long a put takes to reach a handler. Without --url: the embedded engine, with
+fsync in a temporary directory, and (a process alone) without in memory.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import fdbqueue
+from benchmarks.measure import Row, compare, table
+from fdbqueue import Database, Fleet, FleetStatus, Hooks, TaskQueue, Worker
+from fdbqueue.embedded import transaction as embedded_transaction
+
+THREADS = 8
+OVERHEAD_MAX = 1.5
+IDLE_PROCESSES, IDLE_THREADS = 4, 50
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def nothing(_: Any) -> None:
+    """The handler that costs nothing."""
+
+
+class Names:
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self._count = 0
+
+    def queue(self, kind: str = "fifottl", tasks: int = 0) -> TaskQueue:
+        self._count += 1
+        queue = TaskQueue.create(self.db, f"fleet-{os.getpid()}-{time.time_ns()}-{self._count}", kind, ttr=60)
+        for start in range(0, tasks, 500):
+            queue.put_many(self.db, [None] * min(500, tasks - start))
+        return queue
+
+
+# What a worker adds to its calls.
+
+
+def overhead(db: Database, tasks: int, rounds: int) -> list[Row]:
+    """Bare take + ack, by one thread and by as many as the worker has, and the worker itself."""
+    names = Names(db)
+
+    def bare(threads: int) -> float:
+        queue = names.queue(tasks=tasks)
+        began = time.perf_counter()
+        together = [threading.Thread(target=take_and_ack, args=(db, queue)) for _ in range(threads)]
+        for thread in together:
+            thread.start()
+        for thread in together:
+            thread.join()
+        return tasks / (time.perf_counter() - began)
+
+    def worker(threads: int) -> float:
+        queue, left, done = names.queue(tasks=tasks), [tasks], threading.Event()
+
+        def count(_: object) -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                done.set()
+
+        made = Worker(db, queue, nothing, threads=threads, hooks=Hooks(succeeded=count))
+        began = time.perf_counter()
+        made.start()
+        while not done.wait(0.05) and queue.statistics(db)["tasks"]["total"]:
+            pass
+        rate = tasks / (time.perf_counter() - began)
+        made.stop()
+        made.join()
+        return rate
+
+    measures = {
+        f"bare take + ack, {THREADS} threads": lambda: bare(THREADS),
+        "bare take + ack, 1 thread": lambda: bare(1),
+        f"worker, {THREADS} threads": lambda: worker(THREADS),
+        "worker, 1 thread": lambda: worker(1),
+    }
+    rows = compare(measures, "bare take + ack, 1 thread", rounds)
+    alone, together = rows["bare take + ack, 1 thread"], rows[f"bare take + ack, {THREADS} threads"]
+    crowd, single = rows[f"worker, {THREADS} threads"], rows["worker, 1 thread"]
+    return [
+        alone,
+        Row(single.name, single.per_second, single.ratio, 1 / OVERHEAD_MAX),
+        together,
+        Row(crowd.name, crowd.per_second, crowd.per_second / together.per_second, 1 / OVERHEAD_MAX),
+    ]
+
+
+def take_and_ack(db: Database, queue: TaskQueue) -> None:
+    while (task := queue.take(db, 0)) is not None:
+        queue.ack(db, task)
+
+
+# Fleets of processes.
+
+
+def processes(url: str, tasks: int, rounds: int) -> list[Row]:
+    """Tasks a second while the fleet works: from its first done task to its last."""
+
+    def fleet(count: int) -> float:
+        with fdbqueue.open(url) as db:
+            queue = Names(db).queue(tasks=tasks)
+            seen: list[tuple[float, int]] = []
+
+            def look(_: FleetStatus) -> None:
+                seen.append((time.perf_counter(), queue.statistics(db)["calls"]["ack"]))
+                if seen[-1][1] == tasks:
+                    made.stop()
+
+            made = Fleet(url, queue.name, "benchmarks.fleet:nothing", processes=count, threads=THREADS)
+            made.run(look)
+        busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
+        (began, first), (ended, last) = busy[0], busy[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+    measures = {f"{count} processes": partial(fleet, count) for count in (1, 2, 4)}
+    return list(compare(measures, "1 processes", rounds).values())
+
+
+# Idling.
+
+
+@contextmanager
+def running(fleet: Fleet) -> Iterator[list[FleetStatus]]:
+    """A fleet in the background; its last status."""
+    last: list[FleetStatus] = []
+    ready = threading.Event()
+
+    def look(status: FleetStatus) -> None:
+        last[:] = [status]
+        if status.processes and all(process.state == "working" for process in status.processes):
+            ready.set()
+
+    thread = threading.Thread(target=lambda: fleet.run(look))
+    thread.start()
+    ready.wait(60)
+    try:
+        yield last
+    finally:
+        fleet.stop()
+        thread.join()
+
+
+def cpu_seconds(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def idle(url: str, seconds: float, wake_ups: int) -> None:
+    """CPU, memory and wake-up latency of a fleet that waits."""
+    with fdbqueue.open(url) as db:
+        queue = Names(db).queue()
+        fleet = Fleet(
+            url, queue.name, "benchmarks.fleet:nothing", processes=IDLE_PROCESSES, threads=IDLE_THREADS
+        )
+        with running(fleet) as last:
+            time.sleep(2)
+            ids = [process.process_id for process in last[0].processes]
+            before = sum(map(cpu_seconds, ids))
+            time.sleep(seconds)
+            share = (sum(map(cpu_seconds, ids)) - before) / seconds
+            memory = [process.rss_bytes / 1e6 for process in last[0].processes]
+            delays = sorted(latency_ms(db, queue) for _ in range(wake_ups))
+        print(
+            f"\n{IDLE_PROCESSES} processes of {IDLE_THREADS} idle threads: {100 * share:.1f} % of one core, "
+            f"{statistics.median(memory):.0f} MB resident per process\n"
+            f"from a put to the handler's ack: p50 {statistics.median(delays):.1f} ms, "
+            f"max {delays[-1]:.1f} ms of {wake_ups}"
+        )
+
+
+def latency_ms(db: Database, queue: TaskQueue) -> float:
+    acked = queue.statistics(db)["calls"]["ack"]
+    time.sleep(0.1)
+    began = time.perf_counter()
+    queue.put(db, None)
+    while queue.statistics(db)["calls"]["ack"] == acked:
+        time.sleep(0.0002)
+    return 1e3 * (time.perf_counter() - began)
+
+
+def idle_transactions(seconds: float) -> None:
+    """Transactions a second of one idle worker process, counted where they commit."""
+    counted = [0]
+    commit = embedded_transaction.Transaction.commit
+
+    def counting(tr: Any) -> Any:
+        counted[0] += 1
+        return commit(tr)
+
+    with fdbqueue.open("memory:") as db:
+        worker = Worker(db, Names(db).queue(), nothing, threads=IDLE_THREADS)
+        worker.start()
+        time.sleep(1)
+        with patch.object(embedded_transaction.Transaction, "commit", counting):
+            time.sleep(seconds)
+        worker.stop()
+        worker.join()
+    print(f"one idle worker of {IDLE_THREADS} threads: {counted[0] / seconds:.1f} transactions a second")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url")
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    tasks, rounds, seconds = (1_000, 1, 5.0) if arguments.quick else (4_000, 5, 20.0)
+    with tempfile.TemporaryDirectory() as folder:
+        url = arguments.url or f"embedded:{folder}/data"
+        for where in dict.fromkeys((url if arguments.url else "memory:", url)):
+            with fdbqueue.open(where) as db:
+                few = tasks if where == "memory:" else tasks // 5
+                kind = "no fsync" if where == "memory:" else "durable"
+                print(table(f"what a worker adds ({kind})", overhead(db, few, rounds)), flush=True)
+        print(
+            table(f"fleets of {THREADS} threads each, durable", processes(url, tasks, min(rounds, 3))),
+            flush=True,
+        )
+        without_fsync = Path("/dev/shm")
+        if not arguments.url and without_fsync.is_dir():
+            with tempfile.TemporaryDirectory(dir=without_fsync) as fast:
+                rows = processes(f"embedded:{fast}/data", 4 * tasks, min(rounds, 3))
+                print(table(f"fleets of {THREADS} threads each, an fsync costs nothing", rows), flush=True)
+        idle(url, seconds, 10 if arguments.quick else 50)
+    idle_transactions(seconds)
+
+
+if __name__ == "__main__":
+    main()
