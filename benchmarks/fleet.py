@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,9 @@ def processes(url: str, tasks: int, rounds: int) -> list[Row]:
         (began, first), (ended, last) = busy[0], busy[-1]
         return (last - first) / (ended - began) if ended > began else 0.0
 
-    measures = {f"{count} processes": partial(fleet, count) for count in (1, 2, 4)}
+    measures: dict[str, Callable[[], float]] = {
+        f"{count} processes": partial(fleet, count) for count in (1, 2, 4)
+    }
     return list(compare(measures, "1 processes", rounds).values())
 
 
