@@ -124,12 +124,19 @@ def test_each_effect_happens_once_though_workers_are_killed(url, db, queue, roun
 
 
 def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(url, db, queue):
-    """A lease lost with its process is an attempt; the history says so."""
+    """A lease lost with its process is an attempt; the history says so.
+
+    (One more may be told than processes died: a dead one's place in the line may have been given the task.)
+    """
     poison = queue.put(db, ["die"]).id
     queue.put_many(db, [["nothing"]] * 40)
-    Fleet(url, "jobs", OBEY, processes=2, threads=4, max_attempts=3, **FAST).run()
+    fleet = Fleet(url, "jobs", OBEY, processes=2, threads=4, max_attempts=3, **FAST)
+    fleet.run()
+    assert 1 <= fleet.status().restarts <= 3
     assert [task.id for task in queue.tasks(db, "!", 10)] == [poison]
-    assert [failure.outcome for failure in queue.failures(db, poison)] == ["lease_lost"] * 3
+    outcomes = [failure.outcome for failure in queue.failures(db, poison)]
+    assert len(outcomes) >= 3
+    assert set(outcomes) == {"lease_lost"}
     assert set(effects(db).values()) == {1}
     assert len(effects(db)) == 40
 
