@@ -69,13 +69,17 @@ class Change:
         self._file = None  # what was asked for before a change is of no use after it
 
     def remove(self, records: Sequence[Record]) -> None:
+        self.discard(records)
+        self.count("done", len(records))
+
+    def discard(self, records: Sequence[Record]) -> None:
+        """The tasks are gone, and are not counted as done."""
         self.move(records, ())
         keys = self.shape.keys
         for record in records:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
         clear_failures(self.tr, keys, records)
-        self.count("done", len(records))
 
     def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
         """Write down that these attempts failed; the records that count it."""

@@ -97,6 +97,10 @@ def is_kind(name: str) -> bool:
     return name in _kinds
 
 
+def kind_names() -> list[str]:
+    return list(_kinds)
+
+
 register_kind("fifo", Fifo, ())
 register_kind("fifottl", Priority, TIMED)
 register_kind("limfifottl", Priority, {*TIMED, "capacity"})

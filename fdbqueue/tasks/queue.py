@@ -323,12 +323,37 @@ class TaskQueue:
         taken = self._shape.keys.taken
         if is_transaction(tr):
             verbs.require_few(self._change(tr), taken)
-        while self._once(tr, lambda change: verbs.release_taken(change, taken, limits.VERB_BATCH)):
+        while self.release_some(tr):
             pass
+
+    def release_some(self, tr: Any, count: int = limits.VERB_BATCH) -> int:
+        """Release up to `count` taken tasks, at most limits.VERB_BATCH; how many there were.
+
+        Reads and moves the tasks; conflicts with any change of them.
+        """
+        few, taken = min(checked_count_of_any(count), limits.VERB_BATCH), self._shape.keys.taken
+        return self._once(tr, lambda change: verbs.release_taken(change, taken, few))
 
     def truncate(self, tr: Any) -> None:
         """Remove every task. One range clear; conflicts with every call on a task that is there."""
         self._once(tr, verbs.truncate)
+
+    def truncate_some(self, tr: Any, count: int = limits.VERB_BATCH) -> int:
+        """Remove the first `count` tasks that came, at most limits.VERB_BATCH; how many there were.
+
+        For millions, on an engine where clearing costs as much as it removes: repeated until it says 0, this
+        is a `truncate` in bounded transactions. Reads the tasks by snapshot and clears them; conflicts with
+        any change of them.
+        """
+        few = min(checked_count_of_any(count), limits.VERB_BATCH)
+        return self._once(tr, partial(verbs.remove_first, count=few))
+
+    def busy(self, tr: Any) -> str:
+        """Why the queue cannot be dropped: somebody waits for tasks, or holds one. Nothing, if it can.
+
+        Reads the line and the taken tasks, serialisably; conflicts with whoever joins the line or takes.
+        """
+        return run(tr, lambda tr: self._busy(self._change(tr)))
 
     def drop(self, tr: Any) -> None:
         """Remove the queue and all that is in it. Raises QueueBusy if somebody waits for tasks or holds one.
@@ -460,8 +485,11 @@ class TaskQueue:
         keeper = keeper_of(self._of(tr), self._shape.root)
         return keeper.own_id() if session is None else session.id
 
+    def _busy(self, change: Change) -> str:
+        return listing.busy(change, self._calls(change.tr).source.line)
+
     def _drop(self, change: Change) -> None:
-        busy = listing.busy(change, self._calls(change.tr).source.line)
+        busy = self._busy(change)
         if busy:
             raise QueueBusy(name=self.name, reason=busy)
         self._shape.registry.drop(change.tr, self.name)
@@ -523,6 +551,8 @@ def checked_state(state: TaskState | str) -> TaskState:
         raise InvalidArgument(name="state", wanted=wanted, got=state) from None
 
 
-def checked_count_of_any(count: int) -> None:
+def checked_count_of_any(count: int) -> int:
+    """Raises InvalidArgument."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise InvalidArgument(name="count", wanted="a whole number, zero or more", got=count)
+    return count

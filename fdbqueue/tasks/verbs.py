@@ -13,7 +13,7 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_failures
-from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text
+from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, record_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.tasks_of import ask_payload, task_of
 
@@ -160,6 +160,21 @@ def truncate(change: Change) -> None:
     change.tr.clear_range(failures.start, failures.stop)
     change.tr.clear(change.shape.keys.live)
     change.count("other")
+
+
+def remove_first(change: Change, count: int) -> int:
+    """Remove the first `count` tasks that came, in whatever state, as `truncate` removes them all; how many.
+
+    Reads the tasks by snapshot; conflicts with any change of those.
+    """
+    change.shape.guard(change.tr)()
+    tr, keys = change.tr, change.shape.keys
+    found = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count).to_list()
+    for entry in found:
+        tr.add_read_conflict_key(entry.key)
+    change.discard([record_of(entry.value) for entry in found])
+    change.count("other")
+    return len(found)
 
 
 def pause(change: Change) -> None:
