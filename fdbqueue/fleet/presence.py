@@ -5,6 +5,7 @@ limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
+from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Session
@@ -89,5 +91,7 @@ class Appearance:
             check()
             tr.set(self._root.presence(session.id), _to_bytes(current))
 
-        run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
-        self._shown = news
+        # A worker that stood still may find its session over: it goes on in another, and is shown then.
+        with suppress(UnknownSession):
+            run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+            self._shown = news

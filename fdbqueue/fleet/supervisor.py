@@ -32,7 +32,7 @@ from fdbqueue.tasks.kinds import checked_whole, is_number
 TICK_S = 0.1
 READ_BYTES = 65_536
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
-# One that lived so long has not failed at its start.
+# One that lived so long, or has been at a task, has not failed at its start.
 SETTLED_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 KILL_AFTER_S = 10.0
@@ -308,7 +308,8 @@ class Fleet:
 
     def _replace(self, process: Process, status: int) -> None:
         self._restarts += 1
-        settled = self._monotonic() - process.started_at > SETTLED_S
+        worked = process.report.tally.ended > 0
+        settled = worked or self._monotonic() - process.started_at > SETTLED_S
         self._deaths_in_a_row = 1 if settled else self._deaths_in_a_row + 1
         delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
