@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -19,8 +18,10 @@ from rich.console import Console
 import fdbqueue
 from fdbqueue.database import run
 from fdbqueue.demo import show
-from fdbqueue.demo.files import count, source_files
-from fdbqueue.demo.ledger import Ledger, Work
+from fdbqueue.demo.files import Part, count, parts_of, source_files
+from fdbqueue.demo.ledger import Ledger
+from fdbqueue.demo.trouble import Trouble
+from fdbqueue.task import Failure
 from tests.support import PATIENCE_S
 
 PROGRAM = [sys.executable, "-m", "fdbqueue.cli", "demo"]
@@ -34,16 +35,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def children_of(group: int) -> list[int]:
-    """Processes of a process group, zombies aside."""
+def descendants() -> list[int]:
+    """Worker processes of a fleet that live, zombies aside."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            words = (process / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(process_group) == group and state != "Z":
-            found.append(int(stat.parent.name))
+        if b"fleet.child" in words and state != "Z":
+            found.append(int(process.name))
     return found
 
 
@@ -54,79 +56,84 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_every_file_is_counted_once_in_spite_of_a_kill(temporary: Path) -> None:
-    began = time.monotonic()
-    done = subprocess.run(PROGRAM, capture_output=True, text=True, check=False)
+def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
+    temporary: Path, rounds: Callable[[int, int], int]
+) -> None:
+    tasks = rounds(3_000, 20_000)
+    done = subprocess.run([*PROGRAM, "--tasks", str(tasks)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    total = f"{len(source_files()):,}"
     assert "NO " not in done.stdout
-    assert f"each of {total} files was counted exactly once" in done.stdout
-    consumers = re.search(r"consumers +([\d,]+) +([\d.]+) +([\d,]+) +(\d+) +(\d+) +(\d+)", done.stdout)
-    assert consumers is not None
-    assert (consumers[1], consumers[6]) == (total, "1")
-    assert int(consumers[5]) >= int(consumers[4])
+    assert f"each of {tasks:,} parts of {len(source_files()):,} files was counted exactly once" in done.stdout
+    numbers = dict(re.findall(r"^(\w.*?)  +([\d,.]+)$", done.stdout, re.MULTILINE))
+    assert numbers["acked"] == f"{tasks:,}"
+    assert int(numbers["workers killed (SIGKILL)"]) > 0
+    assert int(numbers["workers stalled (SIGSTOP)"]) > 0
+    assert "No such file or directory: '/nowhere/poison.py'" in done.stdout
     assert list(temporary.iterdir()) == []
-    assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize(("number", "after"), [(signal.SIGTERM, "the start"), (signal.SIGINT, "the kill")])
-def test_an_interrupt_leaves_nothing_behind(temporary: Path, number: int, after: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupt_leaves_nothing_behind(temporary: Path, number: int) -> None:
+    before = set(descendants())
     process = subprocess.Popen(
         PROGRAM, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     process.stdout.readline()
-    if after == "the kill":
-        process.stdout.readline()
+    if number == signal.SIGINT:
+        wait_until(lambda: bool(set(descendants()) - before))
     os.killpg(process.pid, number)
     os.killpg(process.pid, number)  # an impatient user
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (128 + number, "")
     assert list(temporary.iterdir()) == []
-    # multiprocessing's own helper ends by itself when it sees that the demo has.
-    wait_until(lambda: not children_of(process.pid))
+    wait_until(lambda: not set(descendants()) - before)
 
 
-def test_a_worker_that_dies_of_itself_fails_the_demo(temporary: Path) -> None:
-    process = subprocess.Popen(
-        PROGRAM, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    wait_until(lambda: bool(workers_of(process.pid)))
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 2
-    assert re.fullmatch(r"fdbqueue: \w+-\d ended with status -9.*\n", err)
-    assert list(temporary.iterdir()) == []
+def test_parts_make_up_their_files() -> None:
+    sizes = source_files()
+    parts = parts_of(sizes, 5_000)
+    assert len(parts) == 5_000
+    assert {part.path for part in parts} == sizes.keys()
+    path = max(sizes, key=lambda path: sizes[path])
+    mine = [part for part in parts if part.path == path]
+    assert [part.number for part in mine] == list(range(mine[0].of))
+    assert len(mine) > 1
+    whole = count(Part(path, 0, 1))
+    assert sum(count(part).lines for part in mine) == whole.lines == Path(path).read_bytes().count(b"\n")
 
 
-def workers_of(parent: int) -> list[int]:
-    return [
-        process
-        for process in children_of(parent)
-        if "spawn_main" in Path(f"/proc/{process}/cmdline").read_text()
-    ]
-
-
-def fill(ledger: Ledger, tr: Any) -> None:
-    """What a good run leaves."""
-    for path in source_files():
-        ledger.count(tr, path, count(path))
-    for worker in ("producer-0", "consumer-0"):
-        ledger.note(tr, worker, Work(1, 0, 0, 0.0, 1.0))
+def test_few_tasks_are_a_part_for_each_file() -> None:
+    assert parts_of({"a": 10, "b": 0, "c": 1}, 1) == [Part("a", 0, 1), Part("b", 0, 1), Part("c", 0, 1)]
 
 
 def test_the_proof_notices_what_is_wrong() -> None:
     console = Console(file=io.StringIO())
-    path = source_files()[0]
     ledger = Ledger(Subspace(("demo",)))
+    parts = parts_of(dict(list(source_files().items())[:20]), 30)
     with fdbqueue.open("memory:") as database:
-        run(database, lambda tr: fill(ledger, tr))
-        assert show._prove(console, database, ledger, kills=1)
-        assert not show._prove(console, database, ledger, kills=0)
-        run(database, lambda tr: ledger.put(tr, ["left over"]))
-        assert not show._prove(console, database, ledger, kills=1)
-        assert ledger.queue.dequeue(database) == "left over"
-        run(database, lambda tr: ledger.count(tr, path, count(path)))
-        assert not show._prove(console, database, ledger, kills=1)
+        queue = fdbqueue.TaskQueue.create(database, "parts", root=ledger.root)
+        done = show.Run(parts, Trouble(), seconds=1.0)
+        done.trouble.kills = done.trouble.stalls = 1
+
+        def holds() -> bool:
+            return show._prove(console, database, ledger, queue, done)
+
+        for part in parts:
+            run(database, lambda tr, part=part: ledger.count(tr, part, count(part)))
+        assert not holds(), "there is no poisoned task"
+        queue.put(database, list(show.POISON))
+        for _ in range(show.ATTEMPTS - 1):
+            queue.release(database, queue.take(database, 0), failure=Failure("E", detail="Traceback"))
+        assert not holds(), "it is not buried"
+        queue.bury(database, queue.take(database, 0), failure=Failure("E", detail="Traceback"))
+        assert holds()
+        done.trouble.kills = 0
+        assert not holds(), "nobody was killed"
+        done.trouble.kills = 1
+        queue.put(database, "left over")
+        assert not holds(), "something is left"
+        queue.ack(database, queue.take(database, 0))
+        assert holds()
+        run(database, lambda tr: ledger.count(tr, parts[0], count(parts[0])))
+        assert not holds(), "a part was counted twice"

@@ -1,3 +1,3 @@
-"""`fdbqueue demo`: source files through a queue, each counted exactly once in spite of a kill."""
+"""`fdbqueue demo`: a fleet counts source files, is killed and stalled at it, and each part counts once."""
 
 from fdbqueue.demo.show import main as main

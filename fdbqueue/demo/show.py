@@ -1,38 +1,69 @@
-"""The demo from above: run the fleet, kill one of it, and prove what came out."""
+"""The demo from above: a fleet at work, trouble for it, and a proof of what came out."""
 
+import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
 
 from fdb.subspace_impl import Subspace
 from rich.console import Console
-from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database, run
-from fdbqueue.demo.files import count, source_files
-from fdbqueue.demo.fleet import Fleet
-from fdbqueue.demo.ledger import Counted, Ledger, Work
+from fdbqueue.demo.files import Counted, Part, count, parts_of, source_files
+from fdbqueue.demo.handler import HANDLER
+from fdbqueue.demo.ledger import QUEUE, Ledger
+from fdbqueue.demo.trouble import Trouble
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.supervisor import Fleet
 from fdbqueue.open import open as open_database
+from fdbqueue.task import Failure, TaskState
+from fdbqueue.tasks.queue import TaskQueue
 
-TICK_S = 0.05
+PROCESSES = 4
+THREADS = 4
+# So many that no harmless task comes to the end of them, however often it is in the wrong hands.
+ATTEMPTS = 10
+LEASE_S = 4.0
+BACKOFF = Backoff(first_s=0.1, growth=1.5, cap_s=1.0)
+POISON = Part("/nowhere/poison.py", 0, 1)
+PUT_AT_ONCE = 1_000
+TICK_S = 0.1
 ERASE_TIMEOUT_S = 10.0
 
 
-def main(url: str | None = None) -> int:
+@dataclass
+class Run:
+    """What happened on the way, and what there was to do."""
+
+    parts: Sequence[Part]
+    trouble: Trouble = field(default_factory=Trouble)
+    seconds: float = 0.0
+    restarts: int = 0
+
+
+def main(url: str | None, tasks: int) -> int:
     """Run it on a temporary directory, or on `url`; the process's exit status."""
     if url == "memory:":
         raise InvalidArgument(
             name="the demo's url", wanted="a database that several processes share", got=url
         )
     console = Console(highlight=False)
+    # What befalls the workers is arranged: their supervisor's log would be told of nothing else.
+    logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     with Signals(finally_deaf=True), _somewhere(url) as (where, space), open_database(where) as database:
         ledger = Ledger(space)
         try:
-            kills = _run(console, database, ledger, where, space)
-            return 0 if _prove(console, database, ledger, kills) else 1
+            queue = TaskQueue.create(database, QUEUE, "fifottl", ttr=LEASE_S, root=ledger.root)
+            done = Run(_put(console, database, queue, tasks, where))
+            _work(console, database, ledger, done, where, space)
+            return 0 if _prove(console, database, ledger, queue, done) else 1
         finally:
             if url is not None:
                 run(database, ledger.erase, timeout_s=ERASE_TIMEOUT_S)
@@ -46,64 +77,132 @@ def _somewhere(url: str | None) -> Iterator[tuple[str, Subspace]]:
         yield url or f"embedded:{folder}/data", Subspace(("fdbqueue-demo", folder.rpartition("-")[2]))
 
 
-def _run(console: Console, database: Database, ledger: Ledger, url: str, space: Subspace) -> int:
-    """Have all files counted by a fleet that loses a member half-way; how many it lost."""
-    total = len(source_files())
-    console.print(f"{total:,} source files of the standard library, through a queue in {url}", soft_wrap=True)
-    run(database, ledger.open)
-    with console.status("starting") as status, Fleet(url, space) as fleet:
-        fleet.start()
-        open_ended = True
-        while fleet.running(TICK_S):
-            counted, waiting = run(database, ledger.progress)
-            _show(status, counted, waiting, total)
-            if not fleet.kills and counted >= total // 2:
-                fleet.kill_one()
-                console.print(f"{counted:,} counted: one consumer killed (SIGKILL), a new one started")
-            if open_ended and not fleet.producing:
-                run(database, ledger.no_more)
-                open_ended = False
-    return fleet.kills
+def _put(console: Console, database: Database, queue: TaskQueue, tasks: int, url: str) -> list[Part]:
+    """Put a task for each part of each file, and the poison among them; the parts."""
+    files = source_files()
+    parts = parts_of(files, tasks)
+    console.print(
+        f"{len(parts):,} parts of {len(files):,} source files of the standard library, and one "
+        f"poisoned task, for {PROCESSES} processes, through a queue in {url}",
+        soft_wrap=True,
+    )
+    middle = len(parts) // 2
+    inputs = [*parts[:middle], POISON, *parts[middle:]]
+    for start in range(0, len(inputs), PUT_AT_ONCE):
+        queue.put_many(database, [list(part) for part in inputs[start : start + PUT_AT_ONCE]])
+    return parts
 
 
-def _show(status: Status, counted: int, waiting: int, total: int) -> None:
-    status.update(f"{counted:,} of {total:,} counted, {waiting:,} in the queue")
+def _work(console: Console, database: Database, ledger: Ledger, done: Run, url: str, space: Subspace) -> None:
+    """Have everything counted by a fleet that is killed and stalled all the while."""
+    fleet = _fleet(ledger, url, space)
+    began_s = monotonic()
+    with console.status("starting") as status, _running(fleet) as is_running:
+        try:
+            while is_running(TICK_S):
+                done.trouble.tick(_at_work(fleet))
+                counted, _ = run(database, ledger.totals)
+                status.update(_line(counted, done))
+        finally:
+            done.trouble.end()
+    done.seconds = monotonic() - began_s
+    done.restarts = fleet.status().restarts
 
 
-def _prove(console: Console, database: Database, ledger: Ledger, kills: int) -> bool:
+def _fleet(ledger: Ledger, url: str, space: Subspace) -> Fleet:
+    return Fleet(
+        url,
+        QUEUE,
+        HANDLER,
+        argument=space.key().hex(),
+        processes=PROCESSES,
+        threads=THREADS,
+        max_attempts=ATTEMPTS,
+        backoff=BACKOFF,
+        session_ttr_s=LEASE_S,
+        until_empty=True,
+        root=ledger.root,
+    )
+
+
+def _at_work(fleet: Fleet) -> list[int]:
+    return [process.process_id for process in fleet.status().processes if process.state == "working"]
+
+
+@contextmanager
+def _running(fleet: Fleet) -> Iterator[Callable[[float], bool]]:
+    """The fleet in a thread of its own: signals are the main thread's, which ends it at once."""
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(fleet.run)
+        try:
+            yield lambda tick_s: not wait([future], tick_s).done
+            future.result()
+        finally:
+            fleet.stop(at_once=True)
+
+
+def _line(counted: int, done: Run) -> str:
+    return (
+        f"{counted:,} of {len(done.parts):,} counted; "
+        f"{done.trouble.kills} killed, {done.trouble.stalls} stalled past their leases"
+    )
+
+
+def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueue, done: Run) -> bool:
     """Print what happened, and check it against a walk of our own; whether everything is as it should be."""
-    console.print(_table(run(database, ledger.work), kills))
-    walked = {path: count(path) for path in source_files()}
-    times, files = run(database, ledger.times), run(database, ledger.files)
-    counted, waiting = run(database, ledger.progress)
-    lines = sum(file.lines for file in walked.values())
+    statistics = queue.statistics(database)
+    buried = queue.tasks(database, TaskState.BURIED, 10)
+    failures = queue.failures(database, buried[0]) if buried else []
+    console.print(_table(statistics["calls"], done))
+    walked = {(part.path, part.number): count(part) for part in done.parts}
+    lines = sum(counted.lines for counted in walked.values())
+    files = len({part.path for part in done.parts})
     checks = {
-        f"each of {len(walked):,} files was counted exactly once": _each_once(times, walked),
-        f"the sums are those of a direct walk: {counted:,} files, {lines:,} lines": (
-            counted == len(walked) and run(database, ledger.lines) == lines
+        f"each of {len(walked):,} parts of {files:,} files was counted exactly once": _each_once(
+            ledger.times(database), walked
         ),
-        "every digest is that of a direct walk": files == walked,
-        "the queue is empty": waiting == 0,
-        "one consumer was killed on the way": kills == 1,
+        f"the sums are those of a direct walk: {len(walked):,} parts, {lines:,} lines": (
+            run(database, ledger.totals) == (len(walked), lines)
+        ),
+        "every digest is that of a direct walk": ledger.parts(database) == walked,
+        f"the poisoned task is buried after {ATTEMPTS} attempts, with its traceback": (
+            [task.data for task in buried] == [list(POISON)] and _tells_of_poison(failures)
+        ),
+        "nothing else is in the queue": statistics["tasks"]["total"] == 1,
+        "workers were killed, and stalled past their leases, on the way": (
+            done.trouble.kills > 0 and done.trouble.stalls > 0
+        ),
     }
     for claim, holds in checks.items():
         console.print(f"{'[green]yes[/]' if holds else '[red]NO [/]'}  {claim}")
+    for failure in failures[-1:]:
+        console.print(Text(f"\n{failure.detail.rstrip()}", style="dim"), soft_wrap=True)
     return all(checks.values())
 
 
-def _each_once(times: dict[str, int], walked: dict[str, Counted]) -> bool:
+def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], Counted]) -> bool:
     return times.keys() == walked.keys() and set(times.values()) <= {1}
 
 
-def _table(work: dict[str, Work], kills: int) -> Table:
-    table = Table("", "items", "seconds", "items/s", "conflicts", "retries", "kills", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for role, role_kills in (("producers", 0), ("consumers", kills)):
-        done = [entry for name, entry in work.items() if name.startswith(role[:-1])]
-        items = sum(entry.items for entry in done)
-        seconds = max(entry.ended_s for entry in done) - min(entry.began_s for entry in done)
-        conflicts, retries = sum(entry.conflicts for entry in done), sum(entry.retries for entry in done)
-        numbers = (f"{items:,}", f"{seconds:.2f}", f"{items / seconds:,.0f}", conflicts, retries, role_kills)
-        table.add_row(role, *map(str, numbers))
+def _tells_of_poison(failures: Sequence[Failure]) -> bool:
+    return len(failures) == ATTEMPTS and all("Traceback" in failure.detail for failure in failures)
+
+
+def _table(calls: dict[str, int], done: Run) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, number in {
+        "tasks": f"{len(done.parts) + 1:,}",
+        "taken": f"{calls['take']:,}",
+        "acked": f"{calls['ack']:,}",
+        "given back, or lost with a worker's session": f"{calls['release']:,}",
+        "leases over": f"{calls['ttr']:,}",
+        "workers killed (SIGKILL)": f"{done.trouble.kills}",
+        "workers stalled (SIGSTOP)": f"{done.trouble.stalls}",
+        "workers started again": f"{done.restarts}",
+        "seconds": f"{done.seconds:.1f}",
+        "tasks/s": f"{len(done.parts) / done.seconds:,.0f}",
+    }.items():
+        table.add_row(name, number)
     return table

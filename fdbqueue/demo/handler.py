@@ -1,0 +1,30 @@
+"""What the demo's workers do with a task: count a part of a file, and say so as the task is acked."""
+
+import logging
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.demo.files import Part, count
+from fdbqueue.demo.ledger import Ledger
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Done
+
+HANDLER = f"{__name__}:make"
+
+
+def make(argument: Any) -> "Counting":
+    """The handler of a worker process; `argument` is the prefix of the ledger, in hexadecimal."""
+    # What befalls the workers is arranged, and told of at the end.
+    logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
+    return Counting(Ledger(Subspace((), bytes.fromhex(argument))))
+
+
+class Counting:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __call__(self, task: HeldTask) -> None:
+        part = Part(*task.data)
+        counted = count(part)
+        raise Done(lambda tr: self._ledger.count(tr, part, counted))
