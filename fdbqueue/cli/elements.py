@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fdbqueue.cli.commands import cli, in_a_place, stdout_of
+from fdbqueue.cli.group import cli, in_a_place, stdout_of
 from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.signals import Signals

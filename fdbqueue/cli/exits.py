@@ -1,8 +1,8 @@
 """How the command line ends: one line on standard error, and a status that a shell script can use.
 
 0    done
-1    nothing there, or refused (no such queue, a value too large, a `clear` without --yes)
-2    a mistake in the arguments or the input, or an environment that does not work
+1    nothing there, or refused (an empty queue, a value too large, a `clear` without --yes)
+2    a mistake in the arguments or the input (no such queue), or an environment that does not work
 130  interrupted (143 terminated, 129 hung up)
 141  the reader of our output went away
 """
@@ -20,16 +20,28 @@ from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     FdbQueueError,
     InvalidArgument,
+    NotTaken,
     PayloadTooLarge,
+    QueueBusy,
     QueueExists,
+    QueueFull,
     QueueKindMismatch,
-    QueueNotFound,
+    TaskNotFound,
     TooMuchForOneTransaction,
 )
 
 DONE, REFUSED, TROUBLE = 0, 1, 2
 _STDERR = 2
-REFUSALS = (QueueNotFound, QueueExists, QueueKindMismatch, PayloadTooLarge, TooMuchForOneTransaction)
+REFUSALS = (
+    NotTaken,
+    PayloadTooLarge,
+    QueueBusy,
+    QueueExists,
+    QueueFull,
+    QueueKindMismatch,
+    TaskNotFound,
+    TooMuchForOneTransaction,
+)
 
 
 class Refused(click.ClickException):

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -12,10 +12,10 @@ from fdbqueue import limits
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import LineReader, line_of
-from fdbqueue.database import Database
-from fdbqueue.queue import Queue
 
 REPORT_EVERY = 10_000
+Sink = Callable[[Sequence[Any]], None]
+"""Puts some values, in order, in one transaction."""
 
 
 class Report(Protocol):
@@ -26,31 +26,31 @@ class Report(Protocol):
     def advance(self, items: int, bytes_read: int) -> None: ...
 
 
-def put_values(database: Database, queue: Queue, values: Sequence[Any]) -> None:
-    """Put `values`, in order, as few transactions as they fit in."""
-    for batch in batches_of(values):
+def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
+    """Put `values`, in order, in as few transactions as they fit in."""
+    for batch in batches_of(values, batch_max):
         try:
-            queue.enqueue_many(database, batch)
+            sink(batch)
         except TypeError as reason:
             raise Refused(str(reason)) from None
 
 
-def put_lines(database: Database, queue: Queue, lines: LineReader, report: Report, signals: Signals) -> None:
+def put_lines(sink: Sink, lines: LineReader, batch_max: int, report: Report, signals: Signals) -> None:
     """Put the values of all lines; those of a batch are in before the report says so, whatever happens."""
     with report:
         for values in lines.batches():
             with signals.deferred():
-                for batch in batches_of(values):
-                    put_values(database, queue, batch)
+                for batch in batches_of(values, batch_max):
+                    put_values(sink, batch, batch_max)
                     report.advance(len(batch), lines.bytes_read)
 
 
-def batches_of(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def batches_of(values: Sequence[Any], batch_max: int = limits.BATCH_ITEMS_MAX) -> Iterator[Sequence[Any]]:
     """Consecutive parts of `values` that one transaction may carry."""
     start = size_bytes = 0
     for end, value in enumerate(values):
         size_bytes += (length := len(line_of(value)))
-        if end > start and (end - start == limits.BATCH_ITEMS_MAX or size_bytes > limits.BATCH_BYTES_MAX):
+        if end > start and (end - start == batch_max or size_bytes > limits.BATCH_BYTES_MAX):
             yield values[start:end]
             start, size_bytes = end, length
     if start < len(values):

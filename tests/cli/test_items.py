@@ -1,4 +1,4 @@
-"""The command line as a shell meets it: real processes, pipes, signals and exit statuses."""
+"""put, get, size, peek, clear as a shell meets them: real processes, pipes, signals and exit statuses."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,76 +17,16 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.cli import values as cli_values
-from tests.conftest import CLUSTER_FILE
-from tests.support import PATIENCE_S
-
-PROGRAM = [sys.executable, "-m", "fdbqueue.cli"]
-CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
-HELD_S = 10.0
-
-
-def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str, str]:
-    """What a process still writes until it ends; `communicate` would forget what `readline` has buffered."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
-        written = process.stdout.read(), process.stderr.read()
-    process.wait(timeout_s)
-    return written
-
-
-class Shell:
-    """Runs the program on one database; `url` and `root` are put into every command."""
-
-    def __init__(self, url: str, root: list[str], folder: Path) -> None:
-        self.url = url
-        self.where = ["--url", url, *(["--root", "/".join(root)] if root else [])]
-        self.root = root
-        self.folder = folder
-
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        piped = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
-            [*PROGRAM, *self.where, *arguments], text=True, cwd=self.folder, **(piped | options)
-        )
-
-    def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
-        """Status, standard output and standard error."""
-        if given is not None:
-            options["stdin"] = subprocess.PIPE
-        process = self.start(*arguments, **options)
-        out, err = process.communicate(given, timeout=60)
-        return process.returncode, out, err
-
-    def get(self, queue: str, n: int = 1000) -> list[Any]:
-        """Everything that `get` prints, read as JSON."""
-        _, out, _ = self.run("get", queue, "-n", str(n))
-        return [json.loads(line) for line in out.splitlines()]
-
-    def get_until(self, queue: str, complete: Callable[[list[Any]], bool]) -> list[Any]:
-        """What is left, also what a dead reader still holds."""
-        left: list[Any] = []
-        deadline = time.monotonic() + HELD_S + PATIENCE_S
-        while not complete(left):
-            assert time.monotonic() < deadline, "some never came back"
-            _, out, _ = self.run("get", queue, "-n", "1000", "--wait", "1")
-            left += [json.loads(line) for line in out.splitlines()]
-        return left
-
-
-@pytest.fixture(params=["embedded", "fdb"])
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
-    """The program on a database of its own, or below a root of its own on the cluster."""
-    if request.param == "embedded":
-        yield Shell(f"embedded:{tmp_path}/data", [], tmp_path)
-        return
-    if CLUSTER_FILE is None:
-        pytest.skip("FDB_CLUSTER_FILE names no cluster")
-    root = ["fdbqueue-test-cli", os.urandom(8).hex()]
-    yield Shell(f"fdb:{CLUSTER_FILE}", root, tmp_path)
-    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
-        db.clear_range_startswith(Subspace(tuple(root)).key())
-
+from tests.cli.shell import (
+    CLOSED_PIPE,
+    HELD_S,
+    INTERRUPTED,
+    PROGRAM,
+    TERMINATED,
+    Shell,
+    read_all,
+    rest_of,
+)
 
 # -- put and get ----------------------------------------------------------------------------------------
 
@@ -114,10 +53,10 @@ def test_fewer_than_asked_for_is_no_failure(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("command", [["get"], ["size"], ["peek"], ["clear", "--yes"]])
-def test_an_unknown_queue_is_status_1_and_said_so(shell: Shell, command: list[str]) -> None:
+def test_an_unknown_queue_is_a_mistake_and_said_so(shell: Shell, command: list[str]) -> None:
     shell.run("put", "other", "1")
     status, out, err = shell.run(command[0], "q", *command[1:])
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert err.count("\n") == 1
     assert "no queue named 'q'" in err
     assert "put" in err
@@ -125,7 +64,7 @@ def test_an_unknown_queue_is_status_1_and_said_so(shell: Shell, command: list[st
 
 def test_reading_makes_no_database(tmp_path: Path) -> None:
     shell = Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path)
-    assert shell.run("get", "q") == (1, "", f"fdbqueue: there is no database at {shell.url}\n")
+    assert shell.run("get", "q") == (2, "", f"fdbqueue: there is no database at {shell.url}\n")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -230,19 +169,6 @@ def test_a_pipe_sees_plain_lines_a_terminal_a_bar(shell: Shell, tmp_path: Path) 
     assert "\x1b" in read_all(ours)
     assert process.communicate() == ("", None)
     assert process.returncode == 0
-
-
-def read_all(terminal: int) -> str:
-    parts = []
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # what Linux says when the other side of a terminal is closed
-            part = b""
-        if not part:
-            os.close(terminal)
-            return b"".join(parts).decode()
-        parts.append(part)
 
 
 def test_batches_fit_into_transactions() -> None:
@@ -433,7 +359,7 @@ def test_url_and_root_may_stand_behind_the_command(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}/data"
     bare = Shell(url, [], tmp_path)
     assert bare.run("put", "q", "1", "--root", "team/mail")[0] == 0
-    assert bare.run("size", "q")[0] == 1
+    assert bare.run("size", "q")[0] == 2
     assert bare.run("--root", "team/mail", "size", "q") == (0, "1\n", "")
     with fdbqueue.open(url) as db:
         queue = fdbqueue.Queue.named(db, "q", root=Subspace(("team", "mail")), create=False)

@@ -1,0 +1,60 @@
+"""What every command shares: the program itself, where its queues are, and names that a shell completes."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from fdbqueue.cli.output import LineWriter
+from fdbqueue.cli.session import Place, names_for_completion
+from fdbqueue.cli.signals import Signals
+
+_URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE], embedded:PATH or memory:")
+_ROOT = click.option("--root", metavar="A[/B...]", help="the subspace that all queues are under [fdbqueue]")
+OUTER_URL, OUTER_ROOT = "fdbqueue.url", "fdbqueue.root"
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@_URL
+@_ROOT
+@click.pass_context
+def cli(context: click.Context, url: str | None, root: str | None) -> None:
+    """Queues and tasks of a database, and workers for them.
+
+    The database is --url, else $FDBQUEUE_URL, else the cluster of $FDB_CLUSTER_FILE, else
+    embedded:./fdbqueue-data. Status: 0 done; 1 nothing there, or refused; 2 a mistake, or no database.
+    """
+    context.meta.update({OUTER_URL: url, OUTER_ROOT: root})
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the Place of --url and --root, which may stand before it or behind it."""
+
+    @_URL
+    @_ROOT
+    @wraps(command)
+    def placed(url: str | None, root: str | None, **arguments: Any) -> Any:
+        outer = click.get_current_context().meta
+        return command(Place.of(url or outer[OUTER_URL], root or outer[OUTER_ROOT]), **arguments)
+
+    return placed
+
+
+def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell may complete the name of a queue to, in the database that the line so far names."""
+    outer = {} if context.parent is None else context.parent.params
+    url = context.params.get("url") or outer.get("url")
+    root = context.params.get("root") or outer.get("root")
+    return names_for_completion(Place.of(url, root), incomplete)
+
+
+queue_argument = click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON, one value a line")
+
+
+def stdout_of(signals: Signals) -> LineWriter:
+    return LineWriter(sys.stdout.fileno(), signals.check)

@@ -1,0 +1,179 @@
+"""Commands that put into any queue, and those that get out of a plain one."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fdbqueue import limits
+from fdbqueue.cli import put as putting
+from fdbqueue.cli.exits import Refused, Trouble, say
+from fdbqueue.cli.get import get as get_lines
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.put import Sink
+from fdbqueue.cli.records import task_record
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import LineReader, line_of, value_of
+from fdbqueue.database import Database, run
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.queue import KIND as PLAIN
+from fdbqueue.queue import Queue
+from fdbqueue.tasks.queue import TaskQueue
+
+_NOTHING = object()
+
+
+@cli.command()
+@queue_argument
+@click.argument("data", nargs=-1)
+@click.option("--lines", type=click.File("rb"), metavar="FILE|-", help="put each line of a file")
+@click.option("--text", is_flag=True, help="take everything as text, never as JSON")
+@click.option("--priority", "pri", type=int, metavar="N", help="of tasks: the lowest comes first")
+@click.option("--delay", type=float, metavar="S", help="of tasks: not before S seconds from now")
+@click.option("--ttl", type=float, metavar="S", help="of tasks: they live S seconds")
+@click.option("--ttr", type=float, metavar="S", help="of tasks: each lease lasts S seconds")
+@click.option("--key", metavar="KEY", help="of tasks: whose they are; JSON, or else a text")
+@click.option("--cost", type=int, metavar="N", help="of tasks: they count as N of their key")
+@click.option("--timeout", type=float, metavar="S", help="of tasks: wait S seconds for room in a full queue")
+@json_option
+@in_a_place
+@click.pass_obj
+def put(
+    signals: Signals,
+    /,
+    place: Place,
+    queue: str,
+    data: tuple[str, ...],
+    lines: io.BufferedReader | None,
+    text: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Put DATA into QUEUE; if there is none, the first put creates a plain one.
+
+    What is JSON is put as that value, everything else as text: 42 is a number, hello a text. What begins
+    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped. Data that begins with a dash
+    comes after --. The options of tasks are for task queues whose kind has them (`create`); --json prints
+    what was put into one, a task a line.
+    """
+    if bool(data) == bool(lines):
+        raise click.UsageError("put takes DATA, or --lines FILE")
+    values = _values(data, text)
+    given = {name: value for name, value in options.items() if value is not None}
+    if "key" in given:
+        given["key"] = _values((given["key"],), text)[0]
+    with place.database() as database:
+        sink, batch_max = _sink(signals, place, database, queue, given, as_json)
+        if lines is None:
+            putting.put_values(sink, values, batch_max)
+        else:
+            reader = LineReader(lines, text)
+            putting.put_lines(sink, reader, batch_max, putting.report_on(lines), signals)
+
+
+@cli.command()
+@queue_argument
+@click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="up to N items [1]")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="S", help="up to S seconds"
+)
+@in_a_place
+@click.pass_obj
+def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -> None:
+    """Take items out of QUEUE and print them, one JSON value a line.
+
+    An item leaves the queue once its line has been written: after Ctrl-C, or when the reader of a pipe
+    goes away, what was not printed is back in its old place. After a crash it comes back within seconds,
+    and with it, perhaps, what was printed last. Tasks are not got, they are worked on: `work`.
+    """
+    with place.queue(queue) as (database, found):
+        shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)
+        if not shown:
+            raise Refused(f"{queue!r} is empty")
+
+
+@cli.command()
+@queue_argument
+@in_a_place
+@click.pass_obj
+def peek(signals: Signals, place: Place, queue: str) -> None:
+    """Print the first item of QUEUE, which stays, as JSON."""
+    with place.queue(queue) as (database, found):
+        value = found.peek(database, _NOTHING)
+    if value is _NOTHING:
+        raise Refused(f"{queue!r} is empty")
+    stdout_of(signals).print(line_of(value))
+
+
+@cli.command()
+@queue_argument
+@in_a_place
+@click.pass_obj
+def size(signals: Signals, place: Place, queue: str) -> None:
+    """Print the number of items in QUEUE."""
+    with place.queue(queue) as (database, found):
+        stdout_of(signals).print(line_of(found.size(database)))
+
+
+@cli.command()
+@queue_argument
+@click.option("--yes", is_flag=True, help="do it")
+@in_a_place
+def clear(place: Place, queue: str, yes: bool) -> None:
+    """Remove every item of QUEUE."""
+    with place.queue(queue) as (database, found):
+        if not yes:
+            raise Refused(f"clear would remove {found.size(database)} item(s) of {queue!r}: say --yes")
+
+        def body(tr: Any) -> int:
+            removed = found.size(tr)
+            found.clear(tr)
+            return removed
+
+        say(f"{run(database, body)} removed")
+
+
+def _values(data: Sequence[str], as_text: bool) -> list[Any]:
+    try:
+        return [value_of(text, as_text) for text in data]
+    except ValueError as reason:
+        raise Trouble(str(reason)) from None
+
+
+def _sink(
+    signals: Signals, place: Place, database: Database, name: str, options: dict[str, Any], as_json: bool
+) -> tuple[Sink, int]:
+    """Where values go, and how many of them in one transaction."""
+    try:
+        found = place.registry.find(database, name)
+    except QueueNotFound:
+        found = None
+    if found is None or found.kind == PLAIN:
+        _refuse_task_options(name, options, as_json)
+        plain = Queue.named(database, name, root=place.root)
+        return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX
+    return _task_sink(signals, database, place.tasks_in(database, name), options, as_json)
+
+
+def _refuse_task_options(name: str, options: dict[str, Any], as_json: bool) -> None:
+    given = [f"--{'priority' if option == 'pri' else option}" for option in options]
+    given += ["--json"] if as_json else []
+    if given:
+        wanted = f"for task queues, and {name!r} is none: `fdbqueue create {name}` makes one"
+        raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
+
+
+def _task_sink(
+    signals: Signals, database: Database, queue: TaskQueue, options: dict[str, Any], as_json: bool
+) -> tuple[Sink, int]:
+    def put_some(values: Sequence[Any]) -> None:
+        tasks = queue.put_many(database, values, **options)
+        if as_json:
+            out = stdout_of(signals)
+            for task in tasks:
+                out.print(line_of(task_record(task)))
+
+    # A batch has to find room whole: in a bounded queue that may never come.
+    return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX

@@ -1,0 +1,149 @@
+"""How a fleet gets on: a live line on a terminal, a line now and then in a pipe, and one at the end."""
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from fdbqueue.cli.exits import say
+from fdbqueue.cli.group import stdout_of
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import span
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of
+from fdbqueue.database import Database
+from fdbqueue.fleet.outcomes import troubles
+from fdbqueue.fleet.supervisor import FleetStatus
+
+LIVE_EVERY_S = 0.5
+PLAIN_EVERY_S = 10.0
+WINDOW_S = 10.0
+"""Rates are those of so many seconds."""
+
+
+class Pace:
+    """How fast something goes, by what it came to during the last seconds."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def see(self, at_s: float, done: int, left: int) -> None:
+        self._seen.append((at_s, done, left))
+        while len(self._seen) > 2 and self._seen[1][0] <= at_s - self._window_s:
+            self._seen.popleft()
+
+    @property
+    def done_per_s(self) -> float:
+        return self._per_s(1)
+
+    @property
+    def eta_s(self) -> float | None:
+        """When nothing is left, if it goes on like this; None if it does not become less."""
+        drained_per_s = -self._per_s(2)
+        return self._seen[-1][2] / drained_per_s if drained_per_s > 0 else None
+
+    def _per_s(self, field: int) -> float:
+        if len(self._seen) < 2 or self._seen[-1][0] <= self._seen[0][0]:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        return (last[field] - first[field]) / (last[0] - first[0])
+
+
+class Progress:
+    """A context manager around a fleet's run."""
+
+    def __init__(
+        self, place: Place, database: Database, queues: Sequence[str], signals: Signals, as_json: bool
+    ) -> None:
+        self._place, self._database, self._queues = place, database, queues
+        self._signals, self._as_json = signals, as_json
+        self._monotonic = database.runtime.monotonic
+        self._began_s = self._monotonic()
+        self._pace = Pace()
+        self._left = 0
+        console = Console(stderr=True)
+        self._live: Status | None = (
+            console.status("starting") if console.is_terminal and not as_json else None
+        )
+        self._every_s = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
+        self._next_s = self._began_s + (0.0 if self._live else PLAIN_EVERY_S)
+        self.buried = 0
+
+    def __enter__(self) -> "Progress":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def tick(self, status: FleetStatus) -> None:
+        """Tell how it goes, if it is time."""
+        now_s = self._monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        self._left = self._count_left()
+        self._pace.see(now_s, status.tally.done, self._left)
+        self._tell(self._record(status))
+
+    def end(self, status: FleetStatus) -> None:
+        """Tell what it came to."""
+        self.__exit__()
+        self.buried = status.tally.buried
+        seconds = self._monotonic() - self._began_s
+        if self._as_json:
+            self._print({**_counts(status), "seconds": round(seconds, 3)})
+            return
+        say(f"{_told(_counts(status))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
+        if self.buried:
+            say(f"what was buried is listed by: fdbqueue tasks {self._queues[0]} --state buried")
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        if self._as_json:
+            self._print(record)
+            return
+        line = f"{_told(record)}; {record['per_s']:,.0f}/s, {record['left']:,} left"
+        if record["left"] and record["eta_s"] is not None:
+            line += f", eta {span(record['eta_s'])}"
+        if self._live:
+            self._live.update(Text(line))
+        else:
+            say(line)
+
+    def _print(self, record: dict[str, Any]) -> None:
+        sys.stdout.flush()
+        stdout_of(self._signals).print(line_of(record))
+
+    def _record(self, status: FleetStatus) -> dict[str, Any]:
+        pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}
+        return {**_counts(status), **pace}
+
+    def _count_left(self) -> int:
+        """Tasks that are not buried. What it last was, if the database does not tell."""
+        try:
+            return sum(map(self._left_in, self._queues))
+        except troubles():
+            return self._left
+
+    def _left_in(self, queue: str) -> int:
+        found = self._place.tasks_in(self._database, queue).statistics(self._database)["tasks"]
+        return found["total"] - found["buried"]
+
+
+def _counts(status: FleetStatus) -> dict[str, int]:
+    tally: dict[str, int] = asdict(status.tally)
+    return tally
+
+
+def _told(counts: dict[str, Any]) -> str:
+    """Those that went wrong only if any did."""
+    wrong = [f"{counts[name]:,} {name}" for name in ("failed", "buried", "lost") if counts[name]]
+    return ", ".join([f"{counts['done']:,} done", *wrong])

@@ -1,0 +1,220 @@
+"""Commands about queues as wholes: which there are, making one, looking at it, pausing it, dropping it."""
+
+from typing import Any
+
+import click
+
+from fdbqueue.cli.exits import Refused
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
+from fdbqueue.cli.many import remove_all
+from fdbqueue.cli.records import STATES, queue_record, queue_records
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Columns, Record, field, show, tell
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.database import Database
+from fdbqueue.errors import QueueBusy, QueueExists
+from fdbqueue.queue import KIND as PLAIN
+from fdbqueue.queue import Queue
+from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.queue import TaskQueue
+
+SECONDS = click.FloatRange(min=0)
+
+
+@cli.command()
+@json_option
+@in_a_place
+@click.pass_obj
+def queues(signals: Signals, place: Place, as_json: bool) -> None:
+    """List the queues, with their kinds and what is in them.
+
+    Columns: name, kind, ready, taken, buried, delayed, done, paused; of a plain queue, the number of
+    its items stands under ready.
+    """
+    with place.database(create=False) as database:
+        records = queue_records(place, database)
+    show(signals, records, QUEUE_COLUMNS, as_json)
+
+
+@cli.command()
+@click.argument("queue", metavar="QUEUE")
+@click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), default="fifo", help="[fifo]")
+@click.option("--ttl", type=SECONDS, metavar="S", help="its tasks live S seconds [for ever]")
+@click.option("--ttr", type=SECONDS, metavar="S", help="a lease lasts S seconds [for ever]")
+@click.option("--priority", "pri", type=int, default=0, metavar="N", help="that its tasks have [0]")
+@click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
+@click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
+@click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="that key's share of a round [1]")
+@click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
+@click.option("--if-not-exists", is_flag=True, help="no failure if there is one, of whatever kind")
+@json_option
+@in_a_place
+@click.pass_obj
+def create(
+    signals: Signals,
+    /,
+    place: Place,
+    queue: str,
+    kind: str,
+    if_not_exists: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Create QUEUE, a queue of tasks (or, of kind `queue`, a plain one of items).
+
+    fifo: the first that came. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: also
+    with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds. An option
+    that the kind does not have is a mistake.
+    """
+    options["weights"] = dict(map(_weight, options["weights"])) or None
+    if kind == PLAIN:
+        _refuse_options_of_tasks(options)
+    with place.database() as database:
+        try:
+            _create(database, place, queue, kind, options)
+        except QueueExists:
+            if not if_not_exists:
+                raise
+        record = queue_record(place, database, place.definition(database, queue))
+    tell(signals, f"{queue!r} is there, of kind {record['kind']}", record, as_json)
+
+
+@cli.command()
+@click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=queue_names)
+@json_option
+@in_a_place
+@click.pass_obj
+def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> None:
+    """Print what is in QUEUE, and what has been done there; without QUEUE, of each."""
+    with place.database(create=False) as database:
+        if queue is None:
+            records = queue_records(place, database)
+        else:
+            records = [queue_record(place, database, place.definition(database, queue))]
+    if as_json:
+        show(signals, records, {}, as_json)
+        return
+    lines = [line for record in records for line in _statistic_lines(record)]
+    columns = NUMBER_COLUMNS if queue is not None else {"queue": field("queue"), **NUMBER_COLUMNS}
+    show(signals, lines, columns, as_json)
+
+
+@cli.command()
+@queue_argument
+@json_option
+@in_a_place
+@click.pass_obj
+def pause(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
+    """Have nothing taken from QUEUE until it is resumed; workers obey within a second.
+
+    Puts go on, and so does what has been taken.
+    """
+    with place.tasks(queue) as (database, found):
+        found.pause(database)
+    tell(signals, f"{queue!r} is paused", {"queue": queue, "paused": True}, as_json)
+
+
+@cli.command()
+@queue_argument
+@json_option
+@in_a_place
+@click.pass_obj
+def resume(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
+    """Undo `pause`."""
+    with place.tasks(queue) as (database, found):
+        found.resume(database)
+    tell(signals, f"{queue!r} is resumed", {"queue": queue, "paused": False}, as_json)
+
+
+@cli.command()
+@queue_argument
+@click.option("--yes", is_flag=True, help="do it")
+@json_option
+@in_a_place
+@click.pass_obj
+def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
+    """Remove QUEUE and all that is in it. Refused while somebody waits for its tasks, or holds one.
+
+    The tasks go first, some at a time, then the queue: interrupted, it is still there, with the rest.
+    """
+    with place.database(create=False) as database:
+        found = place.definition(database, queue)
+        record = queue_record(place, database, found)
+        there = _items_in(record)
+        if not yes:
+            raise Refused(f"drop would remove {queue!r} and the {there} item(s) in it: say --yes")
+        if found.kind == PLAIN:
+            place.registry.drop(database, queue)
+        else:
+            _drop_tasks(signals, database, place.tasks_in(database, queue), there)
+    tell(signals, f"{queue!r} is gone", {"queue": queue, "dropped": True}, as_json)
+
+
+def _create(database: Database, place: Place, name: str, kind: str, options: dict[str, Any]) -> None:
+    if kind == PLAIN:
+        place.registry.create(database, name, PLAIN, {"codec": options["codec"]})
+        Queue.named(database, name, root=place.root, create=False)
+    else:
+        TaskQueue.create(database, name, kind, root=place.root, **options)
+
+
+def _drop_tasks(signals: Signals, database: Database, queue: TaskQueue, there: int) -> None:
+    busy = queue.busy(database)
+    if busy:  # said before anything is removed
+        raise QueueBusy(name=queue.name, reason=busy)
+    remove_all(signals, database, queue, there)
+    queue.drop(database)
+
+
+def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
+    usual = {"pri": 0, "key_concurrency": 1}
+    for name, value in options.items():
+        if name != "codec" and value != usual.get(name):
+            raise click.UsageError(f"a plain queue has no {name}")
+
+
+def _weight(text: str) -> tuple[Any, int]:
+    key, equals, weight = text.rpartition("=")
+    try:
+        return value_of(key), int(weight if equals else "")
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no KEY=N", param_hint="--weight") from None
+
+
+def _items_in(record: Record) -> int:
+    count: int = record["tasks"]["total"] if "tasks" in record else record.get("items", 0)
+    return count
+
+
+def _count(state: str) -> Any:
+    def cell(record: Record) -> str:
+        if "tasks" in record:
+            return str(record["tasks"][state])
+        return str(record.get("items", "")) if state == "ready" else ""
+
+    return cell
+
+
+QUEUE_COLUMNS: Columns = {
+    "name": field("name"),
+    "kind": field("kind"),
+    **{state: _count(state) for state in (*STATES, "done")},
+    "paused": lambda record: "paused" if record.get("paused") else "",
+}
+NUMBER_COLUMNS: Columns = {"what": field("what"), "value": field("value")}
+
+
+def _statistic_lines(record: Record) -> list[Record]:
+    """One line a number, named as the JSON names it."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if name in ("options", "tasks", "calls"):
+            flat |= {f"{name}.{part}": number for part, number in value.items()}
+        else:
+            flat[name] = value
+    return [{"queue": record["name"], "what": what, "value": _shown(value)} for what, value in flat.items()]
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else line_of(value).decode().strip()

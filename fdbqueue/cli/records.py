@@ -1,0 +1,74 @@
+"""Queues and tasks as records: what --json prints, and what columns are made of."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Record
+from fdbqueue.database import Database
+from fdbqueue.errors import QueueNotFound, TaskNotFound
+from fdbqueue.queue import KIND as PLAIN
+from fdbqueue.queue import Queue
+from fdbqueue.registry import Definition
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks.kinds import Settings, is_kind
+from fdbqueue.tasks.queue import TaskQueue
+
+STATES: Mapping[str, TaskState] = {
+    state.name.lower(): state for state in TaskState if state != TaskState.DONE
+}
+
+
+def task_record(task: Task) -> dict[str, Any]:
+    """A task with the names that Task gives its parts; the state as a word."""
+    return {
+        "id": task.id,
+        "state": task.state.name.lower(),
+        "data": task.data,
+        "pri": task.pri,
+        "key": task.key,
+        "attempts": task.attempts,
+        "failures": task.failures,
+        "created": task.created,
+        "expires": task.expires,
+        "until": task.until,
+    }
+
+
+def queue_record(place: Place, database: Database, definition: Definition) -> Record:
+    """A queue, what it was created with, and what is in it, as far as its kind is known here."""
+    record: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
+    if definition.kind == PLAIN:
+        queue = Queue.named(database, definition.name, root=place.root, create=False)
+        return {**record, "options": dict(definition.options), "items": queue.size(database)}
+    if not is_kind(definition.kind):
+        return {**record, "options": dict(definition.options)}
+    tasks = TaskQueue(database, place.registry, definition)
+    paused, statistics = tasks.paused(database), tasks.statistics(database)
+    return {**record, "options": options_of(definition), "paused": paused, **statistics}
+
+
+def queue_records(place: Place, database: Database) -> list[Record]:
+    """All queues; not those that are dropped while we look."""
+    records = []
+    for definition in place.definitions(database):
+        with suppress(QueueNotFound):
+            records.append(queue_record(place, database, definition))
+    return records
+
+
+def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:
+    """What is written down of its failed attempts, the oldest first."""
+    if not task.attempts:
+        return []
+    with suppress(TaskNotFound):
+        return [asdict(failure) for failure in queue.failures(database, task)]
+    return []
+
+
+def options_of(definition: Definition) -> dict[str, Any]:
+    """The options that differ from the default."""
+    usual = Settings().to_options()
+    return {name: value for name, value in definition.options.items() if value != usual.get(name)}

@@ -1,0 +1,80 @@
+"""What commands print: a table on a terminal, lines with tabs between in a pipe, JSON for programs."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.cli.exits import say
+from fdbqueue.cli.group import stdout_of
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of
+
+Record = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Record], str]]
+
+
+def show(signals: Signals, records: Iterable[Record], columns: Columns, as_json: bool) -> None:
+    """Print `records`: as JSON whole, otherwise what `columns` make of them."""
+    if on_a_terminal() and not as_json:
+        Console(highlight=False).print(table_of(records, columns))
+        return
+    out = stdout_of(signals)
+    for record in records:
+        out.print(line_of(record) if as_json else plain_line(record, columns))
+
+
+def tell(signals: Signals, message: str, record: Record, as_json: bool) -> None:
+    """Say what has been done: a message for people, on standard error, or `record` for programs."""
+    if as_json:
+        stdout_of(signals).print(line_of(record))
+    else:
+        say(message)
+
+
+def on_a_terminal() -> bool:
+    return os.isatty(sys.stdout.fileno())
+
+
+def table_of(records: Iterable[Record], columns: Columns) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = [[cell(record) for cell in columns.values()] for record in records]
+    for number, name in enumerate(columns):
+        numeric = bool(shown) and all(_is_numeric(row[number]) for row in shown)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in shown:
+        table.add_row(*map(Text, row))  # as it is: square brackets would be styles to rich
+    return table
+
+
+def plain_line(record: Record, columns: Columns) -> bytes:
+    return ("\t".join(_one_line(cell(record)) for cell in columns.values()) + "\n").encode(errors="replace")
+
+
+def field(name: str) -> Callable[[Record], str]:
+    """A column that shows one field as it is; what is not there, as nothing."""
+    return lambda record: "" if record.get(name) is None else str(record[name])
+
+
+def span(seconds: float | None) -> str:
+    """A length of time as people say it: 42s, 3m10s, 2h5m, 4d3h."""
+    if seconds is None:
+        return ""
+    whole = max(0, int(seconds))
+    for size, unit, below, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size}{unit}{f'{rest}{smaller}' if rest else ''}"
+    return f"{whole}s"
+
+
+def _is_numeric(text: str) -> bool:
+    return not text.strip("0123456789.,%/s ")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

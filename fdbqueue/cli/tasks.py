@@ -1,0 +1,163 @@
+"""Commands about the tasks of a queue: looking at them, and what anybody may do to them."""
+
+from collections.abc import Callable
+
+import click
+
+from fdbqueue.cli.exits import Refused
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.many import remove_all, step_by_step
+from fdbqueue.cli.records import STATES, failure_records, task_record
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Columns, Record, field, show, span, tell
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of
+from fdbqueue.database import Database
+from fdbqueue.errors import TaskNotFound
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+
+LISTED_MAX = 1_000
+
+
+@cli.command()
+@queue_argument
+@click.option("--state", type=click.Choice(list(STATES)), default="ready", help="[ready]")
+@click.option(
+    "-n", "count", type=click.IntRange(1, LISTED_MAX), default=100, metavar="N", help="the first N [100]"
+)
+@json_option
+@in_a_place
+@click.pass_obj
+def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as_json: bool) -> None:
+    """List the first tasks of QUEUE in a state, in their order.
+
+    Columns: id, age, attempts, key, data, and how its last attempt failed. --json has all that is known; its
+    `history` tells of each failed attempt that is kept when it was, its error, and its traceback or what
+    the program printed.
+    """
+    with place.tasks(queue) as (database, found):
+        now = database.runtime.now()
+        records = [
+            {
+                **task_record(task),
+                "age_s": max(0.0, now - task.created),
+                "history": failure_records(database, found, task),
+            }
+            for task in found.tasks(database, STATES[state], count)
+        ]
+    show(signals, records, TASK_COLUMNS, as_json)
+
+
+@cli.command()
+@queue_argument
+@click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="the first N [1]")
+@click.option("--all", "everything", is_flag=True, help="as many as there are")
+@json_option
+@in_a_place
+@click.pass_obj
+def kick(signals: Signals, place: Place, queue: str, count: int, everything: bool, as_json: bool) -> None:
+    """Make the first buried tasks of QUEUE ready again."""
+    with place.tasks(queue) as (database, found):
+        buried = found.statistics(database)["tasks"]["buried"]
+        most = buried if everything else min(count, buried)
+        kicked = step_by_step(signals, "kicking", most, lambda few: found.kick(database, few))
+    tell(signals, f"{kicked} kicked", {"queue": queue, "kicked": kicked}, as_json)
+
+
+@cli.command()
+@queue_argument
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@in_a_place
+@click.pass_obj
+def bury(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Put tasks aside until they are kicked. Who holds one finds its lease over."""
+    _to_each(signals, place, queue, ids, as_json, TaskQueue.bury, "buried")
+
+
+@cli.command()
+@queue_argument
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@in_a_place
+@click.pass_obj
+def delete(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Remove tasks, in whatever state."""
+    _to_each(signals, place, queue, ids, as_json, TaskQueue.delete, "deleted")
+
+
+@cli.command("release-all")
+@queue_argument
+@json_option
+@in_a_place
+@click.pass_obj
+def release_all(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
+    """Give back the taken tasks of QUEUE, whoever holds them: their leases are over.
+
+    So many as are taken when it begins; workers go on and take them again.
+    """
+    with place.tasks(queue) as (database, found):
+        taken = found.statistics(database)["tasks"]["taken"]
+        released = step_by_step(signals, "releasing", taken, lambda few: found.release_some(database, few))
+    tell(signals, f"{released} released", {"queue": queue, "released": released}, as_json)
+
+
+@cli.command()
+@queue_argument
+@click.option("--yes", is_flag=True, help="do it")
+@json_option
+@in_a_place
+@click.pass_obj
+def truncate(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
+    """Remove every task of QUEUE, in whatever state; taken ones, too.
+
+    Some at a time, so that nobody else has to wait: interrupted, the rest is still there.
+    """
+    with place.tasks(queue) as (database, found):
+        there = found.statistics(database)["tasks"]["total"]
+        if not yes:
+            raise Refused(f"truncate would remove {there} task(s) of {queue!r}: say --yes")
+        removed = remove_all(signals, database, found, there)
+    tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
+
+
+def _to_each(
+    signals: Signals,
+    place: Place,
+    queue: str,
+    ids: tuple[str, ...],
+    as_json: bool,
+    verb: Callable[[TaskQueue, Database, str], Task],
+    done: str,
+) -> None:
+    """Do it to each task; those that are not there are told of at the end."""
+    missing = []
+    with place.tasks(queue) as (database, found):
+        for id_ in ids:
+            try:
+                with signals.deferred():
+                    task = verb(found, database, id_)
+            except TaskNotFound:
+                missing.append(id_)
+            else:
+                tell(signals, f"{id_} {done}", task_record(task), as_json)
+    if missing:
+        raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
+
+
+def _last_error(record: Record) -> str:
+    if not record["history"]:
+        return ""
+    last = record["history"][-1]
+    return f"{last['error']}: {last['message']}" if last["message"] else str(last["error"])
+
+
+TASK_COLUMNS: Columns = {
+    "id": field("id"),
+    "age": lambda record: span(record["age_s"]),
+    "attempts": field("attempts"),
+    "key": lambda record: "" if record["key"] is None else line_of(record["key"]).decode().strip(),
+    "data": lambda record: line_of(record["data"]).decode().strip(),
+    "last error": _last_error,
+}

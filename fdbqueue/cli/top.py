@@ -1,0 +1,162 @@
+"""`fdbqueue top`: what happens in the queues, again and again."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
+from fdbqueue.cli.records import STATES
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Columns, Record, field, on_a_terminal, plain_line, span, table_of
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of
+from fdbqueue.database import Database
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.queue import TaskQueue
+
+RATES = ("put", "take", "done")
+WORKERS_SHOWN = 30
+
+
+@cli.command()
+@click.argument("queue", nargs=-1, metavar="[QUEUE]...", shell_complete=queue_names)
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, metavar="S", help="seconds [1]")
+@click.option("-n", "times", type=click.IntRange(min=1), metavar="N", help="N times, then end")
+@json_option
+@in_a_place
+@click.pass_obj
+def top(
+    signals: Signals, place: Place, queue: tuple[str, ...], interval: float, times: int | None, as_json: bool
+) -> None:
+    """Watch task queues: depth by state, rates, and how long the next task has waited.
+
+    With QUEUE, only those. Columns: queue, ready, taken, buried, delayed, put/s, take/s, done/s, waits,
+    workers, paused; on a terminal, also each worker. In a pipe, a line a queue, once in each interval.
+    """
+    with place.database(create=False) as database:
+        for name in queue:
+            place.tasks_in(database, name)
+        samples = Samples(place, database, queue)
+        if on_a_terminal() and not as_json:
+            _live(samples, interval, times)
+            return
+        out = stdout_of(signals)
+        for records in samples.every(interval, times):
+            for record in records:
+                out.print(line_of(record) if as_json else plain_line(record, TOP_COLUMNS))
+
+
+class Samples:
+    """The queues as they are now, with rates since the last look."""
+
+    def __init__(self, place: Place, database: Database, names: tuple[str, ...]) -> None:
+        self._place = place
+        self._database = database
+        self._runtime = database.runtime
+        self._names = names
+        self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
+
+    def every(self, interval_s: float, times: int | None) -> Iterator[list[Record]]:
+        taken = 0
+        while times is None or taken < times:
+            if taken:
+                self._runtime.sleep(interval_s)
+            yield self.take()
+            taken += 1
+
+    def take(self) -> list[Record]:
+        found = self._place.definitions(self._database)
+        wanted = [
+            queue for queue in found if is_kind(queue.kind) and queue.name in (self._names or [queue.name])
+        ]
+        records = []
+        for definition in wanted:
+            try:
+                records.append(self._record(TaskQueue(self._database, self._place.registry, definition)))
+            except QueueNotFound:
+                self._last.pop(definition.name, None)
+        return records
+
+    def workers(self) -> list[Record]:
+        """The workers of the queues that are watched, on whatever machine."""
+        watched = set(self._names)
+        return [
+            _worker_record(worker, self._runtime.now())
+            for worker in workers(self._database, root=self._place.root)
+            if not watched or watched.intersection(worker.queues)
+        ]
+
+    def _record(self, queue: TaskQueue) -> Record:
+        found, now = queue.statistics(self._database), self._runtime.now()
+        first = next(iter(queue.tasks(self._database, TaskState.READY, 1)), None)
+        record: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
+        record |= {state: found["tasks"][state] for state in STATES}
+        record |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
+        record["waits_s"] = None if first is None else max(0.0, now - first.created)
+        record["paused"] = queue.paused(self._database)
+        record["workers"] = len(workers(self._database, queue.name, root=self._place.root))
+        return record
+
+    def _rates(self, name: str, calls: Mapping[str, int]) -> dict[str, float | None]:
+        """Per second since the last look; None at the first."""
+        now = self._runtime.monotonic()
+        before, counted = self._last.get(name, (now, calls))
+        self._last[name] = now, calls
+        elapsed_s = now - before
+        return {
+            f"{call}_per_s": (calls[call] - counted[call]) / elapsed_s if elapsed_s else None
+            for call in RATES
+        }
+
+
+def _live(samples: Samples, interval_s: float, times: int | None) -> None:
+    with Live(console=Console(), screen=times is None, auto_refresh=False) as live:
+        for records in samples.every(interval_s, times):
+            live.update(_screen(records, samples.workers()), refresh=True)
+
+
+def _screen(queues: list[Record], found: list[Record]) -> RenderableType:
+    if not found:
+        return table_of(queues, TOP_COLUMNS)
+    return Group(table_of(queues, TOP_COLUMNS), Text(), table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS))
+
+
+def _worker_record(worker: Presence, now: float) -> Record:
+    return {
+        "worker": f"{worker.host}:{worker.process_id}",
+        "handler": worker.handler,
+        "queues": " ".join(worker.queues),
+        "threads": worker.threads,
+        "running": len(worker.running),
+        **asdict(worker.tally),
+        "up": span(now - worker.since),
+    }
+
+
+def _rate(name: str) -> Any:
+    return lambda record: "" if record[name] is None else f"{record[name]:,.1f}"
+
+
+TOP_COLUMNS: Columns = {
+    "queue": field("queue"),
+    **{state: field(state) for state in STATES},
+    **{f"{call}/s": _rate(f"{call}_per_s") for call in RATES},
+    "waits": lambda record: span(record["waits_s"]),
+    "workers": field("workers"),
+    "paused": lambda record: "paused" if record.get("paused") else "",
+}
+WORKER_COLUMNS: Columns = {
+    name: field(name)
+    for name in (
+        *("worker", "handler", "queues", "threads", "running"),
+        *("done", "failed", "buried", "lost", "up"),
+    )
+}

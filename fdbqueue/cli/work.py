@@ -1,0 +1,145 @@
+"""`fdbqueue work`: a fleet of worker processes, from a function or from a command, and how it gets on."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from fdbqueue.cli import execute
+from fdbqueue.cli.exits import DONE, REFUSED, Trouble
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names
+from fdbqueue.cli.progress import Progress
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.signals import Signals
+from fdbqueue.database import Database
+from fdbqueue.fleet.supervisor import Fleet
+
+_COMMAND = "fdbqueue.command"
+
+
+class WithCommand(click.Command):
+    """Sets aside what stands behind `--`, which click would hand over as more words of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = args[at + 1 :] if at < len(args) else None
+        return super().parse_args(ctx, args[:at])
+
+
+@cli.command(cls=WithCommand)
+@click.argument(
+    "words", nargs=-1, metavar="QUEUE... [MODULE:FUNCTION | --exec -- CMD ARG...]", shell_complete=queue_names
+)
+@click.option("--exec", "executes", is_flag=True, help="run the command behind -- for each task")
+@click.option("--into", metavar="QUEUE", help="with --exec: put each line of its output there, with the ack")
+@click.option("--processes", type=click.IntRange(min=1), default=2, metavar="N", help="worker processes [2]")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="in each of them [8; 1 with --exec]")
+@click.option("--until-empty", is_flag=True, help="end when nothing is left but buried tasks")
+@click.option("--transactional", is_flag=True, help="function(tr, task), in one transaction with the ack")
+@click.option("--max-attempts", type=click.IntRange(min=1), default=5, metavar="N", help="then bury it [5]")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.001), metavar="S", help="of an attempt [none]"
+)
+@click.option(
+    "--grace", "grace_s", type=click.FloatRange(min=0), default=30.0, metavar="S", help="to finish in [30]"
+)
+@click.option(
+    "--weight", "weights", multiple=True, metavar="QUEUE=N", help="how often a queue comes first [1]"
+)
+@click.option(
+    "--recycle-tasks", type=click.IntRange(min=1), metavar="N", help="replace a process after N tasks"
+)
+@click.option("--recycle-mb", type=click.IntRange(min=1), metavar="M", help="replace a process above M MB")
+@click.option("--hooks", metavar="MODULE:NAME", help="the Hooks that are told of each task")
+@json_option
+@in_a_place
+@click.pass_obj
+def work(
+    signals: Signals,
+    /,
+    place: Place,
+    words: tuple[str, ...],
+    executes: bool,
+    into: str | None,
+    weights: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Work on the tasks of queues: call MODULE:FUNCTION with each, or run a command for each.
+
+    A return acks the task. An exception, or an exit status other than 0, has it tried again after a while,
+    and buried at last, with what went wrong (`tasks QUEUE --state buried`). A worker that dies, or stands
+    still, loses its tasks to others. The first SIGTERM or Ctrl-C lets what runs finish, the second does not.
+
+    With --exec, a task's data stands in place of {} inside any ARG, and on standard input: a text as it is,
+    anything else as JSON. There is no shell. Output of a command that succeeds is passed on.
+
+    Status: 0 done, or stopped; 1 if tasks were buried; 2 a mistake: then nothing has been taken.
+    """
+    command: list[str] | None = click.get_current_context().meta[_COMMAND]
+    queues, handler = _split(words, executes, command)
+    if not executes and into is not None:
+        raise click.UsageError("--into is for --exec")
+    if executes:
+        options |= _execution(place, command or [], into, options)
+    options["threads"] = options["threads"] or (1 if executes else 8)
+    shares = _shares(queues, weights)
+    with place.database(create=False) as database:
+        _require_queues(place, database, queues, into)
+        _look_in_working_directory()
+        fleet = Fleet(place.url, shares, handler, root=place.root, **options)
+        with Progress(place, database, queues, signals, as_json) as progress:
+            fleet.run(progress.tick)
+            progress.end(fleet.status())
+    return REFUSED if progress.buried else DONE
+
+
+def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> tuple[list[str], str]:
+    """The queues, and the handler. Raises UsageError."""
+    if executes and not command:
+        raise click.UsageError("--exec takes its command behind --: work QUEUE --exec -- CMD ARG {}")
+    if not executes and command is not None:
+        raise click.UsageError("a command behind -- is for --exec")
+    queues, handler = (list(words), execute.HANDLER) if executes else (list(words[:-1]), "".join(words[-1:]))
+    if not executes and ":" not in handler:
+        raise click.UsageError("work takes QUEUE... MODULE:FUNCTION, or QUEUE... --exec -- CMD ARG...")
+    if not queues:
+        raise click.UsageError("work takes at least one QUEUE")
+    return queues, handler
+
+
+def _execution(
+    place: Place, command: list[str], into: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    if options["transactional"]:
+        raise click.UsageError("--transactional is for functions: a command knows no transaction")
+    if shutil.which(command[0]) is None and execute.PLACEHOLDER not in command[0]:
+        raise Trouble(f"there is no command {command[0]!r}")
+    return {"argument": execute.settings_of(command, into, place.root)}
+
+
+def _shares(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:
+    shares = dict.fromkeys(queues, 1)
+    for text in weights:
+        queue, _, weight = text.rpartition("=")
+        if queue not in shares or not weight.isdecimal() or not int(weight):
+            raise click.BadParameter(f"{text!r} is no QUEUE=N of one of the queues", param_hint="--weight")
+        shares[queue] = int(weight)
+    return shares
+
+
+def _require_queues(place: Place, database: Database, queues: Sequence[str], into: str | None) -> None:
+    for name in queues:
+        place.tasks_in(database, name)
+    if into is not None:
+        place.definition(database, into)
+
+
+def _look_in_working_directory() -> None:
+    # Where `python -m` looks, too; the program's own directory comes first otherwise.
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)

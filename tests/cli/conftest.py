@@ -1,0 +1,32 @@
+"""The program, on every engine that several processes can share."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from tests.cli.shell import Shell, Within
+from tests.conftest import CLUSTER_FILE
+
+
+@pytest.fixture(params=["embedded", "fdb"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    """The program on a database of its own, or below a root of its own on the cluster."""
+    if request.param == "embedded":
+        yield Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+        return
+    if CLUSTER_FILE is None:
+        pytest.skip("FDB_CLUSTER_FILE names no cluster")
+    root = ["fdbqueue-test-cli", os.urandom(8).hex()]
+    yield Shell(f"fdb:{CLUSTER_FILE}", root, tmp_path)
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
+        db.clear_range_startswith(Subspace(tuple(root)).key())
+
+
+@pytest.fixture
+def program(shell: Shell, capfd: pytest.CaptureFixture[str]) -> Within:
+    """The same, within this process."""
+    return Within(shell, capfd)

@@ -1,0 +1,100 @@
+"""A shell for tests: runs the program in processes of its own, on one database."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.cli.commands import cli
+from fdbqueue.cli.exits import run
+from tests.support import PATIENCE_S
+
+PROGRAM = [sys.executable, "-m", "fdbqueue.cli"]
+CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
+HELD_S = 10.0
+
+
+def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str, str]:
+    """What a process still writes until it ends; `communicate` would forget what `readline` has buffered."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        written = process.stdout.read(), process.stderr.read()
+    process.wait(timeout_s)
+    return written
+
+
+class Shell:
+    """Runs the program on one database; `url` and `root` are put into every command."""
+
+    def __init__(self, url: str, root: list[str], folder: Path) -> None:
+        self.url = url
+        self.where = ["--url", url, *(["--root", "/".join(root)] if root else [])]
+        self.root = root
+        self.folder = folder
+
+    def program(self, *arguments: str) -> list[str]:
+        return [*PROGRAM, *self.where, *arguments]
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            self.program(*arguments), text=True, **(usual | {"cwd": self.folder} | options)
+        )
+
+    def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
+        """Status, standard output and standard error."""
+        if given is not None:
+            options["stdin"] = subprocess.PIPE
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(given, timeout=60)
+        return process.returncode, out, err
+
+    def get(self, queue: str, n: int = 1000) -> list[Any]:
+        """Everything that `get` prints, read as JSON."""
+        _, out, _ = self.run("get", queue, "-n", str(n))
+        return [json.loads(line) for line in out.splitlines()]
+
+    def get_until(self, queue: str, complete: Callable[[list[Any]], bool]) -> list[Any]:
+        """What is left, also what a dead reader still holds."""
+        left: list[Any] = []
+        deadline = time.monotonic() + HELD_S + PATIENCE_S
+        while not complete(left):
+            assert time.monotonic() < deadline, "some never came back"
+            _, out, _ = self.run("get", queue, "-n", "1000", "--wait", "1")
+            left += [json.loads(line) for line in out.splitlines()]
+        return left
+
+
+class Within(Shell):
+    """Runs the program within this process, which is quicker; what it prints is pytest's to catch."""
+
+    def __init__(self, shell: Shell, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(shell.url, shell.root, shell.folder)
+        self._capture = capture
+
+    def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
+        assert given is None
+        assert not options
+        self._capture.readouterr()
+        status = run(cli, [*self.where, *arguments])
+        return status, *self._capture.readouterr()
+
+
+def read_all(terminal: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # what Linux says when the other side of a terminal is closed
+            part = b""
+        if not part:
+            os.close(terminal)
+            return b"".join(parts).decode()
+        parts.append(part)

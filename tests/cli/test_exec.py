@@ -1,0 +1,170 @@
+"""work --exec: a process for each task: a durable xargs that may be killed at any moment."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue import workers
+from tests.cli.shell import Shell, rest_of
+from tests.cli.test_queues import root_of
+from tests.cli.test_work import filled, statistics, wait_until
+
+
+def run(shell: Shell, *arguments: str) -> tuple[int, str, str]:
+    return shell.run("work", "q", "--exec", "--until-empty", "--processes", "1", *arguments)
+
+
+def buried(shell: Shell) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in shell.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
+    ]
+
+
+def alive(process: int) -> bool:
+    """Whether there is such a process that is no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_data_stands_in_any_argument_and_on_standard_input(shell: Shell) -> None:
+    """As it is: there is no shell that would make anything of it."""
+    data = ["plain", "two words", "$(id) `id` ; 'q' \\ *", "née {}", "", {"a": [1, None]}, 42]
+    filled(shell, "q", *data)
+    status, out, _ = run(
+        shell, "--", "python3", "-c", "import sys; print([*sys.argv[1:], sys.stdin.read()])", "<{}|{}>"
+    )
+    texts = [value if isinstance(value, str) else json.dumps(value, separators=(",", ":")) for value in data]
+    assert status == 0
+    assert out.splitlines() == [str([f"<{text}|{text}>", text]) for text in texts]
+
+
+def test_a_command_that_fails_is_tried_again_and_buried_with_its_output(shell: Shell) -> None:
+    filled(shell, "q", "x")
+    script = 'echo "$FDBQUEUE_ATTEMPT of $FDBQUEUE_TASK"; echo oops >&2; exit 3'
+    status, out, err = run(shell, "--max-attempts", "2", "--", "sh", "-c", script)
+    assert (status, out) == (1, "")
+    assert "1 buried" in err
+    (task,) = buried(shell)
+    assert [failure["error"] for failure in task["history"]] == ["CommandFailed", "CommandFailed"]
+    assert task["history"][1]["message"] == "exit status 3"
+    assert task["history"][1]["detail"] == f"--- stdout:\n2 of {task['id']}\n--- stderr:\noops"
+
+
+def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
+    filled(shell, "q", "x")
+    assert run(shell, "--max-attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1
+    assert buried(shell)[0]["history"][0]["message"] == "killed by SIGKILL"
+
+
+def test_what_cannot_be_an_argument_fails_its_task_alone(shell: Shell) -> None:
+    filled(shell, "q", "a\0b", "fine")
+    status, out, _ = run(shell, "--max-attempts", "1", "--", "echo", "{}")
+    assert (status, out) == (1, "fine\n")
+    assert "null byte" in buried(shell)[0]["history"][0]["message"]
+
+
+def test_output_goes_line_by_line_into_a_queue(shell: Shell) -> None:
+    filled(shell, "q", "1", "two", '{"three"')
+    filled(shell, "out")
+    assert run(shell, "--into", "out", "--", "sh", "-c", 'echo "$1"; echo; echo "[$1]"', "sh", "{}")[:2] == (
+        0,
+        "",
+    )
+    lines = [json.loads(line)["data"] for line in shell.run("tasks", "out", "--json")[1].splitlines()]
+    assert lines == [1, [1], "two", "[two]", '{"three"', '[{"three"]']
+
+
+def test_more_output_than_a_transaction_carries_buries_the_task(shell: Shell) -> None:
+    filled(shell, "q", "1001")
+    shell.run("create", "out", "--kind", "queue")
+    assert run(shell, "--into", "out", "--", "seq", "{}")[0] == 1
+    assert "too much for one transaction" in buried(shell)[0]["history"][0]["message"]
+    assert shell.run("size", "out")[1] == "0\n"
+
+
+def test_a_command_ends_with_the_lease_it_works_under(shell: Shell) -> None:
+    filled(shell, "q", "x", ttr=1)
+    begun = shell.folder / "begun"
+    working = shell.start(
+        "work", "q", "--exec", "--processes", "1", "--", "sh", "-c", f"echo $$ >> {begun}; sleep 1000"
+    )
+    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
+    shell.run("pause", "q")
+    shell.run("release-all", "q")
+    process = int(begun.read_text())
+    wait_until(lambda: not alive(process))
+    working.send_signal(signal.SIGTERM)
+    rest_of(working)
+    assert working.returncode == 0
+
+
+def test_a_command_ends_with_the_worker_that_started_it(shell: Shell) -> None:
+    filled(shell, "q", "x", ttr=1_000)
+    begun = shell.folder / "begun"
+    script = f"sleep 1000 & echo $$ $! > {begun}; wait"
+    working = shell.start("work", "q", "--exec", "--processes", "1", "--", "sh", "-c", script)
+    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
+    processes = [int(word) for word in begun.read_text().split()]
+    with fdbqueue.open(shell.url) as db:
+        wait_until(lambda: bool(workers(db, root=root_of(shell))))
+        os.kill(workers(db, root=root_of(shell))[0].process_id, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, processes)))
+    for _ in range(2):
+        working.send_signal(signal.SIGTERM)
+    rest_of(working)
+
+
+def kill_now_and_then(shell: Shell, running: Callable[[], bool]) -> int:
+    """SIGKILL to one worker process after the other; how many."""
+    killed = 0
+    with fdbqueue.open(shell.url) as db:
+        while running():
+            time.sleep(random.uniform(0.3, 0.9))
+            there = [
+                worker.process_id for worker in workers(db, root=root_of(shell)) if alive(worker.process_id)
+            ]
+            if there:
+                with suppress(ProcessLookupError):
+                    os.kill(random.choice(there), signal.SIGKILL)
+                    killed += 1
+    return killed
+
+
+def test_each_output_is_there_once_in_spite_of_kills(shell: Shell, rounds: Callable[[int, int], int]) -> None:
+    """The sink is transactional: output comes with the ack, or not at all."""
+    count = rounds(120, 1_000)
+    filled(shell, "q", *range(count), ttr=2)
+    shell.run("create", "out", "--kind", "queue")
+    options = ("--processes", "2", "--threads", "2", "--max-attempts", "50", "--into", "out")
+    command = ("sh", "-c", 'sleep 0.02; echo "$1"', "sh", "{}")
+    working = shell.start("work", "q", "--exec", "--until-empty", *options, "--", *command)
+    killed = kill_now_and_then(shell, lambda: statistics(shell)["tasks"]["done"] < count * 3 // 4)
+    rest_of(working, timeout_s=300)
+    assert (working.returncode, killed > 1) == (0, True)
+    assert Counter(shell.get("out", count + 100)) == Counter(range(count))
+
+
+def test_it_goes_on_where_it_was_stopped(shell: Shell) -> None:
+    """Restartable: what is done stays done."""
+    filled(shell, "q", *range(30))
+    shell.run("create", "out", "--kind", "queue")
+    command = ("--into", "out", "--", "sh", "-c", 'sleep 0.05; echo "$1"', "sh", "{}")
+    working = shell.start("work", "q", "--exec", "--processes", "1", *command)
+    wait_until(lambda: statistics(shell)["tasks"]["done"] > 3)
+    working.send_signal(signal.SIGTERM)
+    rest_of(working)
+    left = statistics(shell)["tasks"]["ready"]
+    assert 0 < left < 30
+    assert run(shell, *command)[0] == 0
+    printed = shell.get("out")
+    assert sorted(printed) == list(range(30))

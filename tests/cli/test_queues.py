@@ -1,0 +1,256 @@
+"""queues, create, stats, pause, resume, drop, top, completion: about queues as wholes."""
+
+import json
+import os
+import pty
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import TaskQueue, Worker
+from fdbqueue.cli.group import cli
+from fdbqueue.cli.show import span
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from tests.cli.shell import INTERRUPTED, Shell, Within, read_all, rest_of
+
+
+def root_of(shell: Shell) -> Any:
+    return Subspace(tuple(shell.root)) if shell.root else DEFAULT_ROOT
+
+
+def test_a_queue_is_created_listed_and_dropped(program: Within) -> None:
+    created = "fdbqueue: 'mail' is there, of kind fifottl\n"
+    assert program.run("create", "mail", "--kind", "fifottl", "--ttr", "60") == (0, "", created)
+    program.run("put", "plain", "1", "2")
+    assert program.run("put", "mail", "a", "b") == (0, "", "")
+    assert program.run("queues") == (0, "mail\tfifottl\t2\t0\t0\t0\t0\t\nplain\tqueue\t2\t\t\t\t\t\n", "")
+    mail, plain = map(json.loads, program.run("queues", "--json")[1].splitlines())
+    assert (mail["options"], mail["tasks"]["ready"], mail["paused"]) == ({"ttr": 60.0}, 2, False)
+    assert (plain["kind"], plain["items"]) == ("queue", 2)
+    status, _, err = program.run("drop", "mail")
+    assert (status, err) == (1, "fdbqueue: drop would remove 'mail' and the 2 item(s) in it: say --yes\n")
+    assert program.run("drop", "mail", "--yes") == (0, "", "fdbqueue: 'mail' is gone\n")
+    assert program.run("drop", "plain", "--yes", "--json")[1] == '{"queue":"plain","dropped":true}\n'
+    assert program.run("queues") == (0, "", "")
+
+
+def test_dropping_leaves_no_key(tmp_path: Path) -> None:
+    shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+    shell.run("create", "u", "--kind", "utube")
+    shell.run("put", "u", *map(str, range(450)))
+    with fdbqueue.open(shell.url) as db:
+        TaskQueue.open(db, "u").bury(db, TaskQueue.open(db, "u").tasks(db, "r", 1)[0].id)
+        contents = TaskQueue.open(db, "u").contents
+    assert shell.run("drop", "u", "--yes")[0] == 0
+    with fdbqueue.open(shell.url) as db:
+        assert list(db.get_range_startswith(contents.key())) == []
+
+
+def test_a_queue_in_use_is_not_dropped_and_keeps_its_tasks(program: Within) -> None:
+    program.run("create", "q")
+    program.run("put", "q", "1", "2", "3")
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.open(db, "q", root=root_of(program)).take(db, 0)
+        busy = "fdbqueue: The queue 'q' cannot be dropped: tasks are taken.\n"
+        assert program.run("drop", "q", "--yes") == (1, "", busy)
+        assert program.run("queues")[1].split() == ["q", "fifo", "2", "1", "0", "0", "0"]
+
+
+def test_creating_twice_is_refused_unless_it_may_exist(program: Within) -> None:
+    assert program.run("create", "q", "--kind", "fair", "--weight", "gold=3", "--weight", "7=2")[0] == 0
+    assert program.run("create", "q")[0] == 1
+    status, out, _ = program.run("create", "q", "--if-not-exists", "--json")
+    assert (status, json.loads(out)["kind"]) == (0, "fair")
+    assert len(json.loads(out)["options"]["weights"]) == 2
+    assert program.run("create", "plain", "--kind", "queue")[0] == 0
+    assert program.run("put", "plain", "1")[0] == 0
+
+
+def test_statistics_are_lines_of_name_and_value(program: Within) -> None:
+    program.run("create", "q", "--kind", "limfifottl", "--capacity", "2")
+    program.run("put", "q", "1", "2")
+    assert program.run("put", "q", "3") == (
+        1,
+        "",
+        "fdbqueue: The queue 'q' is full: its capacity is 2 tasks.\n",
+    )
+    lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
+    assert lines["kind"] == "limfifottl"
+    assert (lines["options.capacity"], lines["tasks.ready"], lines["calls.put"]) == ("2", "2", "2")
+    program.run("create", "r")
+    everything = program.run("stats")[1].splitlines()
+    assert {line.split("\t")[0] for line in everything} == {"q", "r"}
+    assert [json.loads(line)["name"] for line in program.run("stats", "--json")[1].splitlines()] == ["q", "r"]
+
+
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(program: Within) -> None:
+    program.run("create", "q")
+    program.run("put", "q", "1")
+    assert program.run("pause", "q") == (0, "", "fdbqueue: 'q' is paused\n")
+    assert program.run("queues")[1].split("\t")[-1] == "paused\n"
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        assert queue.take(db, 0) is None
+        assert program.run("resume", "q", "--json")[1] == '{"queue":"q","paused":false}\n'
+        assert queue.take(db, 0) is not None
+
+
+def test_what_is_of_no_known_kind_is_listed(tmp_path: Path) -> None:
+    shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+    with fdbqueue.open(shell.url) as db:
+        Registry(DEFAULT_ROOT).create(db, "odd", "peculiar", {"a": 1})
+    assert shell.run("queues") == (0, "odd\tpeculiar\t\t\t\t\t\t\n", "")
+    status, _, err = shell.run("tasks", "odd")
+    assert (status, err) == (2, "fdbqueue: 'odd' is of kind peculiar, which is no kind of task queue here\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create", "q", "--kind", "nonsense"], "nonsense"),
+        (["create", "q", "--kind", "fifo", "--ttl", "3"], "does not support"),
+        (["create", "q", "--kind", "queue", "--ttr", "3"], "has no ttr"),
+        (["create", "q", "--kind", "fair", "--weight", "gold"], "KEY=N"),
+        (["put", "new", "1", "--ttl", "3"], "--ttl is for task queues"),
+        (["put", "fifo", "1", "--priority", "3"], "does not support"),
+        (["put", "fifo", "1", "--key", "k"], "does not support"),
+        (["bury", "fifo", "no-id"], "id"),
+        (["bury", "fifo"], "ID"),
+        (["tasks", "fifo", "--state", "happy"], "happy"),
+        (["tasks", "plain"], "plain queue"),
+        (["pause", "plain"], "plain queue"),
+        (["top", "plain"], "plain queue"),
+        (["completion", "cmd"], "cmd"),
+        *([[command, "nope"], "no queue named 'nope'"] for command in ("stats", "tasks", "kick", "pause")),
+        *(
+            [[command, "nope"], "no queue named 'nope'"]
+            for command in ("release-all", "truncate", "drop", "top")
+        ),
+        *([[command, "nope", "00"], "no queue named 'nope'"] for command in ("bury", "delete")),
+    ],
+)
+def test_a_mistake_is_status_2_and_one_line(known: Within, arguments: list[str], said: str) -> None:
+    status, out, err = known.run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("fdbqueue: ")
+    assert said in err
+
+
+@pytest.fixture
+def known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
+    """A database with a task queue and a plain one."""
+    shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+    with fdbqueue.open(shell.url) as db:
+        TaskQueue.create(db, "fifo")
+        fdbqueue.Queue.named(db, "plain")
+    return Within(shell, capfd)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["queues"], ["stats"], ["top"], *([command, "q"] for command in ("tasks", "kick", "pause", "drop"))],
+)
+def test_looking_makes_no_database(
+    tmp_path: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Within(Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path), capfd)
+    assert shell.run(*arguments) == (2, "", f"fdbqueue: there is no database at {shell.url}\n")
+    assert not (tmp_path / "nowhere").exists()
+
+
+# -- top ------------------------------------------------------------------------------------------------
+
+
+def test_top_in_a_pipe_is_a_line_a_queue_in_each_interval(program: Within) -> None:
+    program.run("create", "q")
+    program.run("create", "r")
+    program.run("put", "q", "1", "2")
+    status, out, _ = program.run("top", "-n", "2", "--interval", "0.1")
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert (status, [line[0] for line in lines]) == (0, ["q", "r", "q", "r"])
+    assert lines[0][1:6] == ["2", "0", "0", "0", ""]
+    assert lines[2][1:6] == ["2", "0", "0", "0", "0.0"]
+    (only,) = map(json.loads, program.run("top", "q", "-n", "1", "--json")[1].splitlines())
+    assert (only["queue"], only["ready"], only["workers"], only["paused"]) == ("q", 2, 0, False)
+    assert only["waits_s"] > 0
+
+
+def test_top_tells_rates_and_workers(shell: Shell) -> None:
+    shell.run("create", "q")
+    watching = shell.start("top", "q", "--json", "--interval", "0.2")
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(shell))
+        queue.put_many(db, range(10))
+        worker = Worker(db, queue, print, threads=1, root=root_of(shell))
+        worker.start()
+        seen = json.loads(watching.stdout.readline())
+        while not seen["workers"] or seen["ready"]:
+            seen = json.loads(watching.stdout.readline())
+        worker.stop()
+        assert worker.join(20)
+    watching.send_signal(signal.SIGINT)
+    rest_of(watching)
+    assert watching.returncode == INTERRUPTED
+    assert (seen["ready"], seen["taken"], seen["workers"]) == (0, 0, 1)
+
+
+def test_top_on_a_terminal_is_a_table(shell: Shell) -> None:
+    shell.run("create", "[bold]q[/bold]")
+    ours, theirs = pty.openpty()
+    process = shell.start(
+        "top", "-n", "1", stdout=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    )
+    os.close(theirs)
+    screen = read_all(ours)
+    assert process.communicate(timeout=20) == (None, "")
+    assert process.returncode == 0
+    assert "\x1b" in screen
+    for word in ("ready", "buried", "[bold]q[/bold]"):
+        assert word in screen
+
+
+def test_spans_are_told_as_people_do() -> None:
+    spans = [span(seconds) for seconds in (None, 0.4, 59, 60, 61, 3_600, 7_260, 86_400, 270_000)]
+    assert spans == ["", "0s", "59s", "1m", "1m1s", "1h", "2h1m", "1d", "3d3h"]
+
+
+# -- completion -----------------------------------------------------------------------------------------
+
+
+def completions(shell: Shell, words: str) -> list[str]:
+    """What bash is offered for the last of `words`."""
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    environment = os.environ | asked | {"_FDBQUEUE_COMPLETE": "bash_complete", "FDBQUEUE_URL": shell.url}
+    shell.where = []
+    out = shell.run(env=environment)[1]
+    return [line.partition(",")[2] for line in out.split()]
+
+
+def test_a_shell_completes_commands_and_queues(tmp_path: Path) -> None:
+    shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+    with fdbqueue.open(shell.url) as db:
+        for name in ("mails", "maps", "other"):
+            TaskQueue.create(db, name)
+    assert completions(shell, "fdbqueue rele") == ["release-all"]
+    assert completions(shell, "fdbqueue stats ma") == ["mails", "maps"]
+    assert completions(shell, "fdbqueue top other ma") == ["mails", "maps"]
+    assert completions(shell, f"fdbqueue stats --url embedded:{tmp_path}/nowhere ma") == []
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_completion_script_is_the_shells(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = Within(Shell("memory:", [], Path()), capfd).run("completion", name)
+    assert status == 0
+    assert "_FDBQUEUE_COMPLETE" in out
+
+
+def test_every_command_says_what_it_does() -> None:
+    for name, command in cli.commands.items():
+        assert command.help, name

@@ -1,0 +1,117 @@
+"""tasks, kick, bury, delete, release-all, truncate: what anybody may do to tasks."""
+
+import json
+from typing import Any
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.task import Failure
+from tests.cli.shell import Shell, Within
+from tests.cli.test_queues import root_of
+
+
+def put(program: Within, *arguments: str) -> list[str]:
+    """The ids of the new tasks."""
+    _, out, _ = program.run("put", *arguments, "--json")
+    return [json.loads(line)["id"] for line in out.splitlines()]
+
+
+def listed(program: Within, state: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in program.run("tasks", "q", "--state", state, "--json")[1].splitlines()
+    ]
+
+
+def test_options_of_a_put_are_the_tasks(program: Within) -> None:
+    program.run("create", "q", "--kind", "utubettl")
+    put(program, "q", "last", "--priority", "9", "--ttl", "100", "--key", "k")
+    put(program, "q", "later", "--delay", "100", "--key", "7")
+    put(program, "q", "first", "--priority", "1", "--ttr", "5")
+    assert [(task["data"], task["pri"], task["key"]) for task in listed(program, "ready")] == [
+        ("first", 1, None),
+        ("last", 9, "k"),
+    ]
+    (later,) = listed(program, "delayed")
+    assert (later["data"], later["key"], later["expires"]) == ("later", 7, None)
+
+
+def test_lines_become_tasks(shell: Shell, program: Within) -> None:
+    program.run("create", "q", "--kind", "limfifottl", "--capacity", "3")
+    lines = "1\ntwo\n\n[3]\n"
+    assert shell.run("put", "q", "--lines", "-", given=lines) == (0, "", "fdbqueue: 3 put\n")
+    assert [task["data"] for task in listed(program, "ready")] == [1, "two", [3]]
+
+
+def test_a_task_is_listed_with_how_it_failed(program: Within) -> None:
+    program.run("create", "q")
+    put(program, "q", "poison")
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        for failure in (Failure("ValueError", "odd\nnumber", "Traceback"), Failure("OSError")):
+            task = queue.take(db, 0)
+            assert task is not None
+            queue.release(db, task, failure=failure)
+        task = queue.take(db, 0)
+        assert task is not None
+        queue.bury(db, task, failure=Failure("ValueError", "odd\nagain", "Traceback (most recent ..."))
+    status, out, _ = program.run("tasks", "q", "--state", "buried")
+    id_, _, attempts, key, data, error = out.rstrip("\n").split("\t")
+    assert (status, id_, attempts, key, data) == (0, task.id, "3", "", '"poison"')
+    assert error == "ValueError: odd again"
+    (whole,) = listed(program, "buried")
+    assert whole["failures"] == 3
+    assert [failure["error"] for failure in whole["history"]] == ["ValueError", "OSError", "ValueError"]
+    assert whole["history"][-1]["detail"] == "Traceback (most recent ..."
+    assert whole["history"][-1]["outcome"] == "buried"
+
+
+def test_bury_kick_and_delete_by_hand(program: Within) -> None:
+    program.run("create", "q")
+    ids = put(program, "q", "a", "b", "c", "d")
+    said = f"fdbqueue: {ids[0]} buried\nfdbqueue: {ids[1]} buried\n"
+    assert program.run("bury", "q", ids[0], ids[1]) == (0, "", said)
+    assert json.loads(program.run("bury", "q", ids[2], "--json")[1])["state"] == "buried"
+    assert program.run("kick", "q") == (0, "", "fdbqueue: 1 kicked\n")
+    assert [task["data"] for task in listed(program, "buried")] == ["b", "c"]
+    assert program.run("kick", "q", "--all", "--json")[1] == '{"queue":"q","kicked":2}\n'
+    assert program.run("kick", "q", "-n", "5") == (0, "", "fdbqueue: 0 kicked\n")
+    status, _, err = program.run("delete", "q", ids[3], ids[3])
+    assert (status, err) == (1, f"fdbqueue: {ids[3]} deleted\nfdbqueue: no such task in 'q': {ids[3]}\n")
+    assert [task["data"] for task in listed(program, "ready")] == ["a", "b", "c"]
+
+
+def test_many_are_released_kicked_and_removed_some_at_a_time(program: Within) -> None:
+    """More than one transaction may change."""
+    program.run("create", "q", "--kind", "fair")
+    put(program, "q", *map(str, range(450)))
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        taken = [task for _ in range(9) for task in queue.take_many(db, 50, 0)]
+        assert len(taken) == 450
+        assert program.run("release-all", "q") == (0, "", "fdbqueue: 450 released\n")
+        for task in queue.tasks(db, "r", 300):
+            queue.bury(db, task.id)
+        assert program.run("kick", "q", "--all") == (0, "", "fdbqueue: 300 kicked\n")
+        queue.take_many(db, 50, 0)
+        status, _, err = program.run("truncate", "q")
+        assert (status, err) == (1, "fdbqueue: truncate would remove 450 task(s) of 'q': say --yes\n")
+        assert program.run("truncate", "q", "--yes") == (0, "", "fdbqueue: 450 removed\n")
+        found = queue.statistics(db)
+        assert found["tasks"] == {"ready": 0, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "total": 0}
+        assert found["calls"]["delete"] == 0
+        assert program.run("drop", "q", "--yes")[0] == 0
+
+
+def test_removing_some_keeps_order_and_statistics_of_the_rest(program: Within) -> None:
+    """What is left after an interruption is a queue like any other."""
+    program.run("create", "q", "--kind", "utube")
+    for number in range(6):
+        put(program, "q", str(number), "--key", "ab"[number % 2])
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        first = queue.take(db, 0)
+        assert first is not None
+        assert queue.truncate_some(db, 3) == 3
+        assert queue.statistics(db)["tasks"]["total"] == 3
+        found = [queue.take(db, 0), queue.take(db, 0), queue.take(db, 0)]
+        assert [task and task.data for task in found] == [3, 4, None]

@@ -1,0 +1,192 @@
+"""work: a fleet from the command line; what it says, how it ends, what it refuses."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.cli.progress import Pace
+from tests.cli.shell import Shell, Within, read_all, rest_of
+from tests.cli.test_queues import root_of
+from tests.support import PATIENCE_S
+
+JOBS = "tests.cli.jobs"
+HERE = Path(__file__).parents[2]
+
+
+def filled(shell: Shell, name: str, *data: Any, kind: str = "fifottl", **options: Any) -> None:
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.create(db, name, kind, root=root_of(shell), **options)
+        queue.put_many(db, data)
+
+
+def statistics(shell: Shell, name: str = "q") -> dict[str, dict[str, int]]:
+    with fdbqueue.open(shell.url) as db:
+        return TaskQueue.open(db, name, root=root_of(shell)).statistics(db)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def test_a_function_is_called_with_each_task(shell: Shell) -> None:
+    filled(shell, "q", *range(50))
+    filled(shell, "r", *range(50, 60))
+    arguments = ("q", "r", f"{JOBS}:counted", "--transactional", "--until-empty", "--weight", "q=2")
+    status, out, err = shell.run("work", *arguments, cwd=HERE)
+    assert (status, out) == (0, "")
+    assert err.startswith("fdbqueue: 60 done in ")
+    with fdbqueue.open(shell.url) as db:
+        assert {bytes(row.value)[0] for row in db.get_range_startswith(b"counted/")} == {1}
+        db.clear_range_startswith(b"counted/")
+    assert statistics(shell)["tasks"] | {"done": 0} == dict.fromkeys(statistics(shell)["tasks"], 0)
+
+
+def test_what_fails_is_buried_and_told_of(shell: Shell) -> None:
+    filled(shell, "q", *range(6))
+    arguments = ("q", f"{JOBS}:odd", "--until-empty", "--max-attempts", "1", "--processes", "1", "--json")
+    status, out, err = shell.run("work", *arguments, cwd=HERE)
+    last = json.loads(out.splitlines()[-1])
+    assert (status, last["done"], last["buried"]) == (1, 3, 3)
+    assert "ValueError: 1 is odd" in err
+    buried = [
+        json.loads(line) for line in shell.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
+    ]
+    assert [task["data"] for task in buried] == [1, 3, 5]
+    assert all("Traceback" in task["history"][-1]["detail"] for task in buried)
+
+
+def test_the_modules_of_the_working_directory_are_found(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def work(task): print(task.data)\n")
+    filled(shell, "q", "hello")
+    status, out, _ = shell.run("work", "q", "mine:work", "--until-empty", "--processes", "1")
+    assert (status, out) == (0, "hello\n")
+
+
+def test_sigterm_lets_what_runs_finish_and_gives_back_the_rest(shell: Shell, tmp_path: Path) -> None:
+    filled(shell, "q", 1, 1, 1, 1)
+    (tmp_path / "begun").mkdir()
+    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
+    arguments = ("q", f"{JOBS}:slow", "--processes", "1", "--threads", "2")
+    working = shell.start("work", *arguments, cwd=HERE, env=environment)
+    wait_until(lambda: len(list((tmp_path / "begun").iterdir())) == 2)
+    working.send_signal(signal.SIGTERM)
+    _, err = rest_of(working)
+    assert (working.returncode, err.startswith("fdbqueue: 2 done in ")) == (0, True)
+    found = statistics(shell)["tasks"]
+    assert (found["done"], found["ready"], found["taken"]) == (2, 2, 0)
+
+
+def test_the_second_signal_waits_for_nobody(shell: Shell, tmp_path: Path) -> None:
+    filled(shell, "q", 1_000)
+    (tmp_path / "begun").mkdir()
+    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
+    working = shell.start("work", "q", f"{JOBS}:slow", "--processes", "1", cwd=HERE, env=environment)
+    wait_until(lambda: any((tmp_path / "begun").iterdir()))
+    while working.poll() is None:  # two that come at once may be heard as one
+        working.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    rest_of(working)
+    assert working.returncode == 0
+    assert statistics(shell)["tasks"]["ready"] == 1
+
+
+def test_a_terminal_sees_a_live_line(shell: Shell) -> None:
+    filled(shell, "q", *([0.05] * 60))
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "JOBS_FOLDER": str(shell.folder)}
+    arguments = ("q", f"{JOBS}:slow", "--until-empty", "--processes", "1", "--threads", "2")
+    process = shell.start("work", *arguments, stderr=theirs, cwd=HERE, env=environment)
+    os.close(theirs)
+    seen = read_all(ours)
+    assert process.communicate()[0] == ""
+    assert process.returncode == 0
+    for words in ("done; ", "/s, ", " left", "eta", "60 done in"):
+        assert words in seen
+
+
+def test_the_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace(window_s=10)
+    pace.see(0, 0, 100)
+    assert (pace.done_per_s, pace.eta_s) == (0, None)
+    pace.see(5, 50, 90)
+    assert (pace.done_per_s, pace.eta_s) == (10, 45)
+    pace.see(30, 50, 90)
+    pace.see(40, 60, 95)
+    assert (pace.done_per_s, pace.eta_s) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["q"], "MODULE:FUNCTION"),
+        (["q", "function"], "MODULE:FUNCTION"),
+        (["m:f"], "at least one QUEUE"),
+        (["q", "nosuchmodule:f"], "importing nosuchmodule fails"),
+        (["q", "tests.cli.jobs:nosuch"], "no nosuch"),
+        (["nope", "tests.cli.jobs:nothing"], "no queue named 'nope'"),
+        (["q", "nope", "tests.cli.jobs:nothing"], "no queue named 'nope'"),
+        (["plain", "tests.cli.jobs:nothing"], "plain queue"),
+        (["q", "tests.cli.jobs:nothing", "--weight", "r=3"], "--weight"),
+        (["q", "tests.cli.jobs:nothing", "--weight", "q=0"], "--weight"),
+        (["q", "tests.cli.jobs:nothing", "--processes", "0"], "--processes"),
+        (["q", "tests.cli.jobs:nothing", "--timeout", "0"], "--timeout"),
+        (["q", "tests.cli.jobs:nothing", "--hooks", "tests.cli.jobs:nothing"], "no fdbqueue.Hooks"),
+        (["q", "tests.cli.jobs:nothing", "--into", "plain"], "--into is for --exec"),
+        (["q", "tests.cli.jobs:nothing", "--", "true"], "for --exec"),
+        (["q", "--exec"], "behind --"),
+        (["q", "--exec", "--"], "behind --"),
+        (["--exec", "--", "true"], "at least one QUEUE"),
+        (["q", "--exec", "--", "no-such-command"], "no command 'no-such-command'"),
+        (["q", "--exec", "--transactional", "--", "true"], "--transactional"),
+        (["q", "--exec", "--into", "nope", "--", "true"], "no queue named 'nope'"),
+    ],
+)
+def test_a_mistake_is_status_2_one_line_and_nothing_taken(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    shell = Within(Shell(f"embedded:{tmp_path}/data", [], tmp_path), capfd)
+    filled(shell, "q", 1)
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.Queue.named(db, "plain")
+    status, out, err = shell.run("work", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert statistics(shell)["calls"]["take"] == 0
+
+
+def test_a_database_that_is_not_there_is_a_mistake(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shell = Within(Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path), capfd)
+    said = f"fdbqueue: there is no database at {shell.url}\n"
+    assert shell.run("work", "q", "tests.cli.jobs:nothing") == (2, "", said)
+
+
+def test_output_of_the_program_is_not_that_of_its_supervisor(shell: Shell) -> None:
+    """Killed workers are told of in plain lines."""
+    filled(shell, "q", *range(20))
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            'exec "$@" 2>&1 >/dev/null | cat',
+            "sh",
+            *shell.program("work", "q", f"{JOBS}:nothing", "--until-empty"),
+        ],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("fdbqueue: 20 done in ")
