@@ -19,11 +19,13 @@ from fdbqueue.database import Database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.task import TaskState
-from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.key_statistics import KeyStatistics
+from fdbqueue.tasks.kinds import is_kind, kind_named
 from fdbqueue.tasks.queue import TaskQueue
 
 RATES = ("put", "take", "done")
 WORKERS_SHOWN = 30
+KEYS_SHOWN = 20
 
 
 @cli.command()
@@ -38,8 +40,9 @@ def top(
 ) -> None:
     """Watch task queues: depth by state, rates, and how long the next task has waited.
 
-    With QUEUE, only those. Columns: queue, ready, taken, buried, delayed, put/s, take/s, done/s, waits,
-    workers, paused; on a terminal, also each worker. In a pipe, a line a queue, once in each interval.
+    With QUEUE, only those, and the busiest keys of those that have keys. Columns: queue, ready, taken,
+    buried, delayed, put/s, take/s, done/s, waits, workers, paused; on a terminal, also each worker. In a
+    pipe, a line a queue, once in each interval; keys only with --json.
     """
     with place.database(create=False) as database:
         for name in queue:
@@ -102,6 +105,10 @@ class Samples:
         record |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
         record["waits_s"] = None if first is None else max(0.0, now - first.created)
         record["paused"] = queue.paused(self._database)
+        if self._names and kind_named(queue.kind).supports("key"):
+            record["keys"] = [
+                _key_record(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)
+            ]
         record["workers"] = len(workers(self._database, queue.name, root=self._place.root))
         return record
 
@@ -124,9 +131,16 @@ def _live(samples: Samples, interval_s: float, times: int | None) -> None:
 
 
 def _screen(queues: list[Record], found: list[Record]) -> RenderableType:
-    if not found:
-        return table_of(queues, TOP_COLUMNS)
-    return Group(table_of(queues, TOP_COLUMNS), Text(), table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS))
+    tables = [table_of(queues, TOP_COLUMNS)]
+    tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
+    tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
+    return Group(*(part for table in tables for part in (table, Text())))
+
+
+def _key_record(found: KeyStatistics) -> Record:
+    record = asdict(found)
+    oldest = record.pop("oldest")
+    return {**record, "waits_s": None if oldest is None else oldest["age_s"]}
 
 
 def _worker_record(worker: Presence, now: float) -> Record:
@@ -152,6 +166,11 @@ TOP_COLUMNS: Columns = {
     "waits": lambda record: span(record["waits_s"]),
     "workers": field("workers"),
     "paused": lambda record: "paused" if record.get("paused") else "",
+}
+KEY_COLUMNS: Columns = {
+    "key": lambda record: line_of(record["key"]).decode().strip(),
+    **{state: field(state) for state in STATES},
+    "waits": lambda record: span(record["waits_s"]),
 }
 WORKER_COLUMNS: Columns = {
     name: field(name)

@@ -201,18 +201,34 @@ def test_top_tells_rates_and_workers(shell: Shell) -> None:
     assert (seen["ready"], seen["taken"], seen["workers"]) == (0, 0, 1)
 
 
+def test_top_tells_the_busiest_keys(program: Within) -> None:
+    program.run("create", "u", "--kind", "utube")
+    for key in ("one", "two", "two"):
+        program.run("put", "u", "x", "--key", key)
+    (found,) = map(json.loads, program.run("top", "u", "-n", "1", "--json")[1].splitlines())
+    assert [(key["key"], key["ready"]) for key in found["keys"]] == [("two", 2), ("one", 1)]
+    (found,) = map(json.loads, program.run("top", "-n", "1", "--json")[1].splitlines())
+    assert "keys" not in found
+
+
 def test_top_on_a_terminal_is_a_table(shell: Shell) -> None:
-    shell.run("create", "[bold]q[/bold]")
+    shell.run("create", "[bold]q[/bold]", "--kind", "utube")
+    shell.run("put", "[bold]q[/bold]", "1", "--key", "[red]")
     ours, theirs = pty.openpty()
     process = shell.start(
-        "top", "-n", "1", stdout=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+        "top",
+        "[bold]q[/bold]",
+        "-n",
+        "1",
+        stdout=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
     )
     os.close(theirs)
     screen = read_all(ours)
     assert process.communicate(timeout=20) == (None, "")
     assert process.returncode == 0
     assert "\x1b" in screen
-    for word in ("ready", "buried", "[bold]q[/bold]"):
+    for word in ("ready", "buried", "[bold]q[/bold]", '"[red]"'):
         assert word in screen
 
 
