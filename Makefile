@@ -4,14 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check simulate bench load clean
+.PHONY: demo test slow check docs simulate bench load clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.ready   ## the main job, end to end: processes, a kill, a proof
+demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a proof
 	$(BIN)/fdbqueue demo
 
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
@@ -24,6 +24,9 @@ check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready   ## rewrite what is generated in docs/
+	$(BIN)/python docs/cli_reference.py
 
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)

@@ -213,7 +213,7 @@ def test_top_tells_the_busiest_keys(program: Within) -> None:
 
 def test_top_on_a_terminal_is_a_table(shell: Shell) -> None:
     shell.run("create", "[bold]q[/bold]", "--kind", "utube")
-    shell.run("put", "[bold]q[/bold]", "1", "--key", "[red]")
+    shell.run("put", "[bold]q[/bold]", "1", "--key", '"[red]"')
     ours, theirs = pty.openpty()
     process = shell.start(
         "top",

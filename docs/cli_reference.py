@@ -1,0 +1,49 @@
+"""Writes the reference part of docs/cli.md, which is what every command says with --help.
+
+python docs/cli_reference.py            rewrite it
+python docs/cli_reference.py --check    status 1 if it is not what it should be
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from fdbqueue.cli.commands import cli
+
+PAGE = Path(__file__).parent / "cli.md"
+BEGIN = "<!-- From here on: python docs/cli_reference.py -->\n"
+WIDTH = 100
+
+
+def page() -> str:
+    """The page as it should be: what stands before the reference, and the reference."""
+    written, marker, _ = PAGE.read_text().partition(BEGIN)
+    assert marker, f"{PAGE} has no line {BEGIN!r}"
+    return written + BEGIN + "".join(_sections())
+
+
+def _sections() -> Iterator[str]:
+    wide = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    top = click.Context(cli, info_name="fdbqueue", **wide)
+    yield _section("fdbqueue", cli.get_help(top))
+    for name, command in sorted(cli.commands.items()):
+        inner = click.Context(command, info_name=name, parent=top)
+        yield _section(f"fdbqueue {name}", command.get_help(inner))
+
+
+def _section(title: str, text: str) -> str:
+    return f"\n### {title}\n\n```text\n{text}\n```\n"
+
+
+def main() -> int:
+    wanted = page()
+    if "--check" in sys.argv:
+        return int(PAGE.read_text() != wanted)
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
