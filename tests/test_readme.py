@@ -37,6 +37,26 @@ def test_its_commands_are_those_of_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fdbqueue.cli", "--help"], capture_output=True, text=True, check=True
     )
-    used = set(re.findall(r"fdbqueue (\w+) emails", README))
-    assert used == {"put", "get", "size", "peek", "clear"}
+    used = set(re.findall(r"\bfdbqueue (\w+) (?:emails|words)", README))
+    assert used == {"put", "get", "size", "peek", "clear", "create", "work", "tasks"}
     assert all(re.search(rf"^  {command} ", done.stdout, re.MULTILINE) for command in used)
+
+
+def test_from_nothing_to_a_fleet_is_as_written(tmp_path: Path) -> None:
+    """All but the installation, in a directory that has some docs."""
+    (commands,) = re.findall(r"^## From nothing to a fleet\n\n((?:    .*\n)+)", README, re.MULTILINE)
+    install, *rest = commands.splitlines()
+    assert "pip install '.[cli]'" in install
+    (tmp_path / "docs").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"{name} word\n")
+    program = f'fdbqueue() {{ "{sys.executable}" -m fdbqueue.cli "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join([program, *rest])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["2 docs/one.md", "2 docs/two.md"]

@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fdb.subspace_impl import Subspace
+
 
 def nothing(task: Any) -> None:
     """Done at once."""
@@ -16,8 +18,9 @@ def odd(task: Any) -> None:
 
 
 def counted(tr: Any, task: Any) -> None:
-    """Transactional: a counter for each task."""
-    tr.add(b"counted/%d" % task.data, (1).to_bytes(8, "little"))
+    """Transactional: a counter for each task, in a subspace that the environment names."""
+    space = Subspace((os.environ["JOBS_SPACE"],))
+    tr.add(space.pack((task.data,)), (1).to_bytes(8, "little"))
 
 
 def slow(task: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
@@ -45,12 +46,15 @@ def test_a_function_is_called_with_each_task(shell: Shell) -> None:
     filled(shell, "q", *range(50))
     filled(shell, "r", *range(50, 60))
     arguments = ("q", "r", f"{JOBS}:counted", "--transactional", "--until-empty", "--weight", "q=2")
-    status, out, err = shell.run("work", *arguments, cwd=HERE)
+    name = f"fdbqueue-test-jobs-{os.urandom(8).hex()}"
+    status, out, err = shell.run("work", *arguments, cwd=HERE, env=os.environ | {"JOBS_SPACE": name})
     assert (status, out) == (0, "")
     assert err.startswith("fdbqueue: 60 done in ")
     with fdbqueue.open(shell.url) as db:
-        assert {bytes(row.value)[0] for row in db.get_range_startswith(b"counted/")} == {1}
-        db.clear_range_startswith(b"counted/")
+        space = Subspace((name,))
+        counted = [bytes(row.value)[0] for row in db.get_range_startswith(space.key())]
+        assert counted == [1] * 60
+        db.clear_range_startswith(space.key())
     assert statistics(shell)["tasks"] | {"done": 0} == dict.fromkeys(statistics(shell)["tasks"], 0)
 
 
