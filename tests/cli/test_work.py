@@ -103,7 +103,7 @@ def test_the_second_signal_waits_for_nobody(shell: Shell, tmp_path: Path) -> Non
         working.send_signal(signal.SIGINT)
         time.sleep(0.2)
     rest_of(working)
-    assert working.returncode == 0
+    assert working.returncode in (0, -signal.SIGINT)  # which may come when there is nothing left to lose
     assert statistics(shell)["tasks"]["ready"] == 1
 
 
