@@ -26,11 +26,14 @@ def page() -> str:
 
 def _sections() -> Iterator[str]:
     wide = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
-    top = click.Context(cli, info_name="fdbqueue", **wide)
-    yield _section("fdbqueue", cli.get_help(top))
-    for name, command in sorted(cli.commands.items()):
-        inner = click.Context(command, info_name=name, parent=top)
-        yield _section(f"fdbqueue {name}", command.get_help(inner))
+    yield from _sections_of(cli, click.Context(cli, info_name="fdbqueue", **wide))
+
+
+def _sections_of(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield _section(context.command_path, command.get_help(context))
+    inner = command.commands if isinstance(command, click.Group) else {}
+    for name, each in sorted(inner.items()):
+        yield from _sections_of(each, click.Context(each, info_name=name, parent=context))
 
 
 def _section(title: str, text: str) -> str:

@@ -61,7 +61,7 @@ def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
 ) -> None:
     tasks = rounds(3_000, 20_000)
     done = subprocess.run([*PROGRAM, "--tasks", str(tasks)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "NO " not in done.stdout
     assert f"each of {tasks:,} parts of {len(source_files()):,} files was counted exactly once" in done.stdout
     numbers = dict(re.findall(r"^(\w.*?)  +([\d,.]+)$", done.stdout, re.MULTILINE))

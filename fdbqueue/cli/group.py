@@ -46,7 +46,7 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """What a shell may complete the name of a queue to, in the database that the line so far names."""
-    outer = {} if context.parent is None else context.parent.params
+    outer = context.find_root().params
     url = context.params.get("url") or outer.get("url")
     root = context.params.get("root") or outer.get("root")
     return names_for_completion(Place.of(url, root), incomplete)
