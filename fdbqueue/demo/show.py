@@ -175,8 +175,8 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     }
     for claim, holds in checks.items():
         console.print(f"{'[green]yes[/]' if holds else '[red]NO [/]'}  {claim}")
-    for failure in failures[-1:]:
-        console.print(Text(f"\n{failure.detail.rstrip()}", style="dim"), soft_wrap=True)
+    for traceback in _tracebacks(failures)[-1:]:
+        console.print(Text(f"\n{traceback.rstrip()}", style="dim"), soft_wrap=True)
     return all(checks.values())
 
 
@@ -185,7 +185,12 @@ def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], 
 
 
 def _tells_of_poison(failures: Sequence[Failure]) -> bool:
-    return len(failures) == ATTEMPTS and all("Traceback" in failure.detail for failure in failures)
+    """One of its attempts may have ended with the worker that made it."""
+    return len(failures) == ATTEMPTS and bool(_tracebacks(failures))
+
+
+def _tracebacks(failures: Sequence[Failure]) -> list[str]:
+    return [failure.detail for failure in failures if "Traceback" in failure.detail]
 
 
 def _table(calls: dict[str, int], done: Run) -> Table:
