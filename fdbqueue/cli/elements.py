@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from fdbqueue.cli.group import cli, in_a_place, stdout_of
 from fdbqueue.cli.exits import Refused, Trouble, say
+from fdbqueue.cli.group import cli, in_a_place, stdout_of
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
