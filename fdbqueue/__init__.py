@@ -7,7 +7,7 @@ from fdbqueue.elements.queue import ElementQueue as ElementQueue
 from fdbqueue.elements.queue_set import QueueSet as QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue as SimpleElementQueue
 from fdbqueue.errors import FdbQueueError as FdbQueueError
-from fdbqueue.fair_queue import FairQueue as FairQueue
+from fdbqueue.fair.queue import FairQueue as FairQueue
 from fdbqueue.fleet.backoff import Backoff as Backoff
 from fdbqueue.fleet.held import HeldTask as HeldTask
 from fdbqueue.fleet.hooks import Event as Event
@@ -23,7 +23,7 @@ from fdbqueue.fleet.worker import Worker as Worker
 from fdbqueue.open import open as open
 from fdbqueue.persistent.proxy import Proxy as Proxy
 from fdbqueue.persistent.queue import PersistentQueue as PersistentQueue
-from fdbqueue.queue import Queue as Queue
+from fdbqueue.recipe.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime
 from fdbqueue.session import Session as Session

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.combine import Call, CallState, Combiner, shares
+from fdbqueue.line.combine import Call, CallState, Combiner, shares
 from fdbqueue.runtime import RealRuntime
 
 

@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import limits
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import Queue
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, ManualClock
 

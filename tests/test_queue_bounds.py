@@ -8,11 +8,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
-from fdbqueue.line_keys import Due as DueResults
-from fdbqueue.line_keys import LineKeys, Ticket, call_value, request_value
-from fdbqueue.queue_keys import QueueKeys, suffix, whole
-from fdbqueue.recipe import Recipe
-from fdbqueue.staging import DEADLINE_US
+from fdbqueue.line.keys import Due as DueResults
+from fdbqueue.line.keys import LineKeys, Ticket, call_value, request_value
+from fdbqueue.line.staging import DEADLINE_US
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.keys import QueueKeys, suffix, whole
 from tests.queue_support import FaultyEngine, faulty
 
 LONG = 1000

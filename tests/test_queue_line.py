@@ -13,10 +13,20 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.errors import DatabaseClosed
-from fdbqueue.line_keys import SERVE, Ticket
-from fdbqueue.queue_keys import QueueKeys
-from fdbqueue.recipe import Recipe
-from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, Turn, pair, passing_over, portion_of, within
+from fdbqueue.line.keys import SERVE, Ticket
+from fdbqueue.line.staging import (
+    DEADLINE_US,
+    Look,
+    Offer,
+    Outcome,
+    Turn,
+    pair,
+    passing_over,
+    portion_of,
+    within,
+)
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.keys import QueueKeys
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 
 NOW = 10**15

@@ -11,10 +11,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 import fdbqueue
 from fdbqueue import Queue, limits
 from fdbqueue.codec import codec_named
-from fdbqueue.line_keys import Ticket
-from fdbqueue.queue_keys import QueueKeys, stored
-from fdbqueue.recipe import Recipe
-from fdbqueue.staging import DEADLINE_US, Look, Outcome
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.keys import QueueKeys, stored
 from tests.support import ManualClock
 
 SPACE = Subspace(("model",))

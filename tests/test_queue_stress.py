@@ -18,8 +18,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits
-from fdbqueue.line_keys import LineKeys
-from fdbqueue.queue_keys import QueueKeys
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.recipe.keys import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
 from tests.queue_workers import (
     DONE,

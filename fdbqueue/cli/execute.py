@@ -23,8 +23,8 @@ from fdbqueue.cli.values import value_of
 from fdbqueue.errors import TooMuchForOneTransaction
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry
-from fdbqueue.queue import KIND as PLAIN
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Registry
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -6,7 +6,7 @@ from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
-from fdbqueue.holding import Holder
+from fdbqueue.recipe.holding import Holder
 
 
 def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n: int, wait_s: float) -> int:

@@ -18,8 +18,8 @@ from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import LineReader, line_of, value_of
 from fdbqueue.database import Database, run
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.queue import KIND as PLAIN
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 
 _NOTHING = object()

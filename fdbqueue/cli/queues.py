@@ -14,8 +14,8 @@ from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueBusy, QueueExists
-from fdbqueue.queue import KIND as PLAIN
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.queue import TaskQueue
 

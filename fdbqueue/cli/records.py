@@ -9,8 +9,8 @@ from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Record
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueNotFound, TaskNotFound
-from fdbqueue.queue import KIND as PLAIN
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Definition
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.kinds import Settings, is_kind

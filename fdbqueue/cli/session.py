@@ -12,8 +12,8 @@ from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, QueueNotFound
 from fdbqueue.open import open as open_database
 from fdbqueue.open import url_from_environment
-from fdbqueue.queue import KIND as PLAIN
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.kinds import is_kind

@@ -7,7 +7,7 @@ Takers read pointers, in their order, and so see nothing of keys that have nothi
     2, slug          state     how the key stands     whoever changes that; a put looks at it by snapshot
     3                round     see fair.py
     4, 5, 6          numbers   see tally.py           key_statistics
-    7                floor     see fair_items.py      FairQueue
+    7                floor     see fair/items.py      FairQueue
 
 The pointer of a key is a key of `ready` that holds the record of the first task waiting. What makes it safe
 that a put only appends when the state it saw gives it nothing else to do:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.arguments import too_much, writable
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.elements.cursor import Cursor
 from fdbqueue.elements.keys import ElementKeys, Lock
@@ -19,9 +20,8 @@ from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.elements.store import Elements, payload_of
 from fdbqueue.errors import CannotLock, ElementNotLocked, InvalidArgument, InvalidElementName
-from fdbqueue.queue import too_much, writable
 from fdbqueue.receipts import LostConflict, run_once
-from fdbqueue.recipe import Guard
+from fdbqueue.recipe.items import Guard
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction

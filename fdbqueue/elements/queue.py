@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
-from fdbqueue.recipe import Guard, unguarded
+from fdbqueue.recipe.items import Guard, unguarded
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction

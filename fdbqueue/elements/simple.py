@@ -9,7 +9,7 @@ from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.names import GRANULARITY_S
 from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import InvalidArgument, UnreadableElement
-from fdbqueue.recipe import Guard, unguarded
+from fdbqueue.recipe.items import Guard, unguarded
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction

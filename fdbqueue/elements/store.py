@@ -22,7 +22,7 @@ from fdbqueue.elements.keys import COUNTER, ElementKeys, Lock
 from fdbqueue.elements.names import following
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, PayloadTooLarge, QueueLockError
-from fdbqueue.recipe import Guard, pieces_of
+from fdbqueue.recipe.items import Guard, pieces_of
 from fdbqueue.seam import Transaction, Value
 
 _to_bytes = msgspec.msgpack.Encoder().encode

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.arguments import too_much
 from fdbqueue.errors import NotTaken
-from fdbqueue.queue import too_much
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks import edges

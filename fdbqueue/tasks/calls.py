@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fdbqueue import limits
-from fdbqueue.combine import Call, Combiner
 from fdbqueue.database import Database, run
 from fdbqueue.errors import QueueFull
+from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
-from fdbqueue.recipe import Taken
+from fdbqueue.recipe.items import Taken
 from fdbqueue.seam import Future, Transaction
 from fdbqueue.session import Keeper, Session, ask_alive, keeper_of
-from fdbqueue.taking import Takes
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.capacity import NoRoom

@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction

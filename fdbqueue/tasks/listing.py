@@ -1,8 +1,8 @@
 """Looking at a task queue without changing it."""
 
 from fdbqueue import limits
+from fdbqueue.line.staging import Line
 from fdbqueue.seam import Range
-from fdbqueue.staging import Line
 from fdbqueue.sweep import as_of, ask_due
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.change import Change

@@ -3,7 +3,7 @@
 Given a *transaction* a call composes: it happens if and only if that transaction commits. Acking beside the
 work's own writes makes the effect exactly-once. Given a *database* it is retried until it has happened
 exactly once (receipts.py), it may wait, and puts and takes of several threads share transactions
-(combine.py).
+(line/combine.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_batch, checked_count, writable
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
@@ -26,7 +27,6 @@ from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
 )
-from fdbqueue.queue import checked_batch, checked_count, writable
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.line_keys import LineKeys
-from fdbqueue.recipe import Taken
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.recipe.items import Taken
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
-from fdbqueue.staging import Delivery, Line, Look, Offer, Turn, portion_of
 from fdbqueue.sweep import ask_due, settle, tidy
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks import edges

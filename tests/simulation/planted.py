@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import combine, fair_items, holding, receipts, recipe, registry, staging, taking, waiting
+from fdbqueue import receipts, registry
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
+from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import heartbeat
 from fdbqueue.fleet import settling as working
+from fdbqueue.line import combine, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
+from fdbqueue.recipe import holding
+from fdbqueue.recipe import items as recipe
 from fdbqueue.tasks import capacity, change, failures, source, verbs
 
 
@@ -341,7 +345,7 @@ PLANTS = (
     Plant(
         "a take that is delivered and not counted",
         change.Change._depart,
-        "self._live[_LIVE[record.state]] -= 1",
+        "self._live[statistics.LIVE_OF[record.state]] -= 1",
         "pass",
         "tasks",
         50,

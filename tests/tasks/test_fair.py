@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
-from fdbqueue.staging import Look
+from fdbqueue.line.staging import Look
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of

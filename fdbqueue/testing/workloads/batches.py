@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.queue import Queue
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload

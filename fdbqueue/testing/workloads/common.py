@@ -7,8 +7,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.queue import Queue
-from fdbqueue.queue_keys import QueueKeys
+from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.testing.checkers import (
     bounded_transactions,

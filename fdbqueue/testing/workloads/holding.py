@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fdbqueue.holding import Holder
+from fdbqueue.recipe.holding import Holder
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload

@@ -7,8 +7,8 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.codec import codec_named
 from fdbqueue.errors import FairQueueFull
-from fdbqueue.fair_items import FairItems
-from fdbqueue.fair_queue import FairQueue
+from fdbqueue.fair.items import FairItems
+from fdbqueue.fair.queue import FairQueue
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.testing.checkers import (

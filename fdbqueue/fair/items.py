@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from fdbqueue.codec import Codec
 from fdbqueue.disciplines.fair import Fair
-from fdbqueue.line_keys import LineKeys
-from fdbqueue.recipe import Taken, unguarded
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.recipe.items import Taken, unguarded
 from fdbqueue.seam import Transaction
-from fdbqueue.staging import Delivery, Line, Look, Offer, Turn, portion_of
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.capacity import admit_to
 from fdbqueue.tasks.change import clear_payload, pieces_of

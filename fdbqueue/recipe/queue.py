@@ -7,31 +7,28 @@
 
 Given a *transaction* a call composes: it happens if and only if that transaction commits, and what happens
 after an unknown result (1021) is its loop's business. Given a *database* it is retried until it has happened
-exactly once (receipts.py), it may wait, and calls of several threads share transactions (combine.py).
+exactly once (receipts.py), it may wait, and calls of several threads share transactions (line/combine.py).
 """
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_batch, checked_count, checked_timeout, writable
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import (
     InvalidArgument,
-    NotADatabase,
     PayloadTooLarge,
     QueueExists,
-    TooMuchForOneTransaction,
 )
-from fdbqueue.holding import Holder
-from fdbqueue.queue_calls import Calls, QueueCalls, SimpleCalls
-from fdbqueue.queue_keys import QueueKeys
-from fdbqueue.recipe import Guard, Recipe, unguarded
+from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
+from fdbqueue.recipe.holding import Holder
+from fdbqueue.recipe.items import Guard, Recipe, unguarded
+from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Transaction
 
 D = TypeVar("D")
 
@@ -190,7 +187,7 @@ class Queue:
         run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
     def holder(self, db: Any) -> Holder:
-        """Takes items in two steps, for a reader that can break in between (holding.py)."""
+        """Takes items in two steps, for a reader that can break in between (recipe/holding.py)."""
         return Holder(as_database(db), self._root, self._recipe)
 
     def _encoded(self, value: Any) -> bytes:
@@ -214,44 +211,6 @@ class Queue:
 
     def _new_calls(self, database: Database) -> Calls:
         return self._calls(database, self._recipe, self._root)
-
-
-def writable(tr: Any) -> Transaction:
-    """Raises NotADatabase for a snapshot, which has no way to write."""
-    if not hasattr(tr, "commit"):
-        raise NotADatabase(got="a snapshot")
-    transaction: Transaction = tr
-    return transaction
-
-
-def checked_timeout(timeout: float, target: Any) -> None:
-    if not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
-        raise InvalidArgument(name="timeout", wanted="zero or more seconds", got=timeout)
-    if timeout and is_transaction(target):
-        raise InvalidArgument(name="timeout", wanted="0 in a transaction, which cannot wait", got=timeout)
-
-
-def checked_count(n: int) -> None:
-    if not isinstance(n, int) or n < 0:
-        raise InvalidArgument(name="n", wanted="a whole number, zero or more", got=n)
-    if n > limits.BATCH_ITEMS_MAX:
-        raise too_much(n, 0)
-
-
-def checked_batch(payloads: list[bytes]) -> list[bytes]:
-    size_bytes = sum(map(len, payloads))
-    if len(payloads) > limits.BATCH_ITEMS_MAX or (len(payloads) > 1 and size_bytes > limits.BATCH_BYTES_MAX):
-        raise too_much(len(payloads), size_bytes)
-    return payloads
-
-
-def too_much(count: int, size_bytes: int) -> TooMuchForOneTransaction:
-    return TooMuchForOneTransaction(
-        count=count,
-        size_bytes=size_bytes,
-        count_max=limits.BATCH_ITEMS_MAX,
-        size_bytes_max=limits.BATCH_BYTES_MAX,
-    )
 
 
 def _now_us(runtime: Runtime) -> int:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from fdbqueue import limits
-from fdbqueue.line_keys import (
+from fdbqueue.line.keys import (
     SERVE,
     Due,
     LineKeys,

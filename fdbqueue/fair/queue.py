@@ -2,7 +2,7 @@
 
 docs/tasks.md says what a round is. Given a *transaction* a call composes: it happens if and only if that
 transaction commits. Given a *database* it has its effect once (receipts.py), may wait in a fair line, and
-shares transactions with the calls of other threads (combine.py).
+shares transactions with the calls of other threads (line/combine.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_timeout, too_much, writable
 from fdbqueue.codec import codec_named
-from fdbqueue.combine import Call, Combiner
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import FairQueueFull, PayloadTooLarge
-from fdbqueue.fair_items import FairItems, NewItem
-from fdbqueue.queue import checked_timeout, too_much, writable
+from fdbqueue.fair.items import FairItems, NewItem
+from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
-from fdbqueue.taking import Takes
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
 from fdbqueue.tasks.keys import Record, TaskKeys, record_of
 from fdbqueue.tasks.kinds import checked_shares, checked_whole, key_bytes, packed_weights

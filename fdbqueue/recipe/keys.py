@@ -1,11 +1,11 @@
-"""Keys of a recipe queue: the only file that builds or parses them (its line: line_keys.py).
+"""Keys of a recipe queue: the only file that builds or parses them (its line: line/keys.py).
 
 Queue S; an item's `suffix` is its packed (index, random), its identity wherever it goes.
 
     S[0, index, random]          item    stored payload       takers; enqueue, the last one by snapshot
     S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
     S[2]                         size    little-endian        size(); the doorbell that servers watch
-    S[3, ...]                    line    see line_keys.py
+    S[3, ...]                    line    see line/keys.py
     S[4]                         floor   little-endian, grows     enqueue, by snapshot
 
 A stored payload is WHOLE + the payload, or SPLIT + (pieces, bytes in all). An item that is delivered to a

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fdbqueue import limits
-from fdbqueue.combine import Call, Combiner
 from fdbqueue.database import Database
+from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
-from fdbqueue.recipe import Recipe
+from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Future, Transaction
-from fdbqueue.taking import Takes
 
 
 class Calls(Protocol):

@@ -14,10 +14,10 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.codec import Codec
-from fdbqueue.line_keys import LineKeys
-from fdbqueue.queue_keys import WHOLE, QueueKeys, split, stored, suffix, whole
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn
+from fdbqueue.recipe.keys import WHOLE, QueueKeys, split, stored, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction, Value
-from fdbqueue.staging import Delivery, Line, Look, Offer, Turn
 
 COUNTER = struct.Struct("<q")
 

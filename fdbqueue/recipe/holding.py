@@ -2,10 +2,10 @@
 
 A line written to a pipe cannot be taken back, and a transaction that fails after the line was written would
 write it twice: two readers at one queue would meet that all the time. So a take is made of two transactions.
-The first moves items to where the waiting line keeps what it has handed to somebody (staging.py); nobody else
-gets them. The second removes those that were shown, and puts the rest back in their old places. If the holder
-dies in between, they come back on their own after limits.REQUEST_DEADLINE_S: a crash may show an item twice,
-and never loses one.
+The first moves items to where the waiting line keeps what it has handed to somebody (line/staging.py);
+nobody else gets them. The second removes those that were shown, and puts the rest back in their old places.
+If the holder dies in between, they come back on their own after limits.REQUEST_DEADLINE_S: a crash may show
+an item twice, and never loses one.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.line_keys import Ticket, call_value
+from fdbqueue.line.keys import Ticket, call_value
+from fdbqueue.line.staging import DEADLINE_US, Look, Offer, Outcome, within
 from fdbqueue.receipts import run_once
-from fdbqueue.recipe import Recipe
+from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Future, Transaction
-from fdbqueue.staging import DEADLINE_US, Look, Offer, Outcome, within
 
 
 class Holder:

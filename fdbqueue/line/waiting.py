@@ -1,6 +1,6 @@
 """One process's place in a waiting line: register, look, sleep, serve, hand over.
 
-Each step is a transaction of its own (staging.py); this is the loop around them, and the only part that
+Each step is a transaction of its own (line/staging.py); this is the loop around them, and the only part that
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.combine import Call, Combiner
 from fdbqueue.database import Database, run
-from fdbqueue.line_keys import Ticket
+from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import Line, Look, Outcome, Turn
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.staging import Line, Look, Outcome, Turn
 
 
 class Nudge:

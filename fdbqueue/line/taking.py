@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.combine import Call, CallState, Combiner
 from fdbqueue.database import Database, run
+from fdbqueue.line.combine import Call, CallState, Combiner
+from fdbqueue.line.staging import Line, Outcome
+from fdbqueue.line.waiting import Hint, Nudge, Place
 from fdbqueue.receipts import LostConflict, run_once
-from fdbqueue.recipe import Taken
+from fdbqueue.recipe.items import Taken
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.staging import Line, Outcome
-from fdbqueue.waiting import Hint, Nudge, Place
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
 """Take so many for a request with such params at such a time, serving first those who wait in the line."""

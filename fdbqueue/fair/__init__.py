@@ -1,0 +1,1 @@
+"""FairQueue: rounds over the keys of plain items."""

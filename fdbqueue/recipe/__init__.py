@@ -1,0 +1,1 @@
+"""Queue: FoundationDB's queue recipe, first in, first out."""
