@@ -34,15 +34,17 @@ def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) 
 
 
 def look_at_rounds(client: Client, name: str, keys: TaskKeys) -> None:
-    """The current round, the turns of all keys that have one, and the keys that should."""
+    """The current round, the turns of all keys that have one, and the keys that should, sorted: a set would
+    stand in the trace in the order of its hashes, in each process another.
+    """
     fair, start = Fair(keys, {"weights": None}), len(keys.ready.start)
 
-    def body(tr: Any) -> tuple[int, dict[bytes, int], set[bytes]]:
+    def body(tr: Any) -> tuple[int, dict[bytes, int], list[bytes]]:
         pointers = tr.snapshot.get_range(keys.ready.start, keys.ready.stop)
         turns = {
             record_of(row.value).key: int.from_bytes(row.key[start : start + 8], "big") for row in pointers
         }
-        return fair.ask_now(tr)(), turns, {key for key, _ in fair.tally.busiest(tr.snapshot, _ALL)}
+        return fair.ask_now(tr)(), turns, sorted(key for key, _ in fair.tally.busiest(tr.snapshot, _ALL))
 
     client.call(f"{name}: rounds", "audit", None, lambda: run(client.db, body))
 
@@ -55,8 +57,8 @@ def fair_at_all_times(name: str, trace: Trace, _: Database) -> Iterator[str]:
             yield from (
                 f"a turn in round {turn}, in round {now}" for turn in turns.values() if turn > now + 1
             )
-            if turns.keys() != waiting:
-                yield f"turns of {set(turns)}, tasks of {waiting}"
+            if sorted(turns) != waiting:
+                yield f"turns of {sorted(turns)}, tasks of {waiting}"
 
 
 def rounds_wait(
