@@ -528,7 +528,7 @@ PLANTS = (
     ),
     Plant(
         "failures that outlive their task",
-        change.Change.remove,
+        change.Change.discard,
         "clear_failures(self.tr, keys, records)",
         "pass",
         "fleet",
