@@ -1,25 +1,25 @@
 """Element queues: workers that hold locks for too long, or renew them, while others purge, add and look."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
-from fdbqueue.elements.base import LockToken
-from fdbqueue.elements.keys import PIECE_NUMBER_BYTES, ElementKeys
+from fdbqueue.database import run
 from fdbqueue.elements.queue import ElementQueue
-from fdbqueue.errors import ElementNotLocked, QueueLockError
 from fdbqueue.runtime import Runtime
 from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import SPACE, cramped, values_of
-
-NAME = "elements"
-DONE = b"done/"
-HELD_MAX = 3
+from fdbqueue.testing.workloads.element_checks import (
+    NAME,
+    all_done_once,
+    counted,
+    missed,
+    no_young_lock_is_lost,
+    nothing_is_missed,
+)
+from fdbqueue.testing.workloads.element_holders import at_once, hold
 
 
 class Colliding(ElementQueue):
@@ -89,138 +89,3 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         no_key_left_behind(SPACE[NAME].key(), lambda _, value: not any(value)),  # the count, zero
         bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX),
     ]
-
-
-def hold(client: Client, q: ElementQueue, maxlock_s: float) -> None:
-    """Lock some elements, work for a while, renew their locks or not, and finish those still held."""
-    held: dict[str, LockToken] = {}
-    for name in q.names(client.db):
-        token = client.call(NAME, "acquire", name, partial(q.acquire, client.db, name))
-        if token is not None:
-            held[name] = token
-        if len(held) == HELD_MAX:
-            break
-    if not held:
-        client.runtime.sleep(0.002)
-    for _ in range(3 if held else 0):
-        client.runtime.sleep(client.random.choice((0, maxlock_s / 2, maxlock_s, maxlock_s)))
-        for name, token in list(held.items()):
-            does = client.random.choice((keep, keep, renew, renew, renew, finish, put_back))
-            if not does(client, q, name, token):
-                del held[name]
-
-
-def keep(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    return client.call(NAME, "look", name, partial(holds, client, q, name, token))
-
-
-def renew(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    if not client.call(NAME, "renew", name, partial(renewed, client, q, name, token)):
-        return False
-    return keep(client, q, name, token)
-
-
-def put_back(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    q.unlock(client.db, name, permissive=True, token=token)
-    return False
-
-
-def holds(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    try:
-        q.get(client.db, name, token=token)
-    except ElementNotLocked:
-        return False
-    return True
-
-
-def renewed(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    def body(tr: Any) -> None:
-        q.get(tr, name, token=token)
-        q.touch(tr, name)
-
-    try:
-        run(client.db, body)
-    except ElementNotLocked:
-        return False
-    return True
-
-
-def finish(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    def body(tr: Any) -> None:
-        done(tr, q.get(tr, name, token=token))
-        q.remove(tr, name, token=token)
-
-    try:
-        run(client.db, body)
-    except ElementNotLocked:
-        client.pause(0.1)  # too late, or done by an attempt that nobody has heard of
-    return False
-
-
-def at_once(client: Client, q: ElementQueue, name: str) -> None:
-    if not name:
-        return
-    try:
-        run(client.db, lambda tr: done(tr, q.dequeue(tr, name)))
-    except QueueLockError:
-        client.pause(0.01)
-
-
-def done(tr: Any, data: dict[str, Any]) -> None:
-    tr.add(DONE + data["body"].encode(), b"\x01")
-
-
-def counted(q: ElementQueue, tr: Any) -> tuple[int, int]:
-    return q.count(tr), len(present(tr))
-
-
-def present(tr: Any) -> dict[str, bytes]:
-    """The elements and what is in them: one that is removed may leave its name to another."""
-    keys = ElementKeys(SPACE[NAME])
-    elements, payloads = keys.elements, keys.payloads
-    found = {keys.name_in(e.key): b"" for e in tr.snapshot.get_range(elements.start, elements.stop)}
-    for piece in tr.snapshot.get_range(payloads.start, payloads.stop):
-        found[keys.name_in(piece.key[:-PIECE_NUMBER_BYTES])] += piece.value
-    return found
-
-
-def missed(client: Client, q: ElementQueue) -> tuple[list[str], list[str]]:
-    """What a pass did not show and was there before and after it, and what it showed."""
-    before = run(client.db, present)
-    shown = list(q.names(client.db))
-    after = run(client.db, present)
-    return [n for n, data in before.items() if after.get(n) == data and n not in shown], shown
-
-
-def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
-    for op in trace.of(NAME, "pass"):
-        missing, shown = op.result or ((), [])
-        if missing or shown != sorted(set(shown)):
-            yield f"a pass showed {shown}, and not {missing}"
-
-
-def no_young_lock_is_lost(lasts_s: float) -> Checker:
-    """Who has locked an element, or renewed its lock, has it for so long."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        since: dict[tuple[str, str], float] = {}
-        for op in trace.of(NAME, "acquire", "renew", "look"):
-            at = op.client, op.argument
-            if op.done and op.result and op.name != "look":
-                since[at] = op.began_s
-            elif op.done and not op.result and op.name != "acquire":
-                age_s = (op.ended_s or 0) - since[at]
-                if age_s < lasts_s:
-                    yield f"{op.client} has lost its lock of {op.argument}, {age_s:.4f} s old"
-
-    return check
-
-
-def all_done_once(trace: Trace, database: Database) -> Iterator[str]:
-    effects = {e.key[len(DONE) :].decode(): e.value[0] for e in database.get_range_startswith(DONE)}
-    for value, count in effects.items():
-        if count != 1:
-            yield f"done {count} times: {value!r}"
-    for op in trace.of(NAME, "put"):
-        if op.done and op.argument not in effects:
-            yield f"lost: {op.argument!r}"

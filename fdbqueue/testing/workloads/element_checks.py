@@ -1,0 +1,70 @@
+"""What is asked of a run of the workload `elements`, and what an auditor reads for it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fdbqueue.database import Database, run
+from fdbqueue.elements.keys import PIECE_NUMBER_BYTES, ElementKeys
+from fdbqueue.elements.queue import ElementQueue
+from fdbqueue.testing.simulation import Checker, Client
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.common import SPACE
+
+NAME = "elements"
+DONE = b"done/"
+
+
+def counted(q: ElementQueue, tr: Any) -> tuple[int, int]:
+    return q.count(tr), len(present(tr))
+
+
+def present(tr: Any) -> dict[str, bytes]:
+    """The elements and what is in them: one that is removed may leave its name to another."""
+    keys = ElementKeys(SPACE[NAME])
+    elements, payloads = keys.elements, keys.payloads
+    found = {keys.name_in(e.key): b"" for e in tr.snapshot.get_range(elements.start, elements.stop)}
+    for piece in tr.snapshot.get_range(payloads.start, payloads.stop):
+        found[keys.name_in(piece.key[:-PIECE_NUMBER_BYTES])] += piece.value
+    return found
+
+
+def missed(client: Client, q: ElementQueue) -> tuple[list[str], list[str]]:
+    """What a pass did not show and was there before and after it, and what it showed."""
+    before = run(client.db, present)
+    shown = list(q.names(client.db))
+    after = run(client.db, present)
+    return [n for n, data in before.items() if after.get(n) == data and n not in shown], shown
+
+
+def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
+    for op in trace.of(NAME, "pass"):
+        missing, shown = op.result or ((), [])
+        if missing or shown != sorted(set(shown)):
+            yield f"a pass showed {shown}, and not {missing}"
+
+
+def no_young_lock_is_lost(lasts_s: float) -> Checker:
+    """Who has locked an element, or renewed its lock, has it for so long."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        since: dict[tuple[str, str], float] = {}
+        for op in trace.of(NAME, "acquire", "renew", "look"):
+            at = op.client, op.argument
+            if op.done and op.result and op.name != "look":
+                since[at] = op.began_s
+            elif op.done and not op.result and op.name != "acquire":
+                age_s = (op.ended_s or 0) - since[at]
+                if age_s < lasts_s:
+                    yield f"{op.client} has lost its lock of {op.argument}, {age_s:.4f} s old"
+
+    return check
+
+
+def all_done_once(trace: Trace, database: Database) -> Iterator[str]:
+    effects = {e.key[len(DONE) :].decode(): e.value[0] for e in database.get_range_startswith(DONE)}
+    for value, count in effects.items():
+        if count != 1:
+            yield f"done {count} times: {value!r}"
+    for op in trace.of(NAME, "put"):
+        if op.done and op.argument not in effects:
+            yield f"lost: {op.argument!r}"

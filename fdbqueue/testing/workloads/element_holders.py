@@ -1,0 +1,92 @@
+"""What workers of the workload `elements` do with what they hold: look, renew, finish, put back, or be late."""
+
+from functools import partial
+from typing import Any
+
+from fdbqueue.database import run
+from fdbqueue.elements.base import LockToken
+from fdbqueue.elements.queue import ElementQueue
+from fdbqueue.errors import ElementNotLocked, QueueLockError
+from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.workloads.element_checks import DONE, NAME
+
+HELD_MAX = 3
+
+
+def hold(client: Client, q: ElementQueue, maxlock_s: float) -> None:
+    """Lock some elements, work for a while, renew their locks or not, and finish those still held."""
+    held: dict[str, LockToken] = {}
+    for name in q.names(client.db):
+        token = client.call(NAME, "acquire", name, partial(q.acquire, client.db, name))
+        if token is not None:
+            held[name] = token
+        if len(held) == HELD_MAX:
+            break
+    if not held:
+        client.runtime.sleep(0.002)
+    for _ in range(3 if held else 0):
+        client.runtime.sleep(client.random.choice((0, maxlock_s / 2, maxlock_s, maxlock_s)))
+        for name, token in list(held.items()):
+            does = client.random.choice((keep, keep, renew, renew, renew, finish, put_back))
+            if not does(client, q, name, token):
+                del held[name]
+
+
+def keep(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    return client.call(NAME, "look", name, partial(holds, client, q, name, token))
+
+
+def renew(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    if not client.call(NAME, "renew", name, partial(renewed, client, q, name, token)):
+        return False
+    return keep(client, q, name, token)
+
+
+def put_back(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    q.unlock(client.db, name, permissive=True, token=token)
+    return False
+
+
+def holds(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    try:
+        q.get(client.db, name, token=token)
+    except ElementNotLocked:
+        return False
+    return True
+
+
+def renewed(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    def body(tr: Any) -> None:
+        q.get(tr, name, token=token)
+        q.touch(tr, name)
+
+    try:
+        run(client.db, body)
+    except ElementNotLocked:
+        return False
+    return True
+
+
+def finish(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
+    def body(tr: Any) -> None:
+        done(tr, q.get(tr, name, token=token))
+        q.remove(tr, name, token=token)
+
+    try:
+        run(client.db, body)
+    except ElementNotLocked:
+        client.pause(0.1)  # too late, or done by an attempt that nobody has heard of
+    return False
+
+
+def at_once(client: Client, q: ElementQueue, name: str) -> None:
+    if not name:
+        return
+    try:
+        run(client.db, lambda tr: done(tr, q.dequeue(tr, name)))
+    except QueueLockError:
+        client.pause(0.01)
+
+
+def done(tr: Any, data: dict[str, Any]) -> None:
+    tr.add(DONE + data["body"].encode(), b"\x01")
