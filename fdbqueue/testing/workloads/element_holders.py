@@ -1,4 +1,4 @@
-"""What workers of the workload `elements` do with what they hold: look, renew, finish, put back, or be late."""
+"""What workers of the workload `elements` do with what they hold: look, renew, finish, put back."""
 
 from functools import partial
 from typing import Any
