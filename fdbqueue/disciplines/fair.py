@@ -39,10 +39,14 @@ class Fair(Keyed):
         round_, _ = self._turn(state, head)
         return _sorted(round_) + head.id
 
-    def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:  # noqa: ARG002  # nobody's turn
+    def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:  # noqa: ARG002  # nobody's turn
         for record in took:
             round_, used = self._turn(state, record)
             state = replace(state, round=round_, used=used)
+            if round_ < now:
+                # It stood in a round that is over, because it began when somebody was just ending that: what
+                # it missed it does not make up for at the expense of the others.
+                state = self.begin(state, now)
         return state
 
     def ask_now(self, tr: Transaction) -> Now:
@@ -52,13 +56,9 @@ class Fair(Keyed):
     def begin(self, state: KeyState, now: int) -> KeyState:
         return replace(state, round=now + 1, used=0)
 
-    def go_on(self, tr: Transaction, state: KeyState, now: int) -> KeyState:
-        tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
-        if state.round >= now:
-            return state
-        # It stood in a round that is over, because it began when somebody was just ending that: what
-        # it missed it does not make up for at the expense of the others.
-        return self.begin(state, now)
+    def tell(self, tr: Transaction, state: KeyState) -> None:
+        if state.used:  # else the round of the last task was over already, and the next has not begun
+            tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
 
     def of_this_round(self, tr: Transaction, limit: int) -> Iterator[Record]:
         """Those to come before the next round, up to `limit`, by snapshot."""

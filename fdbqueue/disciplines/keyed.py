@@ -116,8 +116,10 @@ class Keyed(ABC):
         """Where the pointer stands that points at `head`."""
 
     @abstractmethod
-    def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:
-        """The state when these have been taken, and so many are not taken any more."""
+    def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:
+        """The state when these have been taken, and so many are not taken any more. Pure: a take of several
+        foresees by it in what order they come.
+        """
 
     # What those need that know time by the tasks taken.
 
@@ -128,9 +130,8 @@ class Keyed(ABC):
         """The state of a key that had nothing to give, when it has."""
         return state
 
-    def go_on(self, tr: Transaction, state: KeyState, now: int) -> KeyState:  # noqa: ARG002
-        """The state, `after` a take, that the key goes on with."""
-        return state
+    def tell(self, tr: Transaction, state: KeyState) -> None:  # noqa: B027  # not all know time
+        """Tell the others of the time, `after` a take."""
 
     # What the life cycle asks.
 
@@ -181,7 +182,7 @@ class Keyed(ABC):
 
     def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
         """The next tasks, each with the place of the pointer that will have been at it; by snapshot."""
-        return islice(self._merged(tr, self._ask_pointers(tr, limit), limit), limit)
+        return islice(self._merged(tr, self._ask_pointers(tr, limit), self.ask_now(tr), limit), limit)
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
         """Ask for the first task that waits of a key."""
@@ -249,9 +250,9 @@ class Keyed(ABC):
     def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
         old = _read(asked.state)
         gone = {self.place(record) for record in shift.leave}
-        state = self.after(old, shift.took, shift.freed)
+        state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
-            state = self.go_on(tr, state, now())
+            self.tell(tr, state)
         first = self._first_of(line, gone, shift.enter) if self.open(state) else None
         if self.open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
@@ -300,7 +301,9 @@ class Keyed(ABC):
         ready = self._keys.ready
         return tr.snapshot.get_range(ready.start, ready.stop, limit=limit)
 
-    def _merged(self, tr: Transaction, pointers: Range, limit: int) -> Iterator[tuple[bytes, Record]]:
+    def _merged(
+        self, tr: Transaction, pointers: Range, now: Now, limit: int
+    ) -> Iterator[tuple[bytes, Record]]:
         """What takes one after another would give: each moves its key's pointer, and that is where it stands
         in the order.
         """
@@ -314,7 +317,7 @@ class Keyed(ABC):
                 ahead = ahead[_KEYS_AHEAD:]
             place, record, state, rest = heappop(heap)
             yield place, record
-            state = self.after(state, [record], 0)
+            state = self.after(state, [record], 0, now())
             following = next(rest, None) if self.open(state) else None
             if following is not None:
                 heappush(heap, (self.point(state, following), following, state, rest))

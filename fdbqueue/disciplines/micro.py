@@ -28,5 +28,5 @@ class Micro(Keyed):
     def point(self, state: KeyState, head: Record) -> bytes:  # noqa: ARG002  # heads alone decide
         return self.place(head)
 
-    def after(self, state: KeyState, took: Sequence[Record], freed: int) -> KeyState:
+    def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:  # noqa: ARG002
         return replace(state, taken=state.taken + len(took) - freed)

@@ -400,7 +400,7 @@ PLANTS = (
     ),
     Plant(
         "a round that nobody is told of",
-        fair.Fair.go_on,
+        fair.Fair.tell,
         'tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))',
         "pass",
         "rounds",

@@ -146,6 +146,19 @@ def test_deleted_and_expired_tasks_leave_no_hole(bench: MakeBench, clock: StillC
     assert b.taken_data() == ["a6", "b0", "b1", "b2"]
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+def test_a_key_that_began_in_a_round_long_over_makes_up_for_nothing(bench: MakeBench, together: bool) -> None:
+    b = bench("fair")
+    b.queue.put_many(b.db, [f"a{n}" for n in range(20)], key="a")
+    slow = b.db.create_transaction()
+    b.queue.put_many(slow, [f"b{n}" for n in range(5)], key="b")
+    b.queue.take_many(b.db, 10, session=b.session)
+    slow.commit().wait()
+    found = b.queue.take_many(b.db, 7, session=b.session) if together else [b.take() for _ in range(7)]
+    assert [task.data for task in found] == ["b0", "a10", "b1", "a11", "b2", "a12", "b3"]
+    assert [task.data for task in (b.take(), b.take(), b.take())] == ["a13", "b4", "a14"]
+
+
 def test_nothing_but_the_round_is_kept_of_an_empty_queue(bench: MakeBench) -> None:
     b = bench("fair", weights={"a": 2})
     for word in ("a1", "a2", "b1"):
