@@ -72,6 +72,8 @@ KEY_LEVEL_MIN = 5
 KEYS_LOOKED_AT_MAX = 500
 # How many due, expired or dead ones a call puts in order on its way, and a verb over many in one transaction.
 DUE_BATCH = 50
+# In one transaction a call puts so many batches in order before it says that there is nothing, or no room.
+TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
 # Puts into a bounded queue spread over so many conflict keys (tasks/capacity.py).
 SEATS_MAX = 4_096

@@ -86,6 +86,8 @@ class TaskCalls:
             return answer
         until = self._runtime.monotonic() + timeout_s
         while isinstance(tasks := self._put_if_room(drafts), NoRoom):
+            if tasks.more_due:
+                continue
             if self._runtime.monotonic() >= until:
                 raise self.full(drafts, tasks)
             self._wait_for_room(len(drafts), until)

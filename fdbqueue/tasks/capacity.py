@@ -23,23 +23,33 @@ class NoRoom:
     """There are so many tasks, and a put did not fit."""
 
     size: int
+    more_due: bool
+    """Whether it was not seen to the end what has expired: another transaction may make room."""
 
 
 def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
     """Whether `wanted` more tasks fit; if so, conflicts see to it that they still do at the commit.
 
-    `live` has been asked for by snapshot. Expired tasks make room. Conflicts with other puts: far below the
-    capacity with those in the same seats, at the edge with all of them; with nothing else.
+    `live` has been asked for by snapshot. Expired tasks make room: they are looked for among what has come
+    due, limits.TIDY_ROUNDS_MAX batches of it. Conflicts with other puts: far below the capacity with those in
+    the same seats, at the edge with all of them; with other changes of what has come due; with nothing else.
     """
     capacity = change.shape.settings.capacity
     if not capacity:
         return None
-    count = count_of(live.value)
-    while count + wanted > capacity and tidy(change):
+    count, more_due = _make_room(change, count_of(live.value), wanted, capacity)
+    fits = admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
+    return None if fits else NoRoom(count, more_due)
+
+
+def _make_room(change: Change, count: int, wanted: int, capacity: int) -> tuple[int, bool]:
+    """How many tasks there are then, and whether more may have come due."""
+    for _ in range(limits.TIDY_ROUNDS_MAX):
+        if count + wanted <= capacity or not tidy(change):
+            return count, False
         change.finish()
         count = count_of(change.tr.snapshot.get(change.shape.keys.live).value)
-    fits = admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
-    return None if fits else NoRoom(count)
+    return count, True
 
 
 def admit_to(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:

@@ -23,9 +23,6 @@ from fdbqueue.tasks.tasks_of import ask_data, read_tasks, tasks_with
 
 Ask = Callable[[Transaction], Callable[[], None]]
 
-# A call without a line looks so often for what is due before it says that there is nothing.
-_TIDY_ROUNDS_MAX = limits.BATCH_ITEMS_MAX // limits.DUE_BATCH
-
 
 def params_of(lease: Lease) -> bytes:
     return lease.session + lease.token
@@ -65,7 +62,7 @@ class TaskSource:
         tidied = settle(change, due)
         # What was asked for before tidying is of no use after it: this transaction has moved what it names.
         offers = list(self.available(tr, count) if tidied else found)
-        for _ in range(_TIDY_ROUNDS_MAX):
+        for _ in range(limits.TIDY_ROUNDS_MAX):
             if offers or not tidied:
                 break
             tidied = tidy(change)

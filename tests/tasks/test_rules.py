@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Session, Task, TaskQueue, TaskState, transactional
+from fdbqueue import Session, Task, TaskQueue, TaskState, limits, transactional
 from fdbqueue.errors import (
     InvalidArgument,
     NotTaken,
@@ -535,6 +535,26 @@ def test_an_expiry_makes_room_for_a_put_that_waits(bench: MakeBench) -> None:
     b.put(1, timeout=30)
     assert b.clock.now() - started == pytest.approx(10, abs=0.1)
     assert b.take().data == 1
+
+
+def test_no_transaction_looks_through_all_that_is_due_for_what_makes_room(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DUE_BATCH", 5)
+    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 2)
+    b = bench("limfifottl", capacity=101)
+    b.queue.put_many(b.db, range(100), delay=1)
+    b.put("expires", ttl=2)
+    b.clock.advance(3)
+    tr = b.db.create_transaction()
+    with pytest.raises(QueueFull):
+        b.queue.put(tr, 1)
+    tr.commit().wait()
+    assert b.counts("delayed", "ready") == (90, 11)
+    b.put(1)  # in as many transactions as it takes
+    assert b.counts("delayed", "ready") == (0, 101)
+    with pytest.raises(QueueFull):
+        b.put(2)
 
 
 def test_a_batch_that_does_not_fit_leaves_the_queue_as_it_was(bench: MakeBench) -> None:
