@@ -106,6 +106,8 @@ BEATS_PER_TTR = 3
 SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
 DEAD_SESSIONS_MAX = 10
+# What fails over and over in the background is told of no oftener.
+TROUBLE_TOLD_EVERY_S = 60.0
 QUEUES_PER_TRANSACTION = 50
 # Persistent queues: join() looks no oftener.
 JOIN_PAUSE_S = 0.02

@@ -21,7 +21,7 @@ from fdbqueue.database import Database, as_database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, InvalidArgument, QueueNotFound, UnknownSession
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Thread
+from fdbqueue.runtime import Runtime, Thread
 from fdbqueue.seam import Transaction
 
 SESSION_BYTES = 16
@@ -108,7 +108,8 @@ class Session:
     def beat(self) -> None:
         """Renew the heartbeat. Reads and writes keys of this session only; conflicts with its end."""
         self._beat_at = self._runtime.monotonic() + self.ttr / limits.BEATS_PER_TTR
-        self.lost = not run(self._database, self._beat, timeout_s=limits.CLOSE_TIMEOUT_S)
+        if not run(self._database, self._beat, timeout_s=limits.CLOSE_TIMEOUT_S):
+            self.lost = True  # and never the other way: it may have been ended meanwhile
 
     def _open(self) -> bytes:
         fresh = self._runtime.random_bytes(SESSION_BYTES)
@@ -371,17 +372,36 @@ class Keeper:
                     return
 
     def _run(self) -> None:
-        failing = False
+        trouble = _Trouble(self._runtime)
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
             try:
                 self.tick()
-                failing = False
             except _failures() as error:
                 if self._database.closed:
                     return
-                if not failing:  # a cluster that is away for an hour is told of once
-                    _log.warning("sweeping fails, and will go on trying: %s", error)
-                failing = True
+                trouble.met(error)
+
+
+class _Trouble:
+    """Failures of sweeping: told of at once, and then once in a while, with their number."""
+
+    # Not "until it succeeds": under load, every other round does.
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._untold = 0
+        self._tell_at = float("-inf")
+
+    def met(self, error: Exception) -> None:
+        self._untold += 1
+        now = self._runtime.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "sweeping fails, and will go on trying (failures since this was last told: %d): %s",
+                self._untold,
+                error,
+            )
+            self._untold, self._tell_at = 0, now + limits.TROUBLE_TOLD_EVERY_S
 
 
 def _end_at_exit(keeper: weakref.ref[Keeper]) -> None:

@@ -1,6 +1,9 @@
 """Sessions: ending, dying after a grace, being taken over; queues whose contents go with one (section 11)."""
 
+import logging
 from collections.abc import Callable
+from itertools import cycle
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from fdbqueue.session import end_the_dead
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -77,6 +80,56 @@ def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
     b.clock.advance(10)
     sweep_dead(b)
     assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
+
+
+def test_a_heartbeat_does_not_revive_who_is_being_ended(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = bench().session
+    beat = session._beat
+
+    def beat_as_it_ends(tr: Any) -> bool:
+        session.lost = True  # with which an end begins, in another thread
+        return beat(tr)
+
+    monkeypatch.setattr(session, "_beat", beat_as_it_ends)
+    session.beat()
+    assert session.lost
+
+
+class Rounds:
+    """Stands for what a keeper sleeps on: so many rounds, ten seconds each."""
+
+    def __init__(self, clock: StillClock, rounds: int) -> None:
+        self._clock = clock
+        self._rounds = rounds
+
+    def wait(self, _: float) -> bool:
+        self._clock.advance(10)
+        self._rounds -= 1
+        return self._rounds < 0
+
+    def set(self) -> None: ...
+
+
+def test_a_keeper_that_fails_now_and_then_says_so_once_a_minute_and_how_often(
+    bench: MakeBench, clock: StillClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    swept = keeper(bench().db)
+    outcomes = cycle([UnknownSession(session="ff"), None])
+
+    def tick() -> None:
+        error = next(outcomes)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(swept, "tick", tick)
+    monkeypatch.setattr(swept, "_stop", Rounds(clock, rounds=14))
+    with caplog.at_level(logging.WARNING, logger="fdbqueue"):
+        swept._run()
+    told = [record.getMessage() for record in caplog.records]
+    assert [message.partition("last told: ")[2][0] for message in told] == ["1", "3", "3"]
+    assert all(str(UnknownSession(session="ff")) in message for message in told)
 
 
 def test_a_session_is_taken_over_by_name_with_all_it_holds(bench: MakeBench) -> None:
