@@ -211,6 +211,22 @@ def _finish_end(database: Database, keys: RootKeys, session: bytes, deadline_us:
 
     if end_in_all_queues(database, keys, session, died):
         run(database, lambda tr: tr.clear(keys.beat_due(deadline_us, session)))
+    else:
+        again_us = _now_us(database) + round(limits.SESSION_TTR_S * 1_000_000)
+        run(database, lambda tr: _leave_to_others(tr, keys, session, deadline_us, again_us))
+
+
+def _leave_to_others(
+    tr: Transaction, keys: RootKeys, session: bytes, deadline_us: int, again_us: int
+) -> None:
+    """Somebody may know the kinds of queue that we do not: later, so that the dead behind it get their turn.
+
+    Reads and moves its entry; conflicts with whoever does so, too.
+    """
+    entry = tr.get(keys.beat_due(deadline_us, session))
+    if entry.present():
+        tr.clear(keys.beat_due(deadline_us, session))
+        tr.set(keys.beat_due(again_us, session), b"")
 
 
 def end_the_dead(database: Database, keys: RootKeys) -> None:

@@ -8,6 +8,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
+from fdbqueue.elements.queue import KIND as ELEMENTS
+from fdbqueue.elements.simple import KIND as SIMPLE_ELEMENTS
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.registry import Registry
@@ -19,6 +21,8 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 
+_WITHOUT_SESSIONS = frozenset({PLAIN, ELEMENTS, SIMPLE_ELEMENTS})
+
 
 def end_in_all_queues(database: Database, keys: RootKeys, session: bytes, died: bool) -> bool:
     """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out.
@@ -29,7 +33,7 @@ def end_in_all_queues(database: Database, keys: RootKeys, session: bytes, died: 
     complete, after = True, ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
-        complete &= all(is_kind(queue.kind) or queue.kind == PLAIN for queue in found)
+        complete &= all(is_kind(queue.kind) or queue.kind in _WITHOUT_SESSIONS for queue in found)
         shapes = [Shape(registry, queue) for queue in found if is_kind(queue.kind)]
         for shape in run(database, partial(_concerned, shapes, session)):
             with suppress(QueueNotFound):

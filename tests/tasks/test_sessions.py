@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue, limits
+from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, UnknownSession
+from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import end_the_dead
 from fdbqueue.tasks.calls import calls_of
@@ -188,6 +189,34 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
 
 def _dies(*_: object) -> bool:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("make", [ElementQueue.named, SimpleElementQueue.named, Queue.named])
+def test_nothing_is_left_of_a_session_whatever_else_there_is(bench: MakeBench, make: Any) -> None:
+    b = bench()
+    make(b.db, "of another kind")
+    beats = KEYS.beats_due
+    before = b.stored()
+    Session(b.db).end()
+    left = [row for row in b.stored() if row not in before]
+    assert [key for key, _ in left if beats.start <= key < beats.stop] == []
+
+
+def test_queues_of_a_kind_unknown_here_do_not_keep_the_dead_alive(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    b = bench()
+    Registry().create(b.db, "of tomorrow", "of-tomorrow", {})
+    for _ in range(3):  # more than one sweep ends
+        Session(b.db).end()
+    b.put("a")
+    with Session(b.db, ttr=5) as session:
+        b.queue.take(b.db, 0, session=session)
+        b.clock.advance(6)
+        for _ in range(3):
+            sweep_dead(b)
+        assert b.counts("ready", "taken") == (1, 0)
 
 
 @pytest.mark.parametrize("ttr", [0, -1, float("nan"), "1", 1e12])
