@@ -327,10 +327,10 @@ class Proxy:
             raise NotUnacked(item=lost.item) from None
 
     def _undo(self, unit: Unit) -> None:
+        # First: if the queue cannot be reached, what has not gone back to it is still un-acked here.
+        self._unacked.put_back(unit.acked)
         self._stored.release([delivery.task for delivery in unit.fetched])
         self._unacked.discard(unit.fetched)
-        fetched = {delivery.number for delivery in unit.fetched}
-        self._unacked.put_back([delivery for delivery in unit.acked if delivery.number not in fetched])
 
 
 def checked_maxsize(maxsize: Any) -> int:

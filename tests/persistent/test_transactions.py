@@ -7,6 +7,7 @@ import pytest
 
 from fdbqueue import PersistentQueue, limits
 from fdbqueue.errors import (
+    DatabaseClosed,
     InvalidArgument,
     NotUnacked,
     ProxyClosed,
@@ -47,6 +48,27 @@ def test_after_an_exception_nothing_has_happened(q: PersistentQueue, opened: Ope
     assert q.unacked == ["a"]
     assert drained(opened()) == ["b", "c", "d"]
     q.ack(held)
+
+
+def test_if_nothing_can_be_given_back_all_is_still_unacked(
+    q: PersistentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(q, "ab")
+    held = q.get()
+    with monkeypatch.context() as patch, pytest.raises(DatabaseClosed), q.transaction():
+        patch.setattr(q._stored, "release", failing)
+        item = q.get()
+        q.ack(item)
+        q.ack(held)
+        raise Crash
+    assert q.unacked == ["a", "b"]
+    q.ack(held)
+    q.ack(item)
+    q.join()
+
+
+def failing(_: Any) -> None:
+    raise DatabaseClosed
 
 
 def test_what_is_fetched_inside_and_not_acked_stays_unacked(q: PersistentQueue) -> None:
