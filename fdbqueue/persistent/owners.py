@@ -9,6 +9,7 @@ transaction that reads the claim: whoever has lost the name fetches nothing more
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from fdb import tuple as layer
@@ -39,16 +40,25 @@ class Owner:
         self._shape = shape
         self._under: bytes = layer.pack((OWNERS, name), prefix=shape.keys.prefix)
         self._claim = database.runtime.random_bytes(CLAIM_BYTES)
+        self._enrolled: list[Session] = []
         run_once(database, shape.root, self._write_claim)
         self._end_earlier()
 
     def enrol(self, session: Session) -> None:
         """Raises OwnerReplaced."""
         run_once(self._database, self._shape.root, lambda tr: self._enrol(tr, session))
+        # Those that ended in the background, of whose end nobody told: their members would gather.
+        over = [former for former in self._enrolled if former.lost]
+        self._enrolled.append(session)
+        for former in over:
+            self._end(former.id)
+            self.strike(former)
 
     def strike(self, session: Session) -> None:
         """`session` has ended."""
         run(self._database, lambda tr: tr.clear(self._member(session.id)))
+        with suppress(ValueError):  # another thread has
+            self._enrolled.remove(session)
 
     def _write_claim(self, tr: Transaction) -> None:
         """Reads the queue's definition; writes the claim; conflicts with enrolling in this name."""
@@ -63,9 +73,12 @@ class Owner:
     def _end_earlier(self) -> None:
         while earlier := run(self._database, self._earlier):
             for session in earlier:
-                end_session(self._database, self._shape.root, session, lambda *_: True, died=False)
-                end_in(self._database, self._shape, session, died=False)  # one that had been ended half way
+                self._end(session)
             run(self._database, lambda tr: self._clear(tr, earlier))
+
+    def _end(self, session: bytes) -> None:
+        end_session(self._database, self._shape.root, session, lambda *_: True, died=False)
+        end_in(self._database, self._shape, session, died=False)  # one that had been ended half way
 
     def _earlier(self, tr: Transaction) -> list[bytes]:
         """Reads the claim and the first members; writes nothing."""

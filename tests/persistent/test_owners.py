@@ -55,6 +55,33 @@ def test_reopening_is_bounded_however_many_proxies_died(
     assert drained(opened(owner="me")) == list(range(7))
 
 
+def test_nothing_is_kept_of_proxies_that_ended_without_a_word(still: Still) -> None:
+    q = filled(still.opened(owner="me"), range(20))
+    for number in range(20):
+        proxy = q.connect()
+        assert proxy.get_nowait() == number
+        proxy.ack(number)
+        del proxy
+        gc.collect()
+        still.tick()
+    members = [key for key, _ in still.stored() if key.startswith(q._client.owner._under)]
+    assert len(members) <= 3  # the claim, who has just ended, who has not begun
+
+
+def test_what_an_ended_proxy_could_not_give_back_is_at_the_front_before_it_is_forgotten(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = filled(still.opened(owner="me"), "ab")
+    proxy = q.connect()
+    assert proxy.get_nowait() == "a"
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.session._finish_end", lambda *_, **__: None)
+        del proxy
+        gc.collect()
+        still.tick()
+    assert q.connect().get_nowait() == "a"
+
+
 def test_a_name_goes_on_after_its_session_has_lapsed(still: Still) -> None:
     q = filled(still.opened(owner="me", ttr=10), "ab")
     assert q.get_nowait() == "a"
