@@ -232,7 +232,8 @@ def _leave_to_others(
 def end_the_dead(database: Database, keys: RootKeys) -> None:
     """End sessions whose grace is over, a few; go on with those that somebody has begun to end."""
     now_us = _now_us(database)
-    for deadline_us, session, begun in run(database, lambda tr: _overdue(tr, keys, now_us)):
+    overdue = run(database, lambda tr: _overdue(tr, keys, now_us), timeout_s=limits.CLOSE_TIMEOUT_S)
+    for deadline_us, session, begun in overdue:
         if begun:
             _finish_end(database, keys, session, deadline_us, died=True)
         else:
@@ -350,7 +351,12 @@ class Keeper:
             if session.lost:
                 self.forget(session)
         self.end_unwanted()
-        self._tidy_all()
+        try:
+            self._tidy_all()
+        finally:  # a queue that cannot be tidied, as its payloads cannot be read, keeps nobody alive
+            self._end_the_dead()
+
+    def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
             end_the_dead(self._database, self._keys)

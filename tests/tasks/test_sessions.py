@@ -10,10 +10,10 @@ import pytest
 import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, NotTaken, UnknownSession
+from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import end_the_dead
+from fdbqueue.session import Keeper, end_the_dead
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
@@ -200,6 +200,23 @@ def test_nothing_is_left_of_a_session_whatever_else_there_is(bench: MakeBench, m
     Session(b.db).end()
     left = [row for row in b.stored() if row not in before]
     assert [key for key, _ in left if beats.start <= key < beats.stop] == []
+
+
+def test_a_queue_that_cannot_be_tidied_keeps_no_dead_session_alive(bench: MakeBench) -> None:
+    b = bench()
+    broken = TaskQueue.create(b.db, "broken", "fifottl")
+    broken.on_task_change(lambda *_: None)
+    broken.put(b.db, "x", ttl=1)
+    [payload] = [key for key, value in b.stored() if value == b'"x"']
+    b.db[payload] = b"not json"
+    b.put("a")
+    b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    other = Keeper(b.db, KEYS)  # another process, which does not keep that session alive
+    other.look_after(calls_of(b.db, broken._shape).source)
+    b.clock.advance(6)
+    with pytest.raises(PayloadUnreadable):
+        other.tick()
+    assert b.counts("ready", "taken") == (1, 0)
 
 
 def test_queues_of_a_kind_unknown_here_do_not_keep_the_dead_alive(
