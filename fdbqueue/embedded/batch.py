@@ -41,25 +41,38 @@ class Batches:
 
         Raises lmdb.Error, StorageFull, and then nothing was committed and nobody was told anything.
         """
+        try:
+            return self._with_room(own, pool, own_only=False)
+        except Exception:
+            # It may be what another process asks for that cannot be done: that one shall hear of it, once it
+            # leads, and nobody else.
+            if pool is None or not pool.is_owed:
+                raise
+        return self._with_room(own, pool, own_only=True)
+
+    def _with_room(
+        self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool
+    ) -> Written | None:
         while True:
             try:
-                return self._try(own, pool)
+                return self._try(own, pool, own_only=own_only)
             except lmdb.MapFullError:
                 self._store.grow()
 
-    def _try(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
+    def _try(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> Written | None:
         txn = self._store.begin(write=True)
         try:
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
                 self._store.forget_dead_readers()
-            others = _others(txn, pool) if pool is not None and pool.is_owed else ()
+            others = self._others(txn, pool, own_only) if pool is not None and pool.is_owed else ()
             version = txn.id()
             written = self._apply(txn, [*(one for _, of in others for one in of), *own] if others else own)
             answers = [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
             if written is None:
                 txn.abort()
             else:
-                commitlog.append(txn, written, int(self._store.runtime.now() * 1_000_000), answers)
+                now_us = int(self._store.runtime.now() * 1_000_000)
+                commitlog.append(txn, written, now_us, answers, pool.file if pool is not None else 0)
                 if pool is not None and answers:
                     pool.note_committing(written.version)
                 txn.commit()
@@ -97,32 +110,33 @@ class Batches:
             return error
         return FDBError(1020) if conflict else None
 
+    def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[Asked, list[CommitRequest]]]:
+        """What other processes ask for, as far as it is not too much for one batch."""
+        self._deliver_for_the_dead(txn, pool)
+        found, size_bytes = [], 0
+        for asked in pool.pending(own_only=own_only):
+            size_bytes += len(asked.body)
+            if size_bytes > BATCH_BYTES_MAX:
+                break  # the next leader's
+            found.append((asked, request.decode(asked.body)))
+        return found
 
-def _others(txn: Any, pool: Pool) -> list[tuple[Asked, list[CommitRequest]]]:
-    """What other processes ask for, as far as it is not too much for one batch."""
-    _deliver_for_the_dead(txn, pool)
-    found, size_bytes = [], 0
-    for asked in pool.pending():
-        size_bytes += len(asked.body)
-        if size_bytes > BATCH_BYTES_MAX:
-            break  # the next leader's
-        found.append((asked, request.decode(asked.body)))
-    return found
+    def _deliver_for_the_dead(self, txn: Any, pool: Pool) -> None:
+        """Give the answers that a leader owed when it died: what it committed is in the log."""
+        version = pool.unanswered_version
+        if not version:
+            return
+        answers = commitlog.answers_at(txn, version, pool.file)
+        if answers is None:
+            pool.give_up(_UNKNOWN)
+            return
+        if answers:
+            self._store.flush()  # it may have died between writing and flushing
+        pool.answer(version, answers)
 
 
 def _result(one: CommitRequest) -> int:
     return -one.error.code if isinstance(one.error, FDBError) else one.order
-
-
-def _deliver_for_the_dead(txn: Any, pool: Pool) -> None:
-    """Give the answers that a leader owed when it died: what it committed is in the log."""
-    version = pool.unanswered_version
-    if version:
-        answers = commitlog.answers_at(txn, version)
-        if answers is None:
-            pool.give_up(_UNKNOWN)
-        else:
-            pool.answer(version, answers)
 
 
 def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Written) -> None:

@@ -46,16 +46,19 @@ class _Record(msgspec.Struct, array_like=True):
     silent_points: set[bytes]
     silent_ranges: list[tuple[bytes, bytes]]
     answers: list[tuple[int, int, list[int]]] = []
+    asked_in: int = 0
 
 
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
-def append(txn: Txn, written: Written, now_us: int, answers: Sequence[Answer] = ()) -> None:
-    """Add the record of a commit, with its answers to other processes (pool.py)."""
+def append(
+    txn: Txn, written: Written, now_us: int, answers: Sequence[Answer] = (), asked_in: int = 0
+) -> None:
+    """Add the record of a commit, with its answers to other processes and the file of theirs (pool.py)."""
     conflicts, silent = written.conflicts, written.silent
     told = [(answer.seat, answer.number, list(answer.results)) for answer in answers]
-    record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, told)
+    record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, told, asked_in)
     txn.put(log_key(written.version), _encode(record), append=False)
     if written.version % _TRIM_EVERY_VERSIONS == 0:
         _trim(txn, now_us)
@@ -89,11 +92,12 @@ def read_since(txn: Txn, version: int) -> Iterator[Written]:
         found = cursor.next()
 
 
-def answers_at(txn: Txn, version: int) -> list[Answer] | None:
+def answers_at(txn: Txn, version: int, asked_in: int) -> list[Answer] | None:
     """The answers of the commit at `version`, none if there was no such commit; None if nobody knows."""
-    record = txn.get(log_key(version))
-    if record is not None:
-        return [Answer(*answer) for answer in _decode(record).answers]
+    found = txn.get(log_key(version))
+    if found is not None:
+        record = _decode(found)
+        return [Answer(*answer) for answer in record.answers] if record.asked_in == asked_in else []
     oldest = oldest_version(txn)
     return None if oldest is not None and oldest > version else []
 
@@ -122,8 +126,8 @@ class RecentCommits:
             # turn: what lies between must not pass for unwritten.
             since = last
         if since > self._last:
+            self._floor = since  # first: an interrupt may come between any two steps
             self._commits.clear()
-            self._floor = since
         self._commits.extend(read_since(txn, since))
         self._last = last
 
@@ -134,7 +138,8 @@ class RecentCommits:
     def forget_before(self, version: int) -> None:
         """Drop what no transaction of this process, all at `version` or later, will ask for."""
         while self._commits and self._commits[0].version <= version:
-            self._floor = self._commits.popleft().version
+            self._floor = self._commits[0].version  # first: an interrupt may come before the next step
+            self._commits.popleft()
 
     def conflict(self, txn: Txn, reads: KeySet, read_version: int) -> bool:
         """Whether a commit after `read_version` wrote what was read. Raises FDBError 1007."""

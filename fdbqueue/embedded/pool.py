@@ -20,6 +20,8 @@ is decided in the leader's LMDB transaction, so it is committed at most once:
   successor delivers them before it looks for what is pending.
 - Requests of the dead are passed over. A seat is taken by leaders only, so no request of a former owner is
   mistaken for one of the new.
+- Answers in the log are of the file that they were asked in: numbers of another one (restored, or made anew
+  while somebody still has the old one open) would be mistaken for those of this.
 """
 
 import os
@@ -29,7 +31,7 @@ from mmap import mmap
 
 from fdbqueue.embedded import bytelocks
 from fdbqueue.errors import DatabaseClosed
-from fdbqueue.runtime import Runtime
+from fdbqueue.runtime import RealRuntime, Runtime
 
 _FILE = "commits.1"
 _SEATS = 256
@@ -79,6 +81,7 @@ class Pool:
         bytelocks.check(self._fd)
         if os.fstat(self._fd).st_size < _HEADER_BYTES:
             os.posix_fallocate(self._fd, 0, _HEADER_BYTES)  # a mapped page without room kills the process
+        self.file = os.fstat(self._fd).st_ino
         self._map = mmap(self._fd, _HEADER_BYTES)
         numbers = memoryview(self._map)
         self._marks = numbers[:16].cast("Q")
@@ -135,28 +138,36 @@ class Pool:
         """Whether a leader has others to answer, for itself or for one that died."""
         return self._marks[1] != 0 or self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
 
-    def pending(self) -> Iterator[Asked]:
+    def pending(self, *, own_only: bool = False) -> Iterator[Asked]:
         """What is asked by those who live; they take turns at being first."""
         seats = [seat for seat in range(_SEATS) if self._asked[seat] != self._answered[seat]]
+        _fence()
         first = self._next % max(1, len(seats))
         if self._asking and self._seat in seats:
             first = seats.index(self._seat)  # what this process waits for does not wait for another leader
         for seat in seats[first:] + seats[:first]:
+            is_own = seat == self._seat
+            if own_only and not is_own:
+                continue
             number = self._asked[seat]
-            if self._asking if seat == self._seat else bytelocks.is_locked(self._fd, _SEAT_LOCKS + seat):
+            if self._asking if is_own else bytelocks.is_locked(self._fd, _SEAT_LOCKS + seat):
                 body = os.pread(self._fd, self._lengths[seat], _BODIES + seat * BODY_BYTES_MAX)
                 yield Asked(seat, number, body)
+            else:
+                self._answered[seat] = number  # else every leader would look for it again
 
     def answer(self, version: int, answers: Sequence[Answer]) -> None:
         """Tell them what came of it; done again, it does no harm."""
-        for answer in answers:
-            if self._asked[answer.seat] == answer.number:
-                self._versions[answer.seat] = version
-                at = answer.seat * REQUESTS_MAX
-                for result in answer.results:
-                    self._results[at] = result
-                    at += 1
-                self._answered[answer.seat] = answer.number
+        due = [answer for answer in answers if self._asked[answer.seat] == answer.number]
+        for answer in due:
+            self._versions[answer.seat] = version
+            at = answer.seat * REQUESTS_MAX
+            for result in answer.results:
+                self._results[at] = result
+                at += 1
+        _fence()
+        for answer in due:
+            self._answered[answer.seat] = answer.number
         self._marks[1] = 0
 
     def give_up(self, code: int) -> None:
@@ -192,21 +203,30 @@ class Pool:
             return False
         self._lengths[seat] = len(body)
         self._asking = True
+        _fence()
         self._asked[seat] += 1
         return True
 
     def answered(self, count: int) -> tuple[int, list[int]] | None:
-        """The version and the results of the `count` requests asked; None while they are pending."""
+        """The version and the results of the `count` requests asked; None while they are pending.
+
+        Raises DatabaseClosed: the seat may be another's by now, and so may the answer.
+        """
         seat = self._seat
         if seat is None or self._asked[seat] != self._answered[seat]:
             return None
-        self._asking = False
+        _fence()
         at = seat * REQUESTS_MAX
-        return self._versions[seat], self._results[at : at + count].tolist()
+        version, results = self._versions[seat], self._results[at : at + count].tolist()
+        if self._closed:
+            raise DatabaseClosed
+        self._asking = False
+        return version, results
 
     def withdraw(self) -> None:
         """Return once nobody will commit any more what this process has asked, and has not been answered."""
-        while self._seat is not None and self._asked[self._seat] != self._answered[self._seat]:
+        seat = self._seat
+        while seat is not None and not self._closed and self._asked[seat] != self._answered[seat]:
             if self.try_lead():
                 self.drop()
                 self.resign()
@@ -240,3 +260,14 @@ class Pool:
             self._fd = -1
 
     __del__ = let_go
+
+
+def _fence() -> None:
+    """What lies before is seen by other processes before what lies after; and so is what is read of theirs.
+
+    A processor that reorders (ARM) does not across the release of a lock and its acquisition.
+    """
+    lock = RealRuntime.lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()

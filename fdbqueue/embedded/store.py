@@ -223,6 +223,10 @@ class Store:
         with suppress(lmdb.Error):
             self.env.reader_check()
 
+    def flush(self) -> None:
+        """Return once all that is visible is durable."""
+        self.env.sync(True)
+
     def grow(self) -> None:
         """Double the map: the snapshots of this process end with it, retryably (1007)."""
         try:

@@ -1,6 +1,7 @@
 """The log of commits: what it no longer has is never taken for what did not happen, and it does not grow."""
 
 import time
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,9 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.commit import Committer
+from fdbqueue.embedded.commitlog import Written
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.pool import Answer
 from fdbqueue.runtime import RealRuntime
 from tests.support import TOO_OLD, begin, commit_code
 
@@ -64,3 +68,61 @@ def test_a_clock_that_was_ahead_for_a_while_does_not_keep_the_log_from_being_tri
     commit_often(db)
     with db.engine._store.begin() as txn:
         assert len(list(commitlog.read_since(txn, 0))) < 300
+
+
+def answers(db: fdbqueue.Database, version: int, asked_in: int) -> list[Answer] | None:
+    with db.engine._store.begin() as txn:
+        return commitlog.answers_at(txn, version, asked_in)
+
+
+def test_answers_are_for_those_who_asked_in_the_same_file(db):
+    """In another one, restored or made anew, the same numbers are those of other requests."""
+    answer = Answer(seat=0, number=1, results=[0])
+    with db.engine._store.begin(write=True) as txn:
+        version = txn.id()
+        written = Written(version, KeySet(), KeySet())
+        commitlog.append(txn, written, int(time.time() * 1_000_000), [answer], asked_in=7)
+    assert answers(db, version, asked_in=7) == [answer]
+    assert answers(db, version, asked_in=8) == []
+    assert answers(db, version + 1, asked_in=7) == []
+
+
+class Interrupt(BaseException):
+    pass
+
+
+class Interrupted(deque):
+    """Recent commits, where a signal arrives as soon as one has been forgotten."""
+
+    def popleft(self) -> Written:
+        super().popleft()
+        raise Interrupt
+
+    def clear(self) -> None:
+        super().clear()
+        raise Interrupt
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        lambda recent, _, newest: recent.forget_before(newest - 1),
+        lambda recent, txn, newest: recent.catch_up(txn, newest, asked=newest),
+    ],
+    ids=["one by one", "all"],
+)
+def test_an_interrupt_while_commits_are_forgotten_hides_no_conflict(db, forget):
+    """Of what is no longer remembered, the log is asked."""
+    for number in range(3):
+        db[b"%d" % number] = b"written once"
+    recent = commitlog.RecentCommits()
+    with db.engine._store.begin() as txn:
+        newest = txn.id()
+        recent.catch_up(txn, newest - 1, asked=newest - 3)
+        recent._commits = Interrupted(recent._commits)
+        with pytest.raises(Interrupt):
+            forget(recent, txn, newest)
+        recent._commits = deque(recent._commits)
+        recent.catch_up(txn, newest, asked=newest - 3)
+        assert [recent.conflict(txn, KeySet({b"%d" % n}), newest - 3) for n in range(3)] == [True] * 3
+        assert not recent.conflict(txn, KeySet({b"0"}), newest - 2)
