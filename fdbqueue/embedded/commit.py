@@ -16,11 +16,13 @@ from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
 from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.errors import StorageFull
+from fdbqueue.errors import DatabaseClosed, StorageFull
 from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
+
+_UNKNOWN = 1021
 
 
 class Committer:
@@ -146,6 +148,7 @@ class Committer:
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
         """As the leader of all processes."""
         try:
+            pool.drop()  # what could not be waited for: it is unknown, and not made late
             return self._batches.commit(batch, pool)
         finally:
             pool.resign()
@@ -157,6 +160,13 @@ class Committer:
                 pool.wait()
             pool.take_seat()  # for the next time
             return self._commit_for_all(pool, batch)
+        try:
+            return self._answer(pool, batch)
+        except (DatabaseClosed, OSError):  # no longer to be had, and others may do it all the same
+            raise FDBError(_UNKNOWN) from None
+
+    def _answer(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
+        """Return when `batch`, which has been asked for, is finished."""
         while not pool.try_lead():
             pool.wait()
             if self._is_answered(pool, batch):

@@ -136,6 +136,18 @@ def test_a_killed_asker_is_passed_over(path, db, pool, asking):
     assert [count(db, key) for key in (b"ours", b"victim", b"successor", b"both")] == [1, 0, 1, 2]
 
 
+def test_what_the_dead_asked_is_looked_at_once(db, pool, asking):
+    """Not by every leader from then on, until somebody takes the seat."""
+    victim = asking("victim")
+    programs.lead(pool)
+    victim.go()
+    wait_until_asked(pool, 1)
+    victim.kill()
+    pool.resign()
+    assert commit_code(counting(db)) == 0
+    assert not pool.is_owed
+
+
 def test_a_stopped_leader_holds_all_up_until_it_goes_on(path, db, pool, asking):
     """As the holder of LMDB's writer lock always did: nobody can tell it from a slow one."""
     other = asking("other")
@@ -309,6 +321,51 @@ def test_an_answer_that_nobody_knows_any_more_is_an_unknown_result(db, pool):
     pool.resign()
     assert ours.result() == COMMIT_UNKNOWN
     assert commit_code(counting(db)) == 0
+
+
+def test_what_is_asked_when_the_database_is_closed_has_an_unknown_result(path, db, pool):
+    """Its seat may be another's before it sees the answer, which is then not its own."""
+    assert commit_code(counting(db)) == 0
+    programs.lead(pool)
+    ours = Commit(counting(db))
+    wait_until_asked(pool, 1)
+    db.close()
+    pool.take_seat()
+    pool.resign()
+    assert ours.result() == COMMIT_UNKNOWN
+    with fdbqueue.open(f"embedded:{path}") as again:
+        assert count(again, b"both") == 1
+
+
+def test_an_answer_that_cannot_be_waited_for_is_an_unknown_result(db, pool, monkeypatch):
+    """And what was asked is not made later, when this process next leads."""
+
+    def no_locks(_: Pool) -> None:
+        raise OSError("no locks available")
+
+    programs.lead(pool)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "wait", no_locks)
+        assert commit_code(counting(db)) == COMMIT_UNKNOWN
+    pool.resign()
+    assert commit_code(counting(db)) == 0
+    assert count(db, b"both") == 1
+
+
+def test_a_request_that_cannot_be_done_fails_nobody_else(db, pool, asking):
+    """Whatever is wrong with it: no room for what it writes, or nobody can read it."""
+    other = asking("other")
+    programs.lead(pool)
+    pool.take_seat()
+    assert pool.ask(b"what nobody can read")
+    ours = Commit(counting(db))
+    other.go()
+    wait_until_asked(pool, 3)
+    pool.resign()
+    assert ours.result() == 0
+    assert other.line().split()[0].isdigit()
+    assert commit_code(counting(db)) == 0
+    assert count(db, b"both") == 3
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
