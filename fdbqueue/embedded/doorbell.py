@@ -4,7 +4,8 @@ A process that watches takes a seat, with a datagram socket. The board, a file i
 all processes map, has a row of seats for each of many buckets of keys: a process marks its seat in the rows
 of the keys that it watches. A commit looks up the rows of the keys that it wrote and rings who is marked
 there. Nothing is polled, a ring costs some microseconds, a commit of keys that nobody watches wakes nobody,
-and a full socket has rings enough in it already. A mark of a dead process costs a ring that nobody hears.
+and a full socket has rings enough in it already. A ring that nobody hears takes the marks of a dead process
+off the board.
 
 A ring is only a hint to look: the slow look of `_LOOK_EVERY_S` mends one that was lost (a directory on a file
 system without sockets, a disk without room for the board, more processes than seats).
@@ -152,7 +153,8 @@ class Doorbell:
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
             if self._board is not None and self._board[_ANYBODY * _SEATS :] != _EMPTY_ROW:
                 for seat in self._seats_of(written()) - {self._seat}:
-                    self._ring(seat)
+                    if not self._ring(seat):
+                        self._forget(seat)
 
     def _seats_of(self, keys: Collection[bytes]) -> set[int]:
         assert self._board is not None
@@ -168,10 +170,24 @@ class Doorbell:
                 seat = row.find(_MARK, seat + 1)
         return seats
 
-    def _ring(self, seat: int) -> None:
-        # Refused by a dead process's socket. Full, mostly: its rings are waiting to be read, so it will look.
-        with contextlib.suppress(OSError):
+    def _ring(self, seat: int) -> bool:
+        """Whether there may be somebody to hear it."""
+        try:
             self._ringer.sendto(b"!", self._path(str(seat)))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # full, mostly: its rings are waiting to be read, so it will look
+            pass
+        return True
+
+    def _forget(self, seat: int) -> None:
+        """Take the marks of a seat off the board, unless it is somebody's."""
+        with self._lock:
+            if self._board is None or self._closed or seat == self._seat:
+                return
+            if bytelocks.try_lock(self._board_fd, seat):
+                self._board[seat::_SEATS] = _EMPTY_COLUMN
+                bytelocks.unlock(self._board_fd, seat)
 
     # -- ending -----------------------------------------------------------------------------------------
 

@@ -3,13 +3,16 @@
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
+from fdbqueue.embedded import doorbell as doorbell_module
 from tests.engine import programs
+from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S, becomes_ready
 
 
@@ -73,6 +76,27 @@ def test_a_stranger_among_the_doorbells_fails_no_commit(db, path):
     (path / "doorbells" / "lost+found").mkdir()
     db[b"a"] = b"2"
     assert db[b"a"] == b"2"
+
+
+def test_a_dead_process_is_rung_once(db, path):
+    """Its marks would cost each commit a ring until somebody takes its seat; those of the living stay."""
+    doorbell = db.engine._store.watches.doorbell
+    bucket = zlib.crc32(b"bell") % doorbell_module._BUCKETS
+
+    def marks() -> int:
+        row = bucket * doorbell_module._SEATS
+        return doorbell._board[row : row + doorbell_module._SEATS].count(1)
+
+    with running("watch", path, "bell") as dead, running("watch", path, "bell") as living:
+        dead.expect("saw None")
+        living.expect("saw None")
+        wait_until(lambda: marks() == 2)
+        dead.kill()
+        db[b"bell"] = b"1"
+        living.expect("saw b'1'")
+        wait_until(lambda: marks() == 1)
+        db[b"bell"] = b"2"
+        living.expect("saw b'2'")
 
 
 def test_where_no_socket_can_be_made_the_slow_look_finds_what_others_wrote(db, path, monkeypatch):
