@@ -24,6 +24,8 @@ T = TypeVar("T")
 CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE")
 SLOW = os.environ.get("FDBQUEUE_TEST_SLOW") == "1"
 ENGINES = ("memory", "embedded") if CLUSTER_FILE is None else ("memory", "embedded", "fdb")
+# Those that processes can share.
+DURABLE = tuple(name for name in ENGINES if name != "memory")
 TEST_ROOT = Subspace(("fdbqueue-test",))
 
 
@@ -57,9 +59,15 @@ def open_engine(engine: str, directory: Path, runtime: fdbqueue.Runtime | None =
 
 
 @pytest.fixture
-def db(engine: str, tmp_path: Path) -> Iterator[fdbqueue.Database]:
+def url(engine: str, tmp_path: Path) -> str:
+    """Where `db` is, for other processes."""
+    return url_of(engine, tmp_path / "data")
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[fdbqueue.Database]:
     """An open database of the engine, closed afterwards."""
-    with open_engine(engine, tmp_path / "data") as database:
+    with fdbqueue.open(url) as database:
         yield database
 
 

@@ -2,7 +2,6 @@
 
 import random
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -10,48 +9,51 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import ElementQueue, LockToken, transactional
 from fdbqueue.errors import ElementNotLocked
+from tests.elements.support import element_queue
 
-SPACE = Subspace(("killed",))
-EFFECTS = b"effects/"
 MAXLOCK_S = 1.0
 
 
-def queue() -> ElementQueue:
-    return ElementQueue(SPACE, {"body": "string"})
+def queue(space: Subspace) -> ElementQueue:
+    return element_queue(space, {"body": "string"})
 
 
-def produce(directory: Path, writer: int, count: int) -> None:
-    with fdbqueue.open(f"embedded:{directory}") as db:
-        q = queue()
+def effects(db: fdbqueue.Database, space: Subspace) -> dict[str, int]:
+    """How often each element has had its effect."""
+    under = space["effects"]
+    rows = db.get_range_startswith(under.key())
+    return {under.unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in rows}
+
+
+def produce(url: str, prefix: str, writer: int, count: int) -> None:
+    with fdbqueue.open(url) as db:
+        q = queue(Subspace((), bytes.fromhex(prefix)))
         for number in range(count):
             q.add(db, {"body": f"{writer}.{number}"})
 
 
-def progress(directory: Path) -> int:
-    """How many effects there are."""
-    with fdbqueue.open(f"embedded:{directory}") as db:
-        return len(list(db.get_range_startswith(EFFECTS)))
-
-
-def consume(directory: Path, expected: int) -> None:
+def consume(url: str, prefix: str, expected: int) -> None:
     """Until every element's effect is there."""
-    with fdbqueue.open(f"embedded:{directory}") as db:
-        q = queue()
-        while len(list(db.get_range_startswith(EFFECTS))) < expected:
+    space = Subspace((), bytes.fromhex(prefix))
+    with fdbqueue.open(url) as db:
+        q = queue(space)
+        while len(effects(db, space)) < expected:
             for name in q.names(db):
                 # Not all from the head: who loses there loses again at the next one.
                 token = q.acquire(db, name) if random.random() < 0.4 else None
                 if token is not None:
-                    _finish(db, q, name, token)
+                    _finish(db, space, name, token)
             q.purge(db, maxlock=MAXLOCK_S)
             db.runtime.sleep(0.01)
 
 
-def _finish(db: fdbqueue.Database, q: ElementQueue, name: str, token: LockToken) -> None:
+def _finish(db: fdbqueue.Database, space: Subspace, name: str, token: LockToken) -> None:
+    q = queue(space)
+
     @transactional
     def effect(tr: Any) -> None:
         body = q.get(tr, name, token=token)["body"]
-        tr.add(EFFECTS + body.encode(), b"\x01")
+        tr.add(space["effects"][body].key(), b"\x01")
         q.remove(tr, name, token=token)
 
     with suppress(ElementNotLocked):  # taken for dead: somebody else has it
