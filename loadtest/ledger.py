@@ -138,9 +138,13 @@ class Book:
             self._write()
 
     def _write(self) -> None:
-        # Each row goes to one thread: popleft is atomic, and a row that is out is written or raises.
+        # Each row goes to one thread, as popleft is atomic; one that cannot be written goes back.
         rows = list(islice(iter(self._pop, None), _ROWS_TOGETHER))
-        write_rows(self._db, rows)
+        try:
+            write_rows(self._db, rows)
+        except BaseException:
+            self._rows.extend(rows)
+            raise
 
     def _pop(self) -> bytes | None:
         try:

@@ -265,5 +265,5 @@ def _bytes(token: LockToken | str | None) -> bytes | None:
 
 
 def _check_age(name: str, age_s: float) -> None:
-    if not isinstance(age_s, int | float) or math.isnan(age_s) or age_s < 0:
+    if not isinstance(age_s, int | float) or not math.isfinite(age_s) or age_s < 0:
         raise InvalidArgument(name=name, wanted="zero or more seconds", got=age_s)

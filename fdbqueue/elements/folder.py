@@ -195,9 +195,11 @@ class PiecesFolder(Folder):
             os.rename(place, taken)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        if not self._is_ours(taken):  # purged at the last moment, and locked by another
-            os.rename(taken, place)
-            return False
+        # Purged at the last moment, our lock is gone: then nobody has it, or another has locked it.
+        with suppress(FileNotFoundError):
+            if not self._is_ours(taken):
+                os.rename(taken, place)
+                return False
         return True
 
     def _is_ours(self, place: Path) -> bool:

@@ -47,6 +47,12 @@ class Pieces:
     def add(self, data: Any) -> str:
         return str(self.real.add(data))
 
+    def put_by_hand(self, name: str, number: int) -> None:
+        """Under a name of our choice."""
+        path = Path(self.path, name)
+        path.mkdir(parents=True)
+        (path / "body").write_text(str(number))
+
     def consume(self) -> Iterator[Any]:
         """What the reference finds in the folder, taken out as its consumers do."""
         real = DirectoryQueue(self.path, schema=dict(SCHEMA))
@@ -67,6 +73,11 @@ class Simple(Pieces):
 
     def data(self, number: int) -> Any:
         return str(number).encode()
+
+    def put_by_hand(self, name: str, number: int) -> None:
+        path = Path(self.path, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(self.data(number))
 
     def consume(self) -> Iterator[Any]:
         real = QueueSimple(self.path)
@@ -185,6 +196,23 @@ def test_what_somebody_has_locked_stays(db: Database, both: Pieces) -> None:
     assert both.queue.count(db) == 1
 
 
+def test_a_lock_that_is_purged_at_the_last_moment_keeps_nobody_from_moving(
+    db: Database, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the element has been taken out, nobody else can lock it."""
+    both = Pieces(tmp_path / "dirq", space)
+    both.add(both.data(1))
+    rename = os.rename
+
+    def purged(source: Path, target: Path) -> None:
+        (source / "locked").rmdir()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", purged)
+    assert left(import_from(folder_at(both.path), db, both.queue)) == []
+    assert contents(db, both.queue) == [both.data(1)]
+
+
 def test_what_is_too_large_or_no_element_stays(
     db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,13 +263,7 @@ def test_a_name_that_is_taken_becomes_the_next(db: Database, both: Pieces, space
     list(import_from(folder_at(other.path), db, twin))
     # Two folders with an element of the same name.
     list(export_to(both.folder(), db, both.queue))
-    path = Path(other.path, name)
-    path.parent.mkdir(exist_ok=True)
-    if type(both) is Pieces:
-        path.mkdir()
-        (path / "body").write_text("2")
-    else:
-        path.write_bytes(b"2")
+    other.put_by_hand(name, 2)
     for folder in (both, other):
         list(import_from(folder_at(folder.path), db, both.queue))
     first, second = both.queue.names(db)
@@ -249,12 +271,7 @@ def test_a_name_that_is_taken_becomes_the_next(db: Database, both: Pieces, space
     assert second > name
     assert contents(db, both.queue) == [both.data(1), both.data(2)]
     # And out again, to where the name is taken.
-    path.parent.mkdir(exist_ok=True)
-    if type(both) is Pieces:
-        path.mkdir()
-        (path / "body").write_text("3")
-    else:
-        path.write_bytes(b"3")
+    other.put_by_hand(name, 3)
     list(export_to(other.folder(), db, both.queue))
     assert sorted(map(str, other.consume())) == sorted(str(both.data(n)) for n in (1, 2, 3))
 

@@ -655,7 +655,7 @@ def test_purge_returns_nothing_and_removes_nothing(db: Database, q: ElementQueue
     assert not q.lock(db, names[0]), "young locks stay"
 
 
-@pytest.mark.parametrize("age", [-1, float("nan"), "600", None])
+@pytest.mark.parametrize("age", [-1, float("nan"), float("inf"), "600", None])
 def test_an_age_that_is_none_is_refused(db: Database, q: ElementQueue, age: Any) -> None:
     for name in ("maxtemp", "maxlock"):
         with pytest.raises(InvalidArgument, match=name):

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fdbqueue
+from loadtest import ledger as books
 from loadtest.ledger import Book, Ledger, judge, merged
 from loadtest.run import Run, complete, erase, settle
 from loadtest.threads import Threads
-from tests.conftest import ENGINES, url_of
+from tests.conftest import DURABLE, url_of
 
 ITEMS = [("a", number) for number in range(3)]
 
@@ -102,6 +103,18 @@ def test_threads_share_a_book(db, ledger, book, rounds):
     assert verdict.produced == verdict.consumed == count
 
 
+def test_a_write_that_fails_is_not_forgotten(db, ledger, book, monkeypatch):
+    """What could not be written is written with the last word."""
+    book.produced(ITEMS[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(books, "write_rows", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            book.write()
+    book.close()
+    verdict = judge(db, ledger)
+    assert (verdict.produced, verdict.lost) == (1, 1)
+
+
 NAMES = st.tuples(st.sampled_from(["a", "aa", "b"]), st.integers(0, 300))
 
 
@@ -152,7 +165,7 @@ def test_a_task_is_done_and_noted_or_neither(run):
     assert not list(run.ledger.consumed_items(db))
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "memory"], indirect=True)
+@pytest.mark.parametrize("engine", DURABLE, indirect=True)
 def test_a_run_leaves_nothing_behind(engine, tmp_path):
     """Neither its worker's last word, nor sessions, nor receipts."""
     url = url_of(engine, tmp_path / "data")
