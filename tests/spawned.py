@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ getattr(importlib.import_module(module), name)(*json.loads(arguments))
 
 
 class Crew:
-    """Processes at one piece of work: `spawn` starts one, `kill_one` kills one and puts another in its place."""
+    """Processes at one piece of work; `kill_one` puts another in the place of the one it kills."""
 
     def __init__(self) -> None:
         self.killed = 0
@@ -39,7 +40,16 @@ class Crew:
         self.killed += process.wait() == -signal.SIGKILL
         self.spawn(*again)
 
-    def finish(self, within_s: float) -> list[int]:
+    def kill_throughout(self, kills: int, progress: Callable[[], float], within_s: float = 300) -> None:
+        """One at a time, evenly over the work: `progress` goes from zero to one."""
+        until = time.monotonic() + within_s
+        for kill in range(kills):
+            while progress() < kill / (kills + 1):
+                assert time.monotonic() < until, f"after {kill} kills nothing goes on"
+                time.sleep(0.005)
+            self.kill_one()
+
+    def finish(self, within_s: float = 300) -> list[int]:
         """How each of them ended."""
         return [process.wait(within_s) for process, _ in self._living]
 

@@ -1,6 +1,5 @@
 """Consumers die by SIGKILL throughout: every element has its effect exactly once."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -26,12 +25,9 @@ def test_killed_consumers_lose_nothing_and_double_nothing(
             writers.spawn(produce, url, prefix, writer, count)
         for _ in range(CONSUMERS):
             consumers.spawn(consume, url, prefix, total)
-        for kill in range(kills):
-            while len(effects(db, space)) < total * kill // (kills + 1):
-                time.sleep(0.005)
-            consumers.kill_one()
-        assert writers.finish(within_s=300) == [0] * WRITERS
-        assert consumers.finish(within_s=300) == [0] * CONSUMERS
+        consumers.kill_throughout(kills, lambda: len(effects(db, space)) / total)
+        assert writers.finish() == [0] * WRITERS
+        assert consumers.finish() == [0] * CONSUMERS
     assert consumers.killed >= 5, "most were at work when they were killed"
     expected = {f"{writer}.{number}": 1 for writer in range(WRITERS) for number in range(count)}
     assert effects(db, space) == expected

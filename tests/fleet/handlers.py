@@ -11,7 +11,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Done, Hooks
 
-EFFECTS = Subspace(("effects",))
+# Where the test says: what its processes inherit is the environment.
+SPACE = "FDBQUEUE_TEST_SPACE"
+EFFECTS = Subspace(("effects",), bytes.fromhex(os.environ.get(SPACE, "")))
 _kept = []
 _attempts = []
 

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import sys
 
+from fdb.subspace_impl import Subspace
+
 from fdbqueue import FdbQueueError, Fleet
 
 
 def main(url, options):
     try:
-        fleet = Fleet(url, **json.loads(options))
+        settings = json.loads(options)
+        fleet = Fleet(url, **settings | {"root": Subspace((), bytes.fromhex(settings["root"]))})
         ticks = []
 
         def tick(status):

@@ -1,49 +1,35 @@
 """Workers die by SIGKILL throughout: every task is acked exactly once, and the statistics know it."""
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+
+import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from tests.tasks.workers import EFFECTS, NAME
-
-PROGRAM = """
-import sys, time, random, os
-from pathlib import Path
-from tests.tasks.workers import Crowd, fork, produce
-
-directory, tasks, size, seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-producer = fork(produce, directory, 0, tasks)
-crowd = Crowd(directory, size)
-until = time.monotonic() + seconds
-while time.monotonic() < until:
-    time.sleep(random.uniform(0.05, 0.3))
-    crowd.kill_one()
-assert os.waitstatus_to_exitcode(os.waitpid(producer, 0)[1]) == 0
-codes = crowd.finish(within_s=300)
-assert codes == [0] * size, codes
-print(crowd.killed)
-"""
+from tests.conftest import DURABLE
+from tests.spawned import crew
+from tests.tasks.workers import NAME, consume, produce
 
 
+@pytest.mark.parametrize("engine", DURABLE, indirect=True)
 def test_killed_workers_lose_nothing_and_double_nothing(
-    tmp_path: Path, rounds: Callable[[object, object], tuple[int, int, float]]
+    url: str, db: fdbqueue.Database, space: Subspace, rounds: Callable[[object, object], tuple[int, int, int]]
 ) -> None:
-    tasks, size, seconds = rounds((600, 4, 3.0), (20_000, 16, 60.0))
-    directory = tmp_path / "data"
-    with fdbqueue.open(f"embedded:{directory}") as db:
-        TaskQueue.create(db, NAME, "fifottl", ttr=20)
-    command = [sys.executable, "-c", PROGRAM, str(directory), str(tasks), str(size), str(seconds)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 5
-    with fdbqueue.open(f"embedded:{directory}") as db:
-        effects = Counter(bytes(row.value)[0] for row in db.get_range_startswith(EFFECTS))
-        found = TaskQueue.open(db, NAME).statistics(db)
+    tasks, size, kills = rounds((600, 4, 8), (20_000, 16, 120))
+    queue = TaskQueue.create(db, NAME, "fifottl", ttr=20, root=space)
+    with crew() as producer, crew() as workers:
+        producer.spawn(produce, url, space.key().hex(), tasks)
+        for _ in range(size):
+            workers.spawn(consume, url, space.key().hex(), tasks)
+        workers.kill_throughout(kills, lambda: queue.statistics(db)["calls"]["ack"] / tasks)
+        assert producer.finish() == [0]
+        assert workers.finish() == [0] * size
+    assert workers.killed >= 5
+    effects = Counter(bytes(row.value)[0] for row in db.get_range_startswith(space["effects"].key()))
     assert effects == {1: tasks}
+    found = queue.statistics(db)
     calls = found["calls"]
     assert found["tasks"] == {"ready": 0, "taken": 0, "buried": 0, "delayed": 0, "done": tasks, "total": 0}
     assert (calls["put"], calls["ack"]) == (tasks, tasks)
