@@ -103,3 +103,10 @@ def faulty(
     """Another Database on the same engine, and the handle on its commits."""
     engine = FaultyEngine(db.engine, error)
     return Database(engine, runtime), engine  # type: ignore[arg-type]  # options are never asked for
+
+
+def most(engine: FaultyEngine, call: Callable[[], Any]) -> tuple[int, int]:
+    """The most keys that one transaction of `call` has read in ranges, and written."""
+    engine.read_most = engine.written_most = engine.read = engine.written = 0
+    call()
+    return engine.read_most, engine.written_most

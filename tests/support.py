@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,14 @@ def becomes_ready(future: Any, within_s: float = PATIENCE_S) -> bool:
     ready = threading.Event()
     future.on_ready(lambda _: ready.set())
     return ready.wait(within_s)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """For what another process or thread does, and nothing tells."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.01)
 
 
 def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from fdbqueue.demo.files import Part, count, parts_of, source_files
 from fdbqueue.demo.ledger import Ledger
 from fdbqueue.demo.trouble import Trouble
 from fdbqueue.task import Failure
-from tests.support import PATIENCE_S
+from tests.support import wait_until
 
 PROGRAM = [sys.executable, "-m", "fdbqueue.cli", "demo"]
 
@@ -47,13 +46,6 @@ def descendants() -> list[int]:
         if b"fleet.child" in words and state != "Z":
             found.append(int(process.name))
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
 
 
 def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(

@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+from tests.page import examples_on, page, printed, promised
 
-
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+README = page("README.md")
+EXAMPLES = examples_on(README)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_prints_what_it_says(example: str) -> None:
-    said = re.findall(r"print\(.*\)  # (.*)", example)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == said != []
+    assert printed(example) == promised(example) != []
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -28,7 +24,7 @@ def test_an_example_is_about_twenty_lines(example: str) -> None:
 
 
 def test_its_make_targets_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = page("Makefile")
     for target in re.findall(r"^    make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 

@@ -1,22 +1,17 @@
 """docs/workers.md: its examples print what they say."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+from tests.page import examples_on, page, printed, promised
+
+PAGE = page("docs/workers.md")
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", examples_on(PAGE))
 def test_an_example_prints_what_it_says(example):
-    said = re.findall(r"^print\(.*\)  # (.*)", example, re.MULTILINE)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == said != []
+    assert printed(example, logs=True) == promised(example) != []
 
 
 def test_what_it_names_exists():

@@ -15,6 +15,7 @@ from fdbqueue.errors import (
     WorkerUsed,
 )
 from tests.fleet.conftest import SOON
+from tests.support import wait_until
 
 TTR_S = 0.6
 
@@ -351,10 +352,3 @@ def test_a_worker_works_once(db, queue):
     worker.run(until_empty=True)
     with pytest.raises(WorkerUsed):
         worker.run()
-
-
-def wait_until(condition, timeout_s=20):
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)

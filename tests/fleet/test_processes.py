@@ -17,6 +17,7 @@ from fdbqueue import Fleet, TaskQueue
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument, QueueNotFound
 from tests.conftest import DURABLE
 from tests.fleet.handlers import SPACE
+from tests.support import wait_until
 
 HERE = Path(__file__).parents[2]
 OBEY = "tests.fleet.handlers:obey"
@@ -102,13 +103,6 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def wait_until(condition, timeout_s=20):
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue, rounds, effects):

@@ -2,24 +2,18 @@
 
 import queue
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from fdbqueue import PersistentQueue, limits
+from tests.page import examples_on, page, printed, promised
 
-PAGE = (Path(__file__).parents[2] / "docs" / "persistent-queue.md").read_text()
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PAGE = page("docs/persistent-queue.md")
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", examples_on(PAGE))
 def test_an_example_prints_what_it_says(example: str) -> None:
-    said = re.findall(r"print\(.*\)  # (.*)", example)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == said != []
+    assert printed(example) == promised(example) != []
 
 
 def test_everything_public_is_on_the_page() -> None:

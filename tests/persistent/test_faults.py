@@ -1,6 +1,5 @@
 """Commits with an unknown result, and conflicts: each call happens once (section 2.5); bounded work (I9)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import fdbqueue
 from fdbqueue import Database, PersistentQueue
 from fdbqueue.embedded import FDBError
 from tests.persistent.support import drained, fetched, filled
-from tests.queue_support import FaultyEngine, faulty
+from tests.queue_support import faulty, most
 from tests.tasks.support import StillClock
 from tests.tasks.test_faults import FATES
 
@@ -76,13 +75,6 @@ def test_an_ack_that_fails_leaves_the_item_un_acked_and_may_be_tried_again() -> 
         q.ack("b")
         assert q.unacked == ["a", "c"]
         broken.close()
-
-
-def most(engine: FaultyEngine, call: Callable[[], Any]) -> tuple[int, int]:
-    """The most keys that one transaction of `call` has read in ranges, and written."""
-    engine.read_most = engine.written_most = engine.read = engine.written = 0
-    call()
-    return engine.read_most, engine.written_most
 
 
 def measured(length: int) -> dict[str, tuple[int, int]]:

@@ -1,6 +1,5 @@
 """docs/testing.md: its example runs, and finds the bug that one line more puts into it."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -9,13 +8,13 @@ import pytest
 from fdbqueue.testing import all_workloads
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.simulate import main
+from tests.page import examples_on, page
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+PAGE = page("docs/testing.md")
 
 
 def example() -> str:
-    found: str
-    (found,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = examples_on(PAGE)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, limits
 from fdbqueue.embedded import FDBError
-from tests.queue_support import FaultyEngine, faulty
+from tests.queue_support import faulty, most
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
 from tests.tasks.support import LONG_S, StillClock, keeper
 
@@ -63,13 +63,6 @@ def test_every_verb_happens_once_whatever_becomes_of_its_commits(clock: StillClo
         assert a_life(unsure, clock) == expected
         engine.fate = lambda _: (0, True)
         unsure.close()
-
-
-def most(engine: FaultyEngine, call: Callable[[], Any]) -> tuple[int, int]:
-    """The most keys that one transaction of `call` has read in ranges, and written."""
-    engine.read_most = engine.written_most = engine.read = engine.written = 0
-    call()
-    return engine.read_most, engine.written_most
 
 
 def measured(length: int) -> dict[str, tuple[int, int]]:
