@@ -1,6 +1,6 @@
 """The example for the operator: its objects fit each other. (No cluster is asked.)"""
 
-from tests.docker.files import is_pinned, kubernetes
+from tests.docker.files import compose, is_pinned, kubernetes
 
 OBJECTS = {found["kind"]: found for found in kubernetes()}
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
@@ -43,3 +43,10 @@ def test_the_fleet_selects_its_own_pods():
     pods = OBJECTS["FoundationDBCluster"]["spec"]["processes"]["general"]["podTemplate"]["spec"]
     assert pods["serviceAccountName"] == OBJECTS["ServiceAccount"]["metadata"]["name"]
     assert OBJECTS["RoleBinding"]["roleRef"]["name"] == OBJECTS["Role"]["metadata"]["name"]
+
+
+def test_pods_run_what_the_services_of_compose_run():
+    """Whose commands are tried."""
+    services = compose()["services"]
+    commands = {container["name"]: container["args"] for container in CONTAINERS}
+    assert commands == {name: services[name]["command"] for name in ("queues", "worker")}

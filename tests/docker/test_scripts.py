@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from tests.docker.files import DOCKER, TREE
+from tests.docker.files import DOCKER, TREE, compose
 
 
 def start(*command, **environment):
@@ -137,3 +137,17 @@ def test_the_application_makes_its_queue_and_finds_it_again(tmp_path):
         sys.executable, "-c", f"import sys; sys.path.insert(0, {str(DOCKER / 'app')!r}); {handled}"
     )
     assert (status, said) == (0, "to ada: welcome\n")
+
+
+def test_the_fleet_starts_as_its_services_say(tmp_path):
+    """Their commands, in the image's working directory; a task is worked on, and SIGTERM is a good end."""
+    services, url = compose()["services"], f"embedded:{tmp_path}/data"
+    image = ("env", "--chdir", DOCKER / "app")
+    assert run(*image, *services["queues"]["command"], FDBQUEUE_URL=url)[0] == 0
+    with fdbqueue.open(url) as db:
+        fdbqueue.TaskQueue.open(db, "emails").put(db, {"to": "ada"})
+    worker = start(*image, *services["worker"]["command"], FDBQUEUE_URL=url)
+    assert worker.stdout.readline() == "to ada: welcome\n"
+    worker.terminate()
+    _, complained = worker.communicate(timeout=60)
+    assert worker.returncode == 0, complained
