@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from fdbqueue.counters import Counters
 from fdbqueue.embedded.errors import FDBError as EmbeddedError
-from fdbqueue.errors import DatabaseClosed, NotADatabase
+from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import EngineDatabase, Transaction
 
@@ -181,3 +181,11 @@ def run(
         except engine_errors() as error:
             database.counters.note_error(error.code)  # type: ignore[attr-defined]  # each of them has one
             transaction.on_error(error).wait()
+
+
+def require_answer(database: Database, url: str, timeout_s: float) -> None:
+    """Raises DatabaseNotFound: the binding itself waits for a cluster that is away for ever."""
+    try:
+        run(database, lambda tr: tr.get_read_version().wait(), timeout_s=timeout_s)
+    except engine_errors() as error:
+        raise DatabaseNotFound(url=url) from error

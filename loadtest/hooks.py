@@ -6,7 +6,8 @@
                     all books, drains the queues and compares what was produced with what was delivered
     quitting        a run that was interrupted is ended as any other
 
-A verdict that does not hold makes the exit status of the master, or of the only process, 1.
+A verdict that does not hold, or that was never reached, makes the exit status of the master, or of the only
+process, 1.
 """
 
 import signal
@@ -24,6 +25,8 @@ from locust.runners import MasterRunner, WorkerRunner
 
 import fdbqueue
 from fdbqueue.counters import Counters
+from fdbqueue.database import require_answer
+from fdbqueue.open import url_from_environment
 from loadtest.ledger import Verdict
 from loadtest.options import plots_of
 from loadtest.run import Run, begin, end, erase, settle
@@ -32,6 +35,7 @@ from loadtest.threads import Threads
 
 # A process that has not said its last word by then is taken for dead.
 BOOKS_CLOSED_S = 30.0
+ANSWER_S = 10.0
 SAMPLE_EVERY_S = 1.0
 _COUNTERS, _FINISH = "fdbqueue-counters", "fdbqueue-finish"
 
@@ -49,7 +53,8 @@ def on_init(environment: Environment, **_: object) -> None:
     if parsed.url == "memory:" and isinstance(environment.runner, MasterRunner | WorkerRunner):
         _refuse("memory: belongs to one process; a master and its workers need embedded:PATH or fdb:")
     try:
-        fdbqueue.open(parsed.url).close()
+        with fdbqueue.open(parsed.url) as db:
+            require_answer(db, parsed.url or url_from_environment(), ANSWER_S)
     except fdbqueue.FdbQueueError as error:
         _refuse(str(error))
     Load(environment).install()
@@ -71,6 +76,7 @@ class Load:
         self._samples: list[Sample] = []
         self._sampler: gevent.Greenlet | None = None
         self._verdict: Verdict | None = None
+        self._failed = False
         self._stopping = BoundedSemaphore()
 
     def install(self) -> None:
@@ -112,6 +118,7 @@ class Load:
         assert parsed is not None
         if not self._is_worker:
             parsed.run_id = fdbqueue.RealRuntime.random_bytes(8).hex()
+            self._verdict, self._environment.process_exit_code = None, 1  # until it has been judged
         run = self._threads.run(lambda: Run(parsed.url, parsed.run_id, self._threads))
         self._own, self._workers, self._samples = run.db.counters, {}, []
         begin(self._environment, run)
@@ -160,8 +167,9 @@ class Load:
             gevent.sleep(0.2)
 
     def _tell(self, verdict: Verdict, counters: Counters) -> None:
-        if not verdict.holds:
-            self._environment.process_exit_code = 1
+        self._failed |= not verdict.holds
+        # None: as Locust decides, by the requests that failed.
+        self._environment.process_exit_code = 1 if self._failed else None
         print(f"verdict: {'ok' if verdict.holds else 'FAILED'}: {verdict}", file=sys.stderr)
         print(", ".join(f"{value:,} {name}" for name, value in asdict(counters).items()), file=sys.stderr)
         assert self._environment.parsed_options is not None
@@ -172,6 +180,8 @@ class Load:
     def _on_quitting(self, **_: object) -> None:
         if self._environment.runner is not None:
             self._environment.runner.stop()  # interrupted: this is what calls test_stop
+        if self._environment.process_exit_code and self._verdict is None:
+            print("verdict: none: the run was not judged", file=sys.stderr)
 
     # Counters of other processes.
 

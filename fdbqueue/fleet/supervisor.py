@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.database import engine_errors, run
+from fdbqueue.database import require_answer
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
@@ -327,10 +327,7 @@ class Fleet:
         if scheme == "embedded" and not os.path.isdir(path):
             raise DatabaseNotFound(url=url)
         with open_database(url) as database:
-            try:
-                run(database, lambda tr: tr.get_read_version().wait(), timeout_s=CONNECT_TIMEOUT_S)
-            except engine_errors() as error:
-                raise DatabaseNotFound(url=url) from error
+            require_answer(database, url, CONNECT_TIMEOUT_S)
             Worker(
                 database,
                 self._orders.queues,

@@ -1,4 +1,6 @@
-"""A locustfile with planted faults: one delivery in fifty is not noted, or noted twice, as FAULT says."""
+"""A locustfile with a planted fault, FAULT: one delivery in fifty is not noted, or noted twice, or the ledger
+cannot be read at the end.
+"""
 
 import os
 
@@ -8,7 +10,7 @@ from loadtest.shapes import ChosenShape as ChosenShape
 from loadtest.users import Consumer
 from loadtest.users import Producer as Producer
 
-NOTED = {"lost": 0, "twice": 2}[os.environ["FAULT"]]
+NOTED = {"lost": 0, "twice": 2, "unreadable": 1}[os.environ["FAULT"]]
 Consumer.abstract = True
 
 
@@ -21,5 +23,11 @@ class Faulty(Consumer):
         return []
 
 
+def unreadable(*_):
+    raise OSError("unreadable")
+
+
+if os.environ["FAULT"] == "unreadable":
+    hooks.settle = unreadable
 options.install()
 hooks.install()

@@ -15,7 +15,7 @@ import pytest
 
 import fdbqueue
 from loadtest.run import SPACE
-from tests.conftest import SLOW
+from tests.conftest import CLUSTER_FILE, SLOW
 
 TREE = Path(__file__).parents[2]
 LOSING = Path(__file__).with_name("losing.py")
@@ -165,6 +165,23 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line(arguments, expect
     status, said = Locust(*arguments, "--headless", "--master-bind-port", free_port()).end()
     assert status == 2, said
     assert [expected in line for line in said.splitlines() if line.startswith("loadtest:")] == [True]
+
+
+def test_a_run_without_a_verdict_is_no_success(tmp_path):
+    """Nobody knows what it did: here the ledger cannot be read at the end."""
+    arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(2, 2))
+    status, said = Locust(*arguments, FAULT="unreadable").end()
+    assert status == 1, said
+    assert "verdict: none" in said
+
+
+@pytest.mark.skipif(CLUSTER_FILE is None, reason="FDB_CLUSTER_FILE names no cluster")
+def test_a_cluster_that_does_not_answer_is_refused(tmp_path):
+    """Its client would wait for ever; exit status 2."""
+    (tmp_path / "fdb.cluster").write_text(f"nobody:here@127.0.0.1:{free_port()}")
+    status, said = Locust("--url", f"fdb:{tmp_path}/fdb.cluster", "--headless", "--run-time", "5s").end()
+    assert status == 2, said
+    assert "it does not answer" in said
 
 
 def test_patched_threads_are_refused_and_the_cure_is_named():
