@@ -5,6 +5,7 @@ The test's own process is one of those who ask. It counts with atomic adds: twic
 
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -382,6 +383,37 @@ def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
     wait_until_asked(pool, 1)
     pool.resign()
     assert ours.result() == 0
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 1_000])
+def test_a_note_of_a_version_that_was_never_committed_answers_nobody(db, pool, ahead):
+    """Left by a power cut or in a backup, or by a leader whose transaction another process then made."""
+    assert commit_code(counting(db)) == 0
+    tr = begin(db)
+    newest = tr.get_read_version().wait()
+    programs.lead(pool)
+    ours = Commit(counting(db))
+    wait_until_asked(pool, 1)
+    pool.note_committing(newest + ahead)
+    pool.resign()
+    assert ours.result() == 0
+    assert commit_code(counting(db)) == 0
+    assert count(db, b"both") == 3
+
+
+def test_a_copy_of_a_directory_in_use_has_nothing_pending(path, db, pool, tmp_path):
+    """Whoever asked is not there: its request is not made in the copy, and is in nobody's way."""
+    assert commit_code(counting(db)) == 0
+    programs.lead(pool)
+    ours = Commit(counting(db))
+    wait_until_asked(pool, 1)
+    shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("doorbells"))
+    pool.resign()
+    assert ours.result() == 0
+    with fdbqueue.open(f"embedded:{tmp_path / 'copy'}") as copy:
+        assert commit_code(counting(copy)) == 0
+        assert count(copy, b"both") == 2
+        assert not copy.engine._store.committer._pool.is_owed
 
 
 def trim_the_log(db) -> None:
