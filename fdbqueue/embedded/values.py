@@ -121,7 +121,7 @@ def key_bytes(key: Any) -> bytes:
         key = key.as_foundationdb_key()
     if not isinstance(key, bytes):
         raise TypeError("Key must be of type bytes")
-    return key
+    return key if type(key) is bytes else bytes(key)  # what is derived from it cannot be logged
 
 
 def value_bytes(value: Any) -> bytes:
@@ -129,4 +129,4 @@ def value_bytes(value: Any) -> bytes:
         value = value.as_foundationdb_value()
     if not isinstance(value, bytes):
         raise TypeError("Value must be of type bytes")
-    return value
+    return value if type(value) is bytes else bytes(value)

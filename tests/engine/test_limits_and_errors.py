@@ -244,6 +244,23 @@ def test_the_approximate_size_is_the_servers(db, k, use, key_count, fixed_bytes)
     assert tr.get_approximate_size().wait() == key_count * len(k("a")) + fixed_bytes
 
 
+def test_bytes_of_a_class_derived_from_bytes_are_bytes(db, k):
+    """As libraries have for hashes; wherever a key or a value is taken."""
+
+    class Hash(bytes):
+        pass
+
+    tr = begin(db)
+    tr[Hash(k("read"))].wait()
+    tr[Hash(k("set"))] = Hash(b"value")
+    tr.add(Hash(k("sum")), Hash(b"\x01"))
+    tr.clear_range(Hash(k("x")), Hash(k("y")))
+    tr.set_versionstamped_value(Hash(k("stamp")), Hash(bytes(14)))
+    tr.add_write_conflict_key(Hash(k("conflict")))
+    assert commit_code(tr) == 0
+    assert (db[k("set")], db[Hash(k("sum"))]) == (b"value", b"\x01")
+
+
 @pytest.mark.parametrize("key", ["text", 7, None, bytearray(b"a")])
 def test_keys_are_bytes(db, key):
     """Anything else is a TypeError, at once."""
