@@ -28,6 +28,8 @@ _READER_CHECK_EVERY_VERSIONS = 64
 _REMOVED_NOTED_MAX = 1_001
 _UNKNOWN = 1021
 
+_Done = tuple[int, Written | None, list[Answer]]  # version, what was written if anything, what to tell others
+
 
 class Batches:
     """Commits batches of one store, with what this process remembers of the log; for one thread at a time."""
@@ -42,24 +44,28 @@ class Batches:
         Raises lmdb.Error, StorageFull, and then nothing was committed and nobody was told anything.
         """
         try:
-            return self._with_room(own, pool, own_only=False)
+            version, written, answers = self._with_room(own, pool, own_only=False)
         except Exception:
             # It may be what another process asks for that cannot be done: that one shall hear of it, once it
             # leads, and nobody else.
             if pool is None or not pool.is_owed:
                 raise
-        return self._with_room(own, pool, own_only=True)
+            version, written, answers = self._with_room(own, pool, own_only=True)
+        # From here on it has happened: nothing that fails now may have it tried again.
+        if pool is not None and answers:
+            pool.answer(version, answers)
+        if written is not None:
+            self._recent.add(written)
+        return written
 
-    def _with_room(
-        self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool
-    ) -> Written | None:
+    def _with_room(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> _Done:
         while True:
             try:
                 return self._try(own, pool, own_only=own_only)
             except lmdb.MapFullError:
                 self._store.grow()
 
-    def _try(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> Written | None:
+    def _try(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> _Done:
         txn = self._store.begin(write=True)
         try:
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
@@ -79,11 +85,7 @@ class Batches:
         except BaseException:
             txn.abort()  # without effect after a commit that failed: it has aborted itself
             raise
-        if pool is not None and answers:
-            pool.answer(version, answers)
-        if written is not None:
-            self._recent.add(written)
-        return written
+        return version, written, answers
 
     def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> Written | None:
         version = txn.id()

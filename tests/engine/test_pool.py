@@ -369,6 +369,28 @@ def test_a_request_that_cannot_be_done_fails_nobody_else(db, pool, asking):
     assert count(db, b"both") == 3
 
 
+def test_what_fails_after_a_commit_does_not_have_it_made_again(db, pool, asking, monkeypatch):
+    """Those who have asked learn from the log what became of it."""
+
+    answer = Pool.answer
+
+    def fail_once(*_: object) -> None:
+        monkeypatch.setattr(Pool, "answer", answer)
+        raise RuntimeError("after the commit")
+
+    other = asking("other")
+    programs.lead(programs.pool_of(db.engine))
+    other.go()
+    wait_until_asked(pool, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "try_lead", lambda _: True)  # it does
+        monkeypatch.setattr(Pool, "answer", fail_once)
+        with pytest.raises(RuntimeError):
+            counting(db).commit().wait()
+    assert other.line().split()[0].isdigit()
+    assert [count(db, key) for key in (b"ours", b"other", b"both")] == [1, 1, 2]
+
+
 def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
     """It is not taken for that of somebody who asks later."""
     for number in range(3):
