@@ -42,9 +42,9 @@ class Program:
 
 
 @contextmanager
-def running(*arguments: object):
+def running(*arguments: object, patience_s: float = 3 * PATIENCE_S):
     program = Program(*arguments)
-    watchdog = threading.Timer(3 * PATIENCE_S, program.process.kill)  # a hang is a failure, not for ever
+    watchdog = threading.Timer(patience_s, program.process.kill)  # a hang is a failure, not for ever
     watchdog.start()
     try:
         yield program

@@ -44,7 +44,8 @@ def shared(tmp_path: Path) -> Iterator[fdbqueue.Database]:
     """A directory in which another process commits all the time, so that each asks the other to."""
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as database:
         programs.take_a_seat(database.engine)
-        with running("ask", tmp_path / "data", "other", 1_000_000_000) as other:
+        data = tmp_path / "data"
+        with running("ask", data, "other", 1_000_000_000, patience_s=30 * PATIENCE_S) as other:
             other.expect("ready")
             other.go()
             reading = threading.Thread(
