@@ -14,7 +14,7 @@ def named(target: str) -> Any:
         raise HandlerNotFound(target=target, reason='it must be written as "module:function"')
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"importing {module_name} fails ({type(error).__name__}: {error})"
         raise HandlerNotFound(target=target, reason=reason) from error
     for name in path.split("."):
@@ -38,7 +38,7 @@ def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[
     """The handler that `factory` returns. Raises HandlerNotFound if it raises, or returns none."""
     try:
         handler = factory(argument)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"it fails to make one ({type(error).__name__}: {error})"
         raise HandlerNotFound(target=target, reason=reason) from error
     if not callable(handler):

@@ -279,6 +279,7 @@ def test_hooks_are_named_as_handlers_are(fleet_of, db, queue, capfd):
     ("handler", "why"),
     [
         ("no.such.module:handler", "importing no.such.module fails"),
+        ("tests.fleet.exits:handler", "SystemExit: 3"),
         ("tests.fleet.handlers:missing", "tests.fleet.handlers has no missing"),
         ("tests.fleet.handlers:not_callable", "it cannot be called"),
         ("handler", 'written as "module:function"'),
