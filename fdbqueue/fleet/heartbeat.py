@@ -86,6 +86,9 @@ class Heartbeat:
         except troubles() as error:
             _log.warning("the heartbeat fails, and will be tried again: %s", error)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
+        except Exception:  # no thread to be had, say: without this one every lease would end, and silently
+            _log.exception("the heartbeat fails, and will be tried again")
+            return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
 
     def _due_at(self, hold: Hold) -> float:

@@ -37,6 +37,11 @@ class Hold:
             return self._claimant is claimant
 
     @property
+    def claimant(self) -> object:
+        """Whose it is to say, None as long as nobody has claimed it."""
+        return self._claimant
+
+    @property
     def open(self) -> bool:
         """Whether nobody has said yet what becomes of the task."""
         return self._claimant is None

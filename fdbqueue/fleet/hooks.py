@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import text_of
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -29,7 +30,7 @@ class Event:
         what = f"task {self.task.id} of {self.task.queue}: {self.name.replace('_', ' ')}"
         after = f" after {self.seconds:.3f} s" if self.seconds else ""
         again = f", again in {self.delay_s:.1f} s" if self.delay_s else ""
-        why = "" if self.error is None else f": {type(self.error).__name__}: {self.error}"
+        why = "" if self.error is None else f": {type(self.error).__name__}: {text_of(self.error)}"
         return f"{what}{after}{again}{why}"
 
 
@@ -63,5 +64,5 @@ class Hooks:
         if hook is not None:
             try:
                 hook(event)
-            except Exception:
+            except (Exception, SystemExit):
                 _log.exception("the hook %r failed for task %s", event.name, event.task.id)

@@ -63,6 +63,10 @@ class Done(Verdict):
         super().__init__()
 
 
+class Unavailable(Exception):
+    """Raised by a handler when something that no task can do without is not there: the task is put off."""
+
+
 @dataclass(frozen=True)
 class Failed:
     """The attempt has failed; `delay_s` as the handler wants it."""
@@ -93,9 +97,9 @@ def judge(error: BaseException, worker: str) -> Judgement:
         return Away()
     if isinstance(error, Retry | Bury):
         delay_s = error.delay if isinstance(error, Retry) else None
-        said = Failure(type(error).__name__, error.reason, error.detail, worker)
+        said = Failure(type(error).__name__, text_of(error.reason), text_of(error.detail), worker)
         return Failed(said, delay_s, for_good=isinstance(error, Bury))
-    return Failed(Failure(type(error).__name__, str(error), traceback_of(error), worker))
+    return Failed(Failure(type(error).__name__, text_of(error), traceback_of(error), worker))
 
 
 def troubles() -> tuple[type[Exception], ...]:
@@ -104,10 +108,22 @@ def troubles() -> tuple[type[Exception], ...]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether a database, ours or one that the handler uses, cannot be reached, or has no room."""
+    """Whether a database, ours or one that the handler uses, cannot be reached, or has no room; or what else
+    the handler says is not there.
+    """
     if isinstance(error, engine_errors()):
         return error.code in _AWAY  # type: ignore[attr-defined]  # every engine's error has one
-    return isinstance(error, DatabaseClosed | StorageFull)
+    return isinstance(error, DatabaseClosed | StorageFull | Unavailable)
+
+
+def text_of(said: object) -> str:
+    """What an attempt said of its end, as a text whatever it is: an attempt whose end cannot be written down
+    would hold its task.
+    """
+    try:
+        return str(said)
+    except Exception as error:
+        return f"a {type(said).__name__} without a text ({type(error).__name__})"
 
 
 @dataclass(frozen=True)

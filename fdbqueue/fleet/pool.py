@@ -9,16 +9,17 @@ J = TypeVar("J")
 
 
 class Pool(Generic[J]):
-    """`work(job)` must not raise. Jobs are given by one thread, which knows that there is an idle one."""
+    """`work(job)` must not raise, and says whether its thread goes on: False if it has been replaced. Jobs
+    are given by one thread, which knows that there is an idle one.
+    """
 
-    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], None]) -> None:
+    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], bool]) -> None:
         self._runtime = runtime
         self._work = work
         self._lock = runtime.lock()
         self._freed = runtime.event()
         self._ended = False
         self._idle: list[_Seat[J]] = []
-        self._given_up: list[J] = []
         self.size = size
         for _ in range(size):
             self._hire()
@@ -50,12 +51,10 @@ class Pool(Generic[J]):
         seat.job = job
         seat.given.set()
 
-    def replace(self, job: J, instead: Callable[[], None]) -> None:
-        """Give up the thread that is at `job`: one more is hired, which does `instead` first. It ends when
-        the job does, if ever.
+    def replace(self, instead: Callable[[], None]) -> None:
+        """Give up a thread, whose `work` will return False, if ever: one more is hired, which does `instead`
+        first.
         """
-        with self._lock:
-            self._given_up.append(job)
         self._hire(first=instead)
 
     def end(self) -> None:
@@ -83,15 +82,8 @@ class Pool(Generic[J]):
             job, seat.job = seat.job, None
             if job is None:
                 return
-            self._work(job)
-            if self._is_given_up(job) or not self._sit_down(seat):
+            if not self._work(job) or not self._sit_down(seat):
                 return
-
-    def _is_given_up(self, job: J) -> bool:
-        with self._lock:
-            found = any(other is job for other in self._given_up)
-            self._given_up = [other for other in self._given_up if other is not job]
-            return found
 
     def _sit_down(self, seat: "_Seat[J]") -> bool:
         with self._lock:

@@ -26,10 +26,11 @@ from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_ours, judge, troubles
 from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.presence import Appearance, Presence
-from fdbqueue.fleet.settling import ITS_THREAD, STOP, Settled, Settling
+from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -104,7 +105,8 @@ class Worker:
         self._state = "new"
         self._tally = Tally()
         self._overrun = 0
-        self._away_s = 0.0
+        # Of what tasks come from, and of what handlers depend on: the one may be there without the other.
+        self._no_tasks, self._no_ground = Outage(self._runtime), Outage(self._runtime)
         self._suspect = Suspect()
         self._error: Exception | None = None
         self._emptied = False
@@ -172,7 +174,12 @@ class Worker:
         except Exception as error:
             _log.exception("the worker ends")
             self._error = error
-        self._finish()
+        self._stopped.set()
+        try:
+            self._finish()
+        finally:
+            self._state = "ended"
+            self._ended.set()
 
     def _start_some(self, free: int, until_empty: bool) -> None:
         found = self._take(free, limits.EMPTY_QUEUE_LOOK_S if until_empty else limits.WORKER_WAIT_S)
@@ -201,14 +208,14 @@ class Worker:
             if self._session.lost:
                 self._session = self._new_session()
             found = self._feed.take(free, self._session, timeout_s)
-            self._away_s = 0.0
+            self._no_tasks.over()
             return found
         except UnknownSession:
             self._heartbeat.lose_all()
         except QueueNotFound:
             raise
         except troubles() as error:
-            self._is_away(error)
+            self._is_away(self._no_tasks, error)
         return []
 
     def _nothing_left(self) -> bool:
@@ -217,46 +224,53 @@ class Worker:
     def _new_session(self) -> Session:
         return Session(self._database, ttr=self._session_ttr_s, root=self._root)
 
-    def _is_away(self, error: BaseException) -> None:
-        """Something that every task depends on is not there: take no more for a while, longer each time."""
-        with self._lock:
-            self._away_s = min(2 * self._away_s or limits.AWAY_FIRST_S, limits.AWAY_MAX_S)
-        _log.warning("taking nothing for %.1f s: %s: %s", self._away_s, type(error).__name__, error)
+    def _is_away(self, outage: Outage, error: BaseException) -> float:
+        """Something that every task depends on is not there: take no more for so long."""
+        pause_s = outage.met()
+        _log.warning("taking nothing for %.1f s: %s: %s", pause_s, type(error).__name__, error)
+        return pause_s
 
     def _wait_while_away(self) -> bool:
         """Whether the worker was stopped meanwhile."""
-        return self._away_s > 0 and self._stopped.wait(self._away_s)
+        left_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
+        return left_s > 0 and self._stopped.wait(left_s)
 
     # Working: each thread of the pool.
 
-    def _work(self, hold: Hold) -> None:
+    def _work(self, hold: Hold) -> bool:
+        """Whether the thread goes on: not if it has been given up, and another hired."""
         try:
             if self._settling.bury_if_exhausted(hold):
                 self._tell(hold, Settled("buried"))
-                return
-            self._heartbeat.began(hold)
-            self._hooks.tell(Event("started", hold.task))
-            self._settling.attempt(hold, self._handler, self._transactional)
-            if hold.claim(ITS_THREAD):
-                self._away_s = 0.0
-                self._tell(hold, Settled("succeeded"))
-        except (Exception, SystemExit) as error:
+            else:
+                self._attempt(hold)
+        except BaseException as error:  # whatever a handler raises: its thread is ours, and goes on
             if hold.claim(ITS_THREAD):
                 self._tell(hold, self._settle(hold, error), error)
         finally:
             hold.claim(ITS_THREAD)  # nothing more is to be said of it, whoever looks
             self._heartbeat.remove(hold)
+        return hold.claimant is not HEARTBEAT
+
+    def _attempt(self, hold: Hold) -> None:
+        self._heartbeat.began(hold)
+        self._hooks.tell(Event("started", hold.task))
+        self._settling.attempt(hold, self._handler, self._transactional)
+        if hold.claim(ITS_THREAD):
+            self._no_ground.over()
+            self._tell(hold, Settled("succeeded"))
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
         """Do what `error` means for the task."""
         judgement = judge(error, self._name)
         try:
             if isinstance(judgement, Failed):
+                self._no_ground.over()
                 return self._settling.fail(hold, judgement)
             if isinstance(judgement, Away):
-                self._is_away(error)
-                self._settling.give_back(hold, self._away_s)
-                return Settled("retried")
+                pause_s = self._is_away(self._no_ground, error)
+                self._settling.give_back(hold, pause_s)
+                return Settled("retried", pause_s)
         except NotTaken:
             pass
         except Exception:
@@ -275,7 +289,7 @@ class Worker:
 
     def _overran(self, hold: Hold) -> None:
         self._overrun += 1
-        self._pool.replace(hold, lambda: self._give_up(hold))
+        self._pool.replace(lambda: self._give_up(hold))
 
     def _give_up(self, hold: Hold) -> None:
         """In the thread that replaces the one whose handler is still running."""
@@ -315,7 +329,6 @@ class Worker:
     # The end.
 
     def _finish(self) -> None:
-        self._stopped.set()
         until = self._runtime.monotonic() + self._grace_s
         while not self._at_once and self._runtime.monotonic() < until:
             if self._pool.wait_for_all(_STOPPING_LOOK_S):
@@ -330,8 +343,6 @@ class Worker:
             self._session.end_within(limits.CLOSE_TIMEOUT_S)
         except troubles() as error:
             _log.warning("the session ends only after its grace: %s", error)
-        self._state = "ended"
-        self._ended.set()
 
     def _return(self, hold: Hold, delay_s: float = 0.0) -> None:
         """Give back what is not to be worked on; at the latest, it comes back with the session's end."""

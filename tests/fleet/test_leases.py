@@ -14,6 +14,8 @@ from fdbqueue.errors import (
     QueueNotFound,
     WorkerUsed,
 )
+from fdbqueue.fleet.heartbeat import Heartbeat
+from fdbqueue.fleet.pool import Pool
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
@@ -161,6 +163,46 @@ def test_a_late_thread_that_was_given_up_ends_quietly(db, queue, told):
     assert told.wait_for(2) == ["buried", "succeeded"]
     worker.stop()
     assert worker.join(20)
+
+
+def test_a_handler_that_ends_as_it_is_given_up_leaves_no_thread_too_many(db, queue, told, monkeypatch):
+    """It has been claimed, and ends before another thread is hired: the worker would never be all idle."""
+    may_end, ended, hire, remove = threading.Event(), threading.Event(), Pool.replace, Heartbeat.remove
+
+    def hire_late(pool, *arguments):
+        may_end.set()
+        assert ended.wait(20)
+        time.sleep(0.05)  # it goes back to its seat
+        hire(pool, *arguments)
+
+    def remove_and_tell(heartbeat, hold):
+        remove(heartbeat, hold)
+        ended.set()
+
+    monkeypatch.setattr(Pool, "replace", hire_late)
+    monkeypatch.setattr(Heartbeat, "remove", remove_and_tell)
+    queue.put(db, "x")
+    worker = Worker(
+        db, queue, lambda _: may_end.wait(20), threads=1, timeout_s=0.1, max_attempts=1, hooks=told.hooks
+    )
+    worker.start(until_empty=True)
+    assert worker.join(20)
+    assert told.names == ["buried"]
+
+
+def test_a_heartbeat_that_fails_goes_on(db, short, told, monkeypatch):
+    """Whatever it was: without it every lease would end, and nobody be told why."""
+    failing, beat = [RuntimeError("can't start new thread")], Heartbeat._beat
+
+    def fail_once(heartbeat):
+        if failing:
+            raise failing.pop()
+        beat(heartbeat)
+
+    monkeypatch.setattr(Heartbeat, "_beat", fail_once)
+    short.put(db, "x")
+    Worker(db, short, lambda _: time.sleep(1.5), hooks=told.hooks).run(until_empty=True)
+    assert (told.names, failing) == (["succeeded"], [])
 
 
 def test_stopping_lets_what_runs_finish(db, queue, gate, told):

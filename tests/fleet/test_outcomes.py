@@ -1,5 +1,6 @@
 """The outcome rules: what a handler's ending means for its task. On every engine, with real threads."""
 
+import asyncio
 import logging
 import sys
 import threading
@@ -127,6 +128,58 @@ def test_an_exit_from_a_handler_is_a_failed_attempt(db, queue, work):
     """It would end the thread, silently."""
     queue.put(db, "x")
     assert work(lambda _: sys.exit(1), max_attempts=1) == [("buried", "x")]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
+def test_what_is_no_exception_is_a_failed_attempt_too(db, queue, work, error):
+    """And costs no thread: the same one is at the next task."""
+
+    def handler(_):
+        raise error
+
+    queue.put_many(db, [1, 2])
+    assert work(handler, threads=1, max_attempts=1) == [("buried", 1), ("buried", 2)]
+
+
+@pytest.mark.parametrize("verdict", [Bury, lambda reason: Retry(0, reason)])
+def test_a_reason_may_be_anything(db, queue, work, verdict):
+    """An error above all: what could not be written down would leave its task taken."""
+
+    def handler(_):
+        raise verdict(KeyError("k"))
+
+    id_ = queue.put(db, "x").id
+    work(handler, max_attempts=1)
+    assert [failure.message for failure in queue.failures(db, id_)] == ["'k'"]
+
+
+def test_an_error_without_a_text_is_a_failed_attempt(db, queue, work):
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    def handler(_):
+        raise Mute
+
+    id_ = queue.put(db, "x").id
+    assert work(handler, threads=1, max_attempts=1) == [("buried", "x")]
+    assert queue.failures(db, id_)[0].message == "a Mute without a text (ValueError)"
+
+
+def test_what_is_away_is_left_alone_longer_each_time(db, queue, monkeypatch, space):
+    """Though the queue itself is there all the while; and those who fail together meet one outage."""
+    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.05)
+    together, delays = threading.Barrier(4), []
+
+    def handler(task):
+        if task.attempts <= 3:
+            together.wait(10)
+            raise FDBError(1031)
+
+    queue.put_many(db, range(4))
+    hooks = Hooks(retried=lambda event: delays.append(event.delay_s))
+    Worker(db, queue, handler, threads=4, hooks=hooks, root=space).run(until_empty=True)
+    assert delays == [0.05] * 4 + [0.1] * 4 + [0.2] * 4
 
 
 def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
