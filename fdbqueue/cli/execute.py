@@ -6,11 +6,12 @@ Output of those that succeed goes on to ours, or, line by line, into a queue: in
 and so exactly once. A process does not outlive the lease it works under, nor the worker that started it.
 """
 
+import errno
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ from fdbqueue.cli.reaper import Reaper
 from fdbqueue.cli.values import value_of
 from fdbqueue.errors import TooMuchForOneTransaction
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Bury, Done, Retry
+from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Registry
@@ -32,6 +33,9 @@ PLACEHOLDER = "{}"
 LOOK_EVERY_S = 0.5
 ERASE_LINE = b"\r\x1b[K"
 STDOUT, STDERR = 1, 2
+PIECE_BYTES = 65_536
+# What the machine has run out of: processes, memory, descriptors, room for what they print.
+EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -57,9 +61,11 @@ class Execute:
         self._reaper = Reaper()
 
     def __call__(self, task: HeldTask) -> None:
-        """Raises Done, CommandFailed, Bury; LeaseLost, when the process has been killed because of it."""
+        """Raises Done, CommandFailed, Bury; LeaseLost, when the process has been killed because of it;
+        Unavailable, if the machine cannot run it, or nobody takes its output.
+        """
         data = as_bytes(task.data)
-        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+        with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(data)
             given.seek(0)
             status = self._run(filled(self._command.words, data), task, (given, out, err))
@@ -86,9 +92,13 @@ class Execute:
         return status
 
     def _succeeded(self, out: IO[bytes], err: IO[bytes]) -> None:
-        _pass_on(err, STDERR)
+        with suppress(OSError):  # whoever closed it does not want to know
+            pass_on(err, STDERR)
         if self._command.into is None:
-            _pass_on(out, STDOUT)
+            try:
+                pass_on(out, STDOUT)
+            except OSError as error:
+                raise Unavailable(f"nobody takes the output ({error})") from error
             return
         try:
             values = output_values(out)
@@ -170,14 +180,27 @@ def _end_of(file: IO[bytes], bytes_max: int) -> str:
     return file.read(bytes_max).decode(errors="replace")
 
 
-def _pass_on(file: IO[bytes], descriptor: int) -> None:
-    """Write a whole file to one of our own descriptors, over the live line if that is on it."""
+def pass_on(file: IO[bytes], descriptor: int) -> None:
+    """Write a whole file, of whatever size, to one of our own descriptors; over the live line if that is on
+    it. Raises OSError.
+    """
+    if file.seek(0, os.SEEK_END) == 0:
+        return
     file.seek(0)
-    shown = file.read()
-    if shown and os.isatty(descriptor):
-        shown = ERASE_LINE + shown
-    while shown:
-        shown = shown[os.write(descriptor, shown) :]
+    piece = ERASE_LINE if os.isatty(descriptor) else b""
+    while piece := piece or file.read(PIECE_BYTES):
+        piece = piece[os.write(descriptor, piece) :]
+
+
+@contextmanager
+def of_this_machine() -> Iterator[None]:
+    """What this machine has run out of is not the fault of the task that was to have it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise Unavailable(str(error)) from error
+        raise
 
 
 def settings_of(words: Sequence[str], into: str | None, root: Any) -> Mapping[str, Any]:

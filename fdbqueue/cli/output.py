@@ -24,6 +24,14 @@ class LineWriter:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
+    def is_read(self) -> bool:
+        """Whether there is still somebody who could read."""
+        try:
+            self._has_room(0)
+        except ReaderGone:
+            return False
+        return True
+
     def wait(self) -> None:
         """Until there is room. Raises ReaderGone."""
         self._has_room(None)

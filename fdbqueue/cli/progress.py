@@ -1,6 +1,5 @@
 """How a fleet gets on: a live line on a terminal, a line now and then in a pipe, and one at the end."""
 
-import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import stdout_of
+from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import span
 from fdbqueue.cli.signals import Signals
@@ -59,12 +59,21 @@ class Progress:
     """A context manager around a fleet's run."""
 
     def __init__(
-        self, place: Place, database: Database, queues: Sequence[str], signals: Signals, as_json: bool
+        self,
+        place: Place,
+        database: Database,
+        queues: Sequence[str],
+        signals: Signals,
+        as_json: bool,
+        prints: bool,
     ) -> None:
+        """`prints`: whether the fleet itself writes to standard output."""
         self._place, self._database, self._queues = place, database, queues
-        self._signals, self._as_json = signals, as_json
+        self._output, self._as_json = stdout_of(signals), as_json
         self._monotonic = database.runtime.monotonic
         self._began_s = self._monotonic()
+        self._prints = as_json or prints
+        self._unheard = False
         self._pace = Pace()
         self._left = 0
         console = Console(stderr=True)
@@ -84,23 +93,29 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def tick(self, status: FleetStatus) -> None:
-        """Tell how it goes, if it is time."""
+    def tick(self, status: FleetStatus) -> bool:
+        """Tell how it goes, if it is time. Whether to go on: not if the output goes nowhere."""
+        self._unheard = self._unheard or (self._prints and not self._output.is_read())
         now_s = self._monotonic()
-        if now_s < self._next_s:
-            return
+        if now_s >= self._next_s and not self._unheard:
+            self._look(now_s, status)
+        return not self._unheard
+
+    def _look(self, now_s: float, status: FleetStatus) -> None:
         self._next_s = now_s + self._every_s
         self._left = self._count_left()
         self._pace.see(now_s, status.tally.done, self._left)
         self._tell(self._record(status))
 
     def end(self, status: FleetStatus) -> None:
-        """Tell what it came to."""
+        """Tell what it came to. Raises ReaderGone if that is why it ended."""
         self.__exit__()
+        if self._unheard:
+            raise ReaderGone
         self.buried = status.tally.buried
         seconds = self._monotonic() - self._began_s
         if self._as_json:
-            self._print({**_counts(status), "seconds": round(seconds, 3)})
+            self._output.print(line_of({**_counts(status), "seconds": round(seconds, 3)}))
             return
         say(f"{_told(_counts(status))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
         if self.buried:
@@ -119,8 +134,8 @@ class Progress:
             say(line)
 
     def _print(self, record: dict[str, Any]) -> None:
-        sys.stdout.flush()
-        stdout_of(self._signals).print(line_of(record))
+        # Without room it is left out: a reader who stands still does not stop who looks after the fleet.
+        self._output.write(line_of(record))
 
     def _record(self, status: FleetStatus) -> dict[str, Any]:
         pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}

@@ -15,7 +15,7 @@ from fdbqueue.cli.progress import Progress
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database
-from fdbqueue.fleet.supervisor import Fleet
+from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 
 _COMMAND = "fdbqueue.command"
 
@@ -91,10 +91,15 @@ def work(
         _require_queues(place, database, queues, into)
         _look_in_working_directory()
         fleet = Fleet(place.url, shares, handler, root=place.root, **options)
-        with Progress(place, database, queues, signals, as_json) as progress:
-            fleet.run(progress.tick)
+        with Progress(place, database, queues, signals, as_json, executes and into is None) as progress:
+            fleet.run(lambda status: _tick(fleet, progress, status))
             progress.end(fleet.status())
     return REFUSED if progress.buried else DONE
+
+
+def _tick(fleet: Fleet, progress: Progress, status: FleetStatus) -> None:
+    if not progress.tick(status):
+        fleet.stop()
 
 
 def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> tuple[list[str], str]:

@@ -1,5 +1,6 @@
 """work --exec: a process for each task: a durable xargs that may be killed at any moment."""
 
+import errno
 import json
 import os
 import random
@@ -11,9 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fdbqueue
 from fdbqueue import workers
-from tests.cli.shell import Shell, rest_of
+from fdbqueue.cli.execute import of_this_machine
+from fdbqueue.fleet.outcomes import Away, Unavailable, judge
+from tests.cli.shell import CLOSED_PIPE, Shell, rest_of
 from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
 
@@ -71,6 +76,36 @@ def test_what_cannot_be_an_argument_fails_its_task_alone(shell: Shell) -> None:
     status, out, _ = run(shell, "--max-attempts", "1", "--", "echo", "{}")
     assert (status, out) == (1, "fine\n")
     assert "null byte" in buried(shell)[0]["history"][0]["message"]
+
+
+def test_a_reader_that_goes_away_costs_no_attempt(shell: Shell) -> None:
+    """The fleet stops, and what has not been read stays: output that nobody took is no fault of the task."""
+    filled(shell, "q", *range(20))
+    process = shell.start("work", "q", "--exec", "--until-empty", "--", "echo", "{}")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == CLOSED_PIPE
+    assert process.stderr is not None
+    process.stderr.close()
+    calls = statistics(shell)
+    assert calls["tasks"]["done"] < 20
+    assert calls["tasks"]["buried"] == 0
+    left = [json.loads(line) for line in shell.run("tasks", "q", "--json")[1].splitlines()]
+    assert all(task["failures"] == 0 for task in left)
+
+
+def test_output_of_any_size_is_passed_on(shell: Shell) -> None:
+    filled(shell, "q", "x")
+    status, out, _ = run(shell, "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x")
+    assert (status, len(out)) == (0, 3_000_000)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EAGAIN, errno.EMFILE])
+def test_what_the_machine_has_run_out_of_is_no_fault_of_the_task(number: int) -> None:
+    with pytest.raises(Unavailable), of_this_machine():
+        raise OSError(number, "none left")
+    assert judge(Unavailable(), "me") == Away()
 
 
 def test_output_goes_line_by_line_into_a_queue(shell: Shell) -> None:
