@@ -42,7 +42,7 @@ def test_from_nothing_to_a_fleet_is_as_written(tmp_path: Path) -> None:
     """All but the installation, in a directory that has some docs."""
     (commands,) = re.findall(r"^## From nothing to a fleet\n\n((?:    .*\n)+)", README, re.MULTILINE)
     install, *rest = commands.splitlines()
-    assert "pip install '.[cli]'" in install
+    assert "pip install -e '.[cli]'" in install
     (tmp_path / "docs").mkdir()
     for name in ("one", "two"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"{name} word\n")

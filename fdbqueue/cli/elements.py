@@ -150,7 +150,7 @@ def opened(
             known = registry.find(database, name).kind
         except QueueNotFound:
             if not create:
-                raise Refused(
+                raise Trouble(
                     f"there is no queue named {name!r} in {place.url}; its first `add` creates it"
                 ) from None
             known = kind or (PIECES if types else SIMPLE)
