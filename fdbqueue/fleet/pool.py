@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fdbqueue.runtime import Runtime
+from fdbqueue.runtime import Event, Runtime
 
 J = TypeVar("J")
 
@@ -13,11 +13,12 @@ class Pool(Generic[J]):
     are given by one thread, which knows that there is an idle one.
     """
 
-    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], bool]) -> None:
+    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], bool], freed: Event) -> None:
+        """`freed` is set whenever a thread has become idle; whoever else sets it ends a wait."""
         self._runtime = runtime
         self._work = work
         self._lock = runtime.lock()
-        self._freed = runtime.event()
+        self._freed = freed
         self._ended = False
         self._idle: list[_Seat[J]] = []
         self.size = size
@@ -28,7 +29,7 @@ class Pool(Generic[J]):
         return len(self._idle)
 
     def wait_for_free(self, timeout_s: float | None) -> int:
-        """How many threads are idle, waiting for the first."""
+        """How many threads are idle, waiting for the first; none, perhaps."""
         if not self._idle:
             self._freed.wait(timeout_s)
             self._freed.clear()

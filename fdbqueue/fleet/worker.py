@@ -100,6 +100,7 @@ class Worker:
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
         self._lock = self._runtime.lock()
         self._stopped = self._runtime.event()
+        self._freed = self._runtime.event()
         self._ended = self._runtime.event()
         self._at_once = False
         self._state = "new"
@@ -127,7 +128,7 @@ class Worker:
         self._state = "working"
         self._since = self._runtime.now()
         self._session = self._new_session()
-        self._pool = Pool(self._runtime, self._threads, self._work)
+        self._pool = Pool(self._runtime, self._threads, self._work, self._freed)
         self._heartbeat.start()
         self._feeder = self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
 
@@ -137,6 +138,7 @@ class Worker:
         """
         self._at_once = self._at_once or at_once
         self._stopped.set()
+        self._freed.set()  # who waits for an idle thread has nothing more to give it
         self._heartbeat.wake()
 
     def join(self, timeout_s: float | None = None) -> bool:

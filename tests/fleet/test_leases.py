@@ -235,6 +235,21 @@ def test_what_does_not_finish_in_its_grace_is_released(db, queue, gate, told, ho
     assert queue.statistics(db)["calls"]["ack"] == 0
 
 
+@pytest.mark.parametrize("how", [{}, {"at_once": True}])
+def test_a_worker_whose_threads_are_all_busy_stops_in_time(db, queue, gate, told, how):
+    """Its grace begins when it is told to stop, not when a thread is free again."""
+    worker = Worker(
+        db, queue, gate, threads=1, grace_s=0 if not how else 30, max_attempts=None, hooks=told.hooks
+    )
+    queue.put(db, "x")
+    worker.start()
+    assert gate.begun.wait(20)
+    time.sleep(0.1)  # it waits for its thread
+    worker.stop(**how)
+    assert worker.join(10)
+    assert queue.statistics(db)["tasks"]["ready"] == 1
+
+
 def test_an_idle_worker_stops_at_once(db, queue, space):
     """Though it stands in the lines of its queues; and leaves nobody there to be served."""
     other = TaskQueue.create(db, "other", root=space)
