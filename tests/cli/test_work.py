@@ -3,10 +3,12 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,13 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.cli.progress import Pace
+from fdbqueue.cli.output import LineWriter, ReaderGone
+from fdbqueue.cli.progress import Pace, Progress
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.signals import Signals
+from fdbqueue.fleet.status import Tally
+from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
 from tests.support import PATIENCE_S
@@ -119,6 +127,29 @@ def test_a_terminal_sees_a_live_line(shell: Shell) -> None:
     assert process.returncode == 0
     for words in ("done; ", "/s, ", " left", "eta", "60 done in"):
         assert words in seen
+
+
+def test_a_reader_that_stands_still_does_not_hold_up_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes are looked after, and signals heard; one that has gone away ends it."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * select.PIPE_BUF)
+    os.set_blocking(writing, True)
+    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.cli.progress.stdout_of", lambda _: LineWriter(writing, lambda: None))
+    status = FleetStatus((), Tally(), 0, 0)
+    with (
+        fdbqueue.open("memory:") as db,
+        Progress(Place("memory:", DEFAULT_ROOT), db, [], Signals(), as_json=True, prints=False) as progress,
+    ):
+        assert progress.tick(status)
+        os.close(reading)
+        assert not progress.tick(status)
+        with pytest.raises(ReaderGone):
+            progress.end(status)
+    os.close(writing)
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
