@@ -42,6 +42,8 @@ BOOT = (
     "from fdbqueue.fleet.child import main; sys.exit(main(sys.argv[1:3]))"
 )
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What a process is sent, one after the other: two of the same that are pending together are one.
+STOPS = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger("fdbqueue.fleet")
 
@@ -119,7 +121,7 @@ class Process:
     def stop(self, times: int) -> None:
         """Let it have had so many signals."""
         while self._signalled < times and self._popen.poll() is None:
-            self._popen.send_signal(signal.SIGTERM)
+            self._popen.send_signal(STOPS[self._signalled])
             self._signalled += 1
 
     def kill(self) -> None:

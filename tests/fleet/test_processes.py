@@ -197,6 +197,25 @@ def test_a_second_signal_ends_it_at_once(db, queue, supervise):
     assert queue.peek(db, id_).state.value == "r"
 
 
+def test_stopping_at_once_is_heard_by_a_process_that_was_not_looking(fleet_of, db, queue):
+    """Two signals of one number that wait together are one, and would only have it begin its grace."""
+    queue.put(db, ["sleep", 60])
+    fleet, still, began = fleet_of(OBEY, processes=1, threads=1, grace_s=60), [], []
+
+    def tick(status):
+        if status.running and not began:
+            still.append(status.processes[0].process_id)
+            os.kill(still[0], signal.SIGSTOP)
+            began.append(time.monotonic())
+            fleet.stop(at_once=True)
+        elif still and time.monotonic() > began[0] + 0.5:
+            os.kill(still.pop(), signal.SIGCONT)
+
+    fleet.run(tick)
+    assert time.monotonic() - began[0] < 8
+    assert queue.statistics(db)["tasks"]["ready"] == 1
+
+
 def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
     """Nobody is left behind: they finish what runs, and go."""
     queue.put_many(db, [["sleep", 0.5]] * 20)
