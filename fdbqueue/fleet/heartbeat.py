@@ -83,11 +83,9 @@ class Heartbeat:
         try:
             self._beat()
             again = self._chores()
-        except troubles() as error:
-            _log.warning("the heartbeat fails, and will be tried again: %s", error)
-            return self._runtime.monotonic() + limits.BEAT_AGAIN_S
-        except Exception:  # no thread to be had, say: without this one every lease would end, and silently
-            _log.exception("the heartbeat fails, and will be tried again")
+        except Exception as error:  # no thread to be had, say: without this one every lease would end
+            ours = not isinstance(error, troubles())
+            _log.warning("the heartbeat fails, and will be tried again: %s", error, exc_info=ours)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
 

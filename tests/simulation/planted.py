@@ -521,7 +521,7 @@ PLANTS = (
     Plant(
         "a heartbeat that dies of one failed beat",
         heartbeat.Heartbeat._tick,
-        "except troubles() as error",
+        "except Exception as error",
         "except ZeroDivisionError as error",
         "fleet",
         100,
