@@ -15,10 +15,10 @@ demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a pr
 	$(BIN)/fdbqueue demo
 
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
-	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest
+	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto
 
 check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .
