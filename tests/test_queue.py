@@ -212,7 +212,7 @@ def test_queues_beside_each_other_do_not_meet(db: Database, space: Subspace) -> 
 # Bad input: an error that names it, and nothing written.
 
 
-@pytest.mark.parametrize("target", [None, 1, "db", object()], ids=repr)
+@pytest.mark.parametrize("target", [None, 1, "db", pytest.param(object(), id="an object")], ids=repr)
 def test_neither_database_nor_transaction(queue: Queue, target: Any) -> None:
     for call in (
         lambda: queue.enqueue(target, 1),
