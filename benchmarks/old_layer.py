@@ -51,7 +51,7 @@ class OldQueue:
                 tr.commit().wait()
                 return decoded(value)
         except engine_errors() as error:
-            if error.code != NOT_COMMITTED:  # type: ignore[attr-defined]  # each of them has one
+            if error.code != NOT_COMMITTED:
                 raise
         return decoded(self._wait(self._register(random)))
 
@@ -100,7 +100,7 @@ class OldQueue:
                 paired = self._pair(tr)
                 tr.commit().wait()
             except engine_errors() as error:
-                if error.code == NOT_COMMITTED:  # type: ignore[attr-defined]  # each of them has one
+                if error.code == NOT_COMMITTED:
                     return
                 tr.on_error(error).wait()
                 continue

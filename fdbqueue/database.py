@@ -147,8 +147,11 @@ def runtime_of(transaction: Any) -> Runtime:
     return runtime
 
 
-def engine_errors() -> tuple[type[Exception], ...]:
-    """The error classes that a retry loop hands to `on_error`, of every engine in this process."""
+def engine_errors() -> tuple[type[EmbeddedError], ...]:
+    """The error classes that a retry loop hands to `on_error`, of every engine in this process.
+
+    The binding's has what ours has, and mypy knows ours.
+    """
     binding = sys.modules.get("fdb.impl")
     return (EmbeddedError,) if binding is None else (EmbeddedError, binding.FDBError)
 
@@ -179,7 +182,7 @@ def run(
             transaction.commit().wait()
             return result
         except engine_errors() as error:
-            database.counters.note_error(error.code)  # type: ignore[attr-defined]  # each of them has one
+            database.counters.note_error(error.code)
             transaction.on_error(error).wait()
 
 

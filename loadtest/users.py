@@ -46,7 +46,7 @@ class LibraryUser(User):
 
     def step(self) -> Sequence[Done]:
         """What the user does again and again, in an OS thread; the calls it made."""
-        raise NotImplementedError
+        raise NotImplementedError  # Locust's users have a metaclass of their own: no ABC
 
     def _report(self, call: Done) -> None:
         self.environment.events.request.fire(

@@ -8,8 +8,8 @@ from pathlib import Path
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.cli.exits import Trouble
-from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.errors import FdbQueueError, QueueNotFound
+from fdbqueue.database import Database, engine_errors, require_answer
+from fdbqueue.errors import DatabaseNotFound, FdbQueueError, QueueNotFound
 from fdbqueue.open import open as open_database
 from fdbqueue.open import url_from_environment
 from fdbqueue.recipe.queue import KIND as PLAIN
@@ -92,11 +92,10 @@ class Place:
         return Trouble(f"there is no queue named {name!r} in {self.url}; {cure}")
 
     def _require_answer(self, database: Database, timeout_s: float) -> None:
-        # The binding waits for an unreachable cluster for ever; a command line should not.
         try:
-            run(database, lambda tr: tr.get_read_version().wait(), timeout_s=timeout_s)
-        except engine_errors() as failure:
-            raise Trouble(f"no answer from {self.url} in {timeout_s:g} s ({failure})") from None
+            require_answer(database, self.url, timeout_s)
+        except DatabaseNotFound as failure:
+            raise Trouble(f"no answer from {self.url} in {timeout_s:g} s ({failure.__cause__})") from None
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:

@@ -55,7 +55,7 @@ class Ledger:
         """A column, so much in one transaction that it is never too old."""
         space = self._space[column]
         begin, end = space.range().start, space.range().stop
-        while rows := run(database, lambda tr: tr.get_range(begin, end, limit=ROWS_PER_READ).to_list()):  # noqa: B023
+        while rows := run(database, lambda tr: tr.get_range(begin, end, limit=ROWS_PER_READ).to_list()):  # noqa: B023  # run() is done with it before `begin` moves
             for row in rows:
                 yield space.unpack(row.key), row.value
             begin = rows[-1].key + b"\x00"

@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ _DIRECTORY, _PIECE = re.compile("[0-9a-f]{8}"), re.compile("[0-9a-zA-Z]+")
 _OVERHEAD_BYTES = 300
 
 
-class Folder:
+class Folder(ABC):
     """What the two layouts share."""
 
     def __init__(self, path: str | Path) -> None:
@@ -89,9 +90,9 @@ class Folder:
         too_large = sum(sizes_bytes) + _OVERHEAD_BYTES * len(sizes_bytes) > limits.PAYLOAD_BYTES_MAX
         return "it is too large" if too_large else ""
 
+    @abstractmethod
     def take(self, name: str) -> bool:
         """Lock the element and take it out; False if somebody else has locked it, or it is gone."""
-        raise NotImplementedError
 
     def read(self, name: str) -> Pieces:
         """What was taken out."""
@@ -155,19 +156,19 @@ class Folder:
 
     # The layout's.
 
+    @abstractmethod
     def _sizes(self, place: Path) -> list[int] | None:
         """The sizes of its pieces; None for what is no element."""
-        raise NotImplementedError
 
-    def _read(self, place: Path) -> Pieces:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, place: Path) -> Pieces: ...
 
-    def _write(self, place: Path, pieces: Pieces) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, place: Path, pieces: Pieces) -> None: ...
 
+    @abstractmethod
     def _delete(self, place: Path) -> None:
         """Also what is left of one; nothing if there is nothing."""
-        raise NotImplementedError
 
 
 class PiecesFolder(Folder):

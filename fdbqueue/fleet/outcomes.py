@@ -112,7 +112,7 @@ def is_away(error: BaseException) -> bool:
     the handler says is not there.
     """
     if isinstance(error, engine_errors()):
-        return error.code in _AWAY  # type: ignore[attr-defined]  # every engine's error has one
+        return error.code in _AWAY
     return isinstance(error, DatabaseClosed | StorageFull | Unavailable)
 
 

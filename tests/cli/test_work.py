@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
-from tests.support import PATIENCE_S
+from tests.support import wait_until
 
 JOBS = "tests.cli.jobs"
 HERE = Path(__file__).parents[2]
@@ -41,13 +40,6 @@ def filled(shell: Shell, name: str, *data: Any, kind: str = "fifottl", **options
 def statistics(shell: Shell, name: str = "q") -> dict[str, dict[str, int]]:
     with fdbqueue.open(shell.url) as db:
         return TaskQueue.open(db, name, root=root_of(shell)).statistics(db)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 def test_a_function_is_called_with_each_task(shell: Shell) -> None:
