@@ -71,7 +71,7 @@ def test_results_that_nobody_collects(
     queue, line = Queue(space[0], root=space[1]), LineKeys(QueueKeys(space[0]).line)
     tr, deadline_us = db.create_transaction(), long_ago_us()
     for number in range(LONG):
-        rid = b"dead%d" % number
+        rid = b"dead%08d" % number
         tr.set(line.due_key(DueResults(deadline_us, rid)), b"")
         tr.set(line.call(rid), call_value(deadline_us, 1))
         tr.set(line.result(rid, suffix(number, b"x")), whole(b"%d" % number))

@@ -108,7 +108,7 @@ class Steps:
 
     def register(self, count: int = 1, now_us: int = NOW) -> Ticket:
         self._rids += 1
-        rid = b"rid%03d" % self._rids
+        rid = b"the-%08d" % self._rids
         return self.run(lambda tr: self.line.register(tr, rid, count, b"", now_us))
 
     def look(self, who: Ticket, now_us: int = NOW, **how: Any) -> Turn:
