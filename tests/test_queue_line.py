@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.errors import DatabaseClosed
-from fdbqueue.line.keys import SERVE, Ticket
+from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import (
     DEADLINE_US,
     Look,
@@ -107,9 +108,18 @@ class Steps:
         return answer
 
     def register(self, count: int = 1, now_us: int = NOW) -> Ticket:
+        ticket, _ = self.arrive(count)
+        self.run(lambda tr: self.line.register(tr, ticket, now_us))
+        return ticket
+
+    def arrive(self, count: int = 1) -> tuple[Ticket, Any]:
         self._rids += 1
         rid = b"the-%08d" % self._rids
-        return self.run(lambda tr: self.line.register(tr, rid, count, b"", now_us))
+        place: tuple[Ticket, Any] = self.run(lambda tr: self.line.arrive(tr, rid, count, b""))
+        return place
+
+    def is_woken(self, watch: Any) -> bool:
+        return self.db.runtime.wait_any([watch], PATIENCE_S)
 
     def look(self, who: Ticket, now_us: int = NOW, **how: Any) -> Turn:
         return self.run(lambda tr: self.line.look(tr, who, Look(now_us, **how)))
@@ -128,7 +138,7 @@ def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     assert steps.look(second).outcome is Outcome.WAIT
     served = steps.look(first)
-    assert (served.outcome, served.answers, served.duty, served.crowd) == (Outcome.SERVED, ["a"], True, 3)
+    assert (served.outcome, served.answers, served.crowd) == (Outcome.SERVED, ["a"], 3)
     assert steps.queue.size(steps.db) == 0
     assert steps.look(third).answers == ["c"]
     assert steps.look(second).answers == ["b"]
@@ -138,7 +148,7 @@ def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
 def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
     for tr, rid in ((first, b"x"), (second, b"y")):
-        steps.line.register(tr, rid, 1, b"", NOW)
+        steps.line.register(tr, Ticket(0, rid, 1), NOW)
     assert commit_code(first) == commit_code(second) == 0
 
 
@@ -266,33 +276,95 @@ def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> N
     assert steps.look(owner, leave=True, serve=True).answers == [1]
 
 
-def test_leaving_is_not_told_behind_its_back(steps: Steps, db: Database) -> None:
-    """One that is told to serve while it leaves has to look again, and hand on."""
+def test_the_first_to_arrive_looks_at_once(steps: Steps) -> None:
+    _, watch = steps.arrive()
+    assert watch is None
+
+
+def served_alone(steps: Steps, before: Ticket) -> None:
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(before).answers == ["a"]
+
+
+def served_by_one_who_passes(steps: Steps, before: Ticket) -> None:
+    steps.queue.enqueue(steps.db, "a")
+    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    assert steps.look(before).answers == ["a"]
+
+
+def withdrawn(steps: Steps, before: Ticket) -> None:
+    steps.run(lambda tr: steps.line.withdraw(tr, before, NOW))
+
+
+def left_with_nothing(steps: Steps, before: Ticket) -> None:
+    assert steps.look(before, leave=True).outcome is Outcome.LEFT
+
+
+def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
+    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW + DEADLINE_US + 1)))
+
+
+@pytest.mark.parametrize(
+    "leave", [served_alone, served_by_one_who_passes, withdrawn, left_with_nothing, dropped_as_dead]
+)
+@pytest.mark.parametrize("registered", [True, False])
+def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
+    steps: Steps, leave: Callable[[Steps, Ticket], None], registered: bool
+) -> None:
+    """Also where the one before leaves while the one behind is still registering."""
+    before = steps.register()
+    behind, watch = steps.arrive()
+    register = partial(steps.line.register, ticket=behind, now_us=NOW + 2 * DEADLINE_US)
+    if registered:
+        steps.run(register)
+    assert not watch.is_ready()
+    leave(steps, before)
+    if not registered:
+        steps.run(register)
+    assert steps.is_woken(watch)
+    assert len(steps.look(behind).watches) == 2  # of the head: something to hand out, somebody who passes by
+
+
+def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
+    first, second, third = (steps.register() for _ in range(3))
+    (watch,) = steps.look(third).watches
+    steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
+    assert steps.is_woken(watch)
+    (watch,) = steps.look(third).watches
+    steps.run(lambda tr: steps.line.withdraw(tr, first, NOW))
+    assert steps.is_woken(watch)
+
+
+def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
     head = steps.register()
-    leaver, teller = begin(db), begin(db)
-    assert steps.line.look(leaver, head, Look(NOW, leave=True)).outcome is Outcome.LEFT
-    steps.line.tell_the_head(teller)
-    assert [commit_code(teller), commit_code(leaver)] == [0, NOT_COMMITTED]
+    places = []
+    for _ in range(3):
+        ticket, watch = steps.arrive()
+        steps.run(partial(steps.line.register, ticket=ticket, now_us=NOW))
+        places.append((ticket, watch))
+    steps.queue.enqueue_many(steps.db, range(4))
+    assert steps.look(head).answers == [0]
+    for number, (ticket, watch) in enumerate(places, 1):
+        assert steps.is_woken(watch)
+        assert steps.look(ticket).answers == [number]
 
 
-def test_telling_does_not_overwrite_an_item(steps: Steps, db: Database) -> None:
-    server, told = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.run(lambda tr: tr.clear(steps.line.keys.request(server)))
-    teller = begin(db)
-    steps.line.tell_the_head(teller)
-    passing = db.create_transaction()
-    steps.line.pass_by(passing, 1, b"", Look(NOW))
-    assert [commit_code(passing), commit_code(teller)] == [0, NOT_COMMITTED]
-    assert steps.look(told).answers == [0]
+def test_the_head_is_woken_if_one_who_passes_by_serves_it(steps: Steps) -> None:
+    head = steps.register()
+    own, _doorbell = steps.look(head).watches
+    steps.queue.enqueue(steps.db, "a")
+    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    assert steps.is_woken(own)
 
 
-def test_the_told_one_serves_although_it_is_not_the_first(steps: Steps, db: Database) -> None:
-    first, told = steps.register(), steps.register()
-    db.set(steps.line.keys.call(told.rid), SERVE)
-    steps.queue.enqueue_many(db, [0, 1])
-    assert steps.look(told).answers == [1]
-    assert steps.look(first).answers == [0]
+def test_leaving_conflicts_with_being_served(steps: Steps) -> None:
+    head = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    leaver, server = begin(steps.db), begin(steps.db)
+    steps.line.withdraw(leaver, head, NOW)
+    steps.line.pass_by(server, 1, b"", Look(NOW))
+    assert [commit_code(server), commit_code(leaver)] == [0, NOT_COMMITTED]
+    assert steps.look(head).answers == ["a"]
 
 
 def test_one_who_passes_by_serves_the_line_before_itself(steps: Steps, db: Database) -> None:

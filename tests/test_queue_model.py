@@ -1,6 +1,6 @@
 """The queue and its line against a plain model: random programs, every item accounted for after each step."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -36,6 +36,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.line = Recipe(QueueKeys(SPACE[0]), codec_named("json")).line
         self.next = 0
         self.inside: set[int] = set()
+        self.asleep: dict[Ticket, list[Any]] = {}
 
     def teardown(self) -> None:
         self.db.close()
@@ -96,7 +97,10 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=tickets, count=st.integers(1, 3))
     def register(self, count: int) -> Ticket:
         rid = self.clock.random_bytes(12)
-        return self.run(lambda tr: self.line.register(tr, rid, count, b"", self.now_us()))
+        ticket, before = self.run(lambda tr: self.line.arrive(tr, rid, count, b""))
+        self.run(lambda tr: self.line.register(tr, ticket, self.now_us()))
+        self.asleep[ticket] = [] if before is None else [before]
+        return cast(Ticket, ticket)
 
     @rule(
         target=tickets,
@@ -104,13 +108,12 @@ class QueueMachine(RuleBasedStateMachine):
         serve=st.booleans(),
         leave=st.booleans(),
         renew=st.booleans(),
-        wanted=st.integers(0, 3),
+        wanted=st.integers(1, 3),
     )
     def look(self, ticket: Ticket, serve: bool, leave: bool, renew: bool, wanted: int) -> Any:
         how = Look(self.now_us(), serve, leave, renew and not leave, wanted=wanted)
         turn = self.run(lambda tr: self.line.look(tr, ticket, how))
-        for watch in turn.watches:
-            watch.cancel()
+        self.asleep[ticket] = list(turn.watches)
         self.left([value for value, _ in turn.answers])
         stays = turn.outcome in (Outcome.AGAIN, Outcome.WAIT)
         return ticket if stays else multiple()
@@ -118,10 +121,6 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(ticket=consumes(tickets))
     def withdraw(self, ticket: Ticket) -> None:
         self.run(lambda tr: self.line.withdraw(tr, ticket, self.now_us()))
-
-    @rule()
-    def tell(self) -> None:
-        self.run(self.line.tell_the_head)
 
     @rule(deadlines=st.floats(0.1, 2.5))
     def wait(self, deadlines: float) -> None:
@@ -145,6 +144,17 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_available_is_in_order(self) -> None:
         assert self.available() == sorted(self.available())
+
+    @invariant()
+    def nobody_sleeps_who_is_served_or_could_serve(self) -> None:
+        keys = self.line.keys
+        for ticket, watches in self.asleep.items():
+            if watches and not any(watch.is_ready() for watch in watches):
+                assert self.db.get(keys.notice(ticket.rid)) is None
+                stands = self.db.get(keys.request(ticket)) is not None  # else it was dropped as dead
+                before = keys.requests_before(ticket)
+                leads = stands and not list(self.db.get_range(before.start, before.stop, limit=1))
+                assert not (leads and self.available())
 
     @invariant()
     def size_is_exact(self) -> None:

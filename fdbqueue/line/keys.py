@@ -4,10 +4,11 @@ Line L, a subspace of the queue that it serves. `rid` is the random name of a re
 column come plain bytes, numbers big-endian in eight of them: a contended take packs and parses some forty
 keys, which the tuple layer makes a third of its cost.
 
-    L[0] index rid         request   count, deadline_us, params        servers; its owner, serialisably
+    L[0] index rid         request   count, deadline_us, params        servers; its owner, serialisably; who
+                                                                       stands behind it watches it
     L[1] deadline_us rid   due       empty                             whoever finds nothing, every server
-    L[2] rid               call      b"serve", or deadline_us, crowd   its owner, who watches it
-    L[3] rid item-id       result    what the source delivered         its owner, whoever returns it
+    L[2] rid               notice    deadline_us, crowd: served        its owner, whoever returns the results
+    L[3] rid item-id       result    what the source delivered         the same
     L[4] index rid         renewal   deadline_us                       servers, of requests that look dead
 
 Requests and due results are neighbours so that one read with limit 1 tells whether anything is going on.
@@ -20,13 +21,11 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 
-REQUEST, DUE, CALL, RESULT, RENEWAL = range(5)
-
-SERVE = b"serve"
+REQUEST, DUE, NOTICE, RESULT, RENEWAL = range(5)
 
 _NUMBER = struct.Struct(">Q")
 _REQUEST = struct.Struct(">IQ")
-_CALL = struct.Struct(">QI")
+_NOTICE = struct.Struct(">QI")
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,13 @@ class Due:
 class LineKeys:
     def __init__(self, prefix: bytes) -> None:
         columns: list[bytes] = [layer.pack((n,), prefix=prefix) for n in range(RENEWAL + 1)]
-        self._request, self._due, self._call, self._result, self._renewal = columns
+        self._request, self._due, self._notice, self._result, self._renewal = columns
         self.prefix = prefix
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.requests = slice(columns[REQUEST], columns[DUE])
-        self.due = slice(columns[DUE], columns[CALL])
-        self.activity = slice(columns[REQUEST], columns[CALL])
-        self.all_calls = slice(columns[CALL], columns[RESULT])
+        self.due = slice(columns[DUE], columns[NOTICE])
+        self.activity = slice(columns[REQUEST], columns[NOTICE])
+        self.all_notices = slice(columns[NOTICE], columns[RESULT])
         self.all_results = slice(columns[RESULT], columns[RENEWAL])
 
     def request(self, ticket: Ticket) -> bytes:
@@ -65,8 +64,11 @@ class LineKeys:
     def renewal(self, ticket: Ticket) -> bytes:
         return self._renewal + _NUMBER.pack(ticket.index) + ticket.rid
 
-    def call(self, rid: bytes) -> bytes:
-        return self._call + rid
+    def requests_before(self, ticket: Ticket) -> slice:
+        return slice(self._request, self.request(ticket))
+
+    def notice(self, rid: bytes) -> bytes:
+        return self._notice + rid
 
     def due_key(self, due: Due) -> bytes:
         return self._due + _NUMBER.pack(due.deadline_us) + due.rid
@@ -111,15 +113,15 @@ def renewal_value(deadline_us: int) -> bytes:
     return _NUMBER.pack(deadline_us)
 
 
-def call_value(deadline_us: int, crowd: int) -> bytes:
-    return _CALL.pack(deadline_us, crowd)
+def notice_value(deadline_us: int, crowd: int) -> bytes:
+    return _NOTICE.pack(deadline_us, crowd)
 
 
-def deadline_of(renewal_or_call: bytes) -> int:
-    deadline_us: int = _NUMBER.unpack_from(renewal_or_call)[0]
+def deadline_of(renewal_or_notice: bytes) -> int:
+    deadline_us: int = _NUMBER.unpack_from(renewal_or_notice)[0]
     return deadline_us
 
 
-def crowd_of(call: bytes) -> int:
-    crowd: int = _CALL.unpack(call)[1]
+def crowd_of(notice: bytes) -> int:
+    crowd: int = _NOTICE.unpack(notice)[1]
     return crowd

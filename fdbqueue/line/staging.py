@@ -2,8 +2,10 @@
 
 A call registers a request, conflict-free like an enqueue. The owner of the request at the head serves the
 line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
-a watch of a key of its own. What an item is, and how it is handed to a request, is the `Source`'s business:
-a recipe queue moves the item, a task queue takes the lease in the requester's name.
+a watch of the request before its own. That one leaves no later than one's own is served, and if it leaves
+before, one may be the head: nobody has to hand over, and a server that is killed owes nothing. What an item
+is, and how it is handed to a request, is the `Source`'s business: a recipe queue moves the item, a task queue
+takes the lease in the requester's name.
 
 Every function here works in one transaction and is bounded by limits.SERVE_*. Being head only saves work:
 two servers at once are safe, because each adds a read-conflict key for every request and every item that it
@@ -19,13 +21,12 @@ from typing import Any, Protocol
 
 from fdbqueue import limits
 from fdbqueue.line.keys import (
-    SERVE,
     Due,
     LineKeys,
     Ticket,
-    call_value,
     crowd_of,
     deadline_of,
+    notice_value,
     renewal_value,
     request_value,
 )
@@ -111,7 +112,6 @@ class Turn:
     outcome: Outcome
     answers: Sequence[Any] = ()
     wrote: bool = True
-    duty: bool = False  # the line may have lost its head by this: hand over
     watches: Sequence[Future] = ()
     paired: Collection[bytes] = ()
     crowd: int = 0  # how many requests were served together
@@ -123,9 +123,9 @@ class _Own:
     """The first round trip of a look: what the line holds for this request."""
 
     request: Value
-    call: Value
+    notice: Value
     results: Range
-    head: Range
+    before: Range
 
 
 class Line:
@@ -133,45 +133,52 @@ class Line:
         self.keys = keys
         self.source = source
 
-    def register(self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int) -> Ticket:
-        """Join the line at its end.
+    def arrive(self, tr: Transaction, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future | None]:
+        """A place behind the last request, and a watch of that one: whoever registers there may sleep until
+        it fires. None if nobody stands there: look as soon as the place is registered.
 
-        Reads the last request by snapshot; writes the request; conflicts with nothing.
+        Reads the last request, serialisably; writes nothing.
+        """
+        requests = self.keys.requests
+        last = tr.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
+        if not last:
+            return Ticket(0, rid, count, params), None
+        return Ticket(self.keys.index_of_request(last[0].key) + 1, rid, count, params), tr.watch(last[0].key)
+
+    def register(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
+        """Join the line at the place of `ticket`, unless somebody else has come there, then beside it.
+
+        Writes the request; conflicts with nothing.
         """
         check = self.source.guard(tr)
-        requests = self.keys.requests
-        last = tr.snapshot.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
         check()
-        index = self.keys.index_of_request(last[0].key) + 1 if last else 0
-        ticket = Ticket(index, rid, count, params)
         tr.set(self.keys.request(ticket), request_value(ticket, now_us + DEADLINE_US))
-        return ticket
 
     def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
         """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
 
-        Reads the own request serialisably, the rest by snapshot. Writes, and conflicts, as the turn it takes:
-        collecting with whoever returns or clears the results, serving with whoever uses a paired request or
-        item, leaving with whoever serves or tells this request; waiting writes nothing.
+        Reads what is the request's own serialisably, the rest by snapshot. Writes, and conflicts, as the turn
+        it takes: collecting with whoever returns or clears the results, serving with whoever uses a paired
+        request or item, leaving with whoever serves this request; waiting writes nothing.
         """
         check = self.source.guard(tr)
         own = self._ask(tr, ticket)
-        head, call = own.head.to_list(), own.call.value
+        notice = own.notice.value
         check()
-        if call is not None and call != SERVE:
-            return self._collect(tr, ticket, call, own.results, how)
+        if notice is not None:
+            return self._collect(tr, ticket, notice, own.results, how)
         if own.request.value is None:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
             tr.set(self.keys.renewal(ticket), renewal_value(how.now_us + DEADLINE_US))
             return Turn(Outcome.AGAIN)
-        leads = call == SERVE or head[0].key == self.keys.request(ticket)
-        served = self._serve(tr, ticket, how, registered=True) if leads or how.serve else None
+        before = own.before.to_list()
+        served = None if before and not how.serve else self._serve(tr, ticket, how, registered=True)
         if served is not None:
             return served
-        if how.leave and (leads or how.serve):
-            return self._leave(tr, ticket, leads)
-        return self._stay(tr, ticket, leads)
+        if how.leave and (how.serve or not before):
+            return self._leave(tr, ticket)
+        return self._stay(tr, before[0].key) if before else self._lead(tr, ticket)
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
         """Serve the line, and take what is left for one who stands behind it without a request.
@@ -187,30 +194,14 @@ class Line:
     def withdraw(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         """Leave the line for good, giving back what was delivered meanwhile.
 
-        Reads the request, its call key and its results serialisably; conflicts with whoever serves or
-        tells it.
+        Reads the request, its notice and its results serialisably; conflicts with whoever serves it.
         """
         own = self._ask(tr, ticket)
-        call = own.call.value
-        if call is not None and call != SERVE:
-            self._collect(tr, ticket, call, own.results, Look(now_us, wanted=0))
+        notice = own.notice.value
+        if notice is not None:
+            self._collect(tr, ticket, notice, own.results, Look(now_us, wanted=0))
         elif own.request.value is not None:
-            self._leave(tr, ticket, leads=True)
-
-    def tell_the_head(self, tr: Transaction) -> None:
-        """Tell whoever stands at the head now to serve: the one before it has left.
-
-        Reads the head's request serialisably, so that one that leaves meanwhile is not told and the look is
-        repeated; writes its call key; conflicts with the head's leaving or being served.
-        """
-        check = self.source.guard(tr)
-        requests = self.keys.requests
-        first = tr.snapshot.get_range(requests.start, requests.stop, limit=1).to_list()
-        check()
-        for request in first:
-            ticket, _ = self.keys.ticket_of(request.key, request.value)
-            tr.add_read_conflict_key(request.key)
-            tr.set(self.keys.call(ticket.rid), SERVE)
+            self._leave(tr, ticket)
 
     def anyone_alive(self, tr: Transaction, requests: Range, now_us: int) -> bool:
         """Whether one of `requests` has an owner who lives."""
@@ -230,41 +221,41 @@ class Line:
     def return_overdue(self, tr: Transaction, overdue: Sequence[Due]) -> None:
         """Make the items of `overdue` results available again, in their old places.
 
-        Reads their call keys and results serialisably, clears both; conflicts with their collection.
+        Reads their notices and results serialisably, clears both; conflicts with their collection.
         """
         asked = [
-            (entry, tr.get(self.keys.call(entry.rid)), self._ask_results(tr, entry.rid)) for entry in overdue
+            (entry, tr.get(self.keys.notice(entry.rid)), self._ask_results(tr, entry.rid))
+            for entry in overdue
         ]
-        for entry, call, results in asked:
-            if call.value not in (None, SERVE) and deadline_of(call.value) == entry.deadline_us:
+        for entry, notice, results in asked:
+            if notice.value is not None and deadline_of(notice.value) == entry.deadline_us:
                 self.source.give_back(tr, self._deliveries(results))
                 self._clear_results(tr, entry)
             tr.clear(self.keys.due_key(entry))
 
     def leave_results(
-        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], call: bytes
+        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], notice: bytes
     ) -> None:
-        """Lay `deliveries` ready for the owner of `ticket`, until the deadline in `call`."""
+        """Lay `deliveries` ready for the owner of `ticket`, until the deadline in `notice`."""
         for delivery in deliveries:
             tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
-        tr.set(self.keys.call(ticket.rid), call)
-        tr.set(self.keys.due_key(Due(deadline_of(call), ticket.rid)), b"")
+        tr.set(self.keys.notice(ticket.rid), notice)
+        tr.set(self.keys.due_key(Due(deadline_of(notice), ticket.rid)), b"")
 
     def clear_results(self, tr: Transaction) -> None:
         """Forget everything that lies ready. Blind: their owners, if alive, register again."""
-        for column in (self.keys.due, self.keys.all_calls, self.keys.all_results):
+        for column in (self.keys.due, self.keys.all_notices, self.keys.all_results):
             tr.clear_range(column.start, column.stop)
 
     # One look, step by step.
 
     def _ask(self, tr: Transaction, ticket: Ticket) -> _Own:
-        requests = self.keys.requests
+        before = self.keys.requests_before(ticket)
         return _Own(
             request=tr.get(self.keys.request(ticket)),
-            # By snapshot: a server must not be aborted by the one before it that tells it to serve.
-            call=tr.snapshot.get(self.keys.call(ticket.rid)),
+            notice=tr.get(self.keys.notice(ticket.rid)),
             results=self._ask_results(tr, ticket.rid),
-            head=tr.snapshot.get_range(requests.start, requests.stop, limit=1),
+            before=tr.snapshot.get_range(before.start, before.stop, limit=1, reverse=True),
         )
 
     def _ask_results(self, tr: Transaction, rid: bytes) -> Range:
@@ -274,30 +265,32 @@ class Line:
     def _deliveries(self, results: Range) -> list[Delivery]:
         return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
 
-    def _collect(self, tr: Transaction, ticket: Ticket, call: bytes, results: Range, how: Look) -> Turn:
-        tr.add_read_conflict_key(self.keys.call(ticket.rid))
+    def _collect(self, tr: Transaction, ticket: Ticket, notice: bytes, results: Range, how: Look) -> Turn:
         deliveries = self._deliveries(results)
         answers = self.source.collect(tr, deliveries[: how.wanted])
         if deliveries[how.wanted :]:
             self.source.give_back(tr, deliveries[how.wanted :])
-        due = Due(deadline_of(call), ticket.rid)
+        due = Due(deadline_of(notice), ticket.rid)
         self._clear_results(tr, due)
         tr.clear(self.keys.due_key(due))
-        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers, crowd=crowd_of(call))
+        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers, crowd=crowd_of(notice))
 
     def _clear_results(self, tr: Transaction, due: Due) -> None:
         results = self.keys.results(due.rid)
         tr.clear_range(results.start, results.stop)
-        tr.clear(self.keys.call(due.rid))
+        tr.clear(self.keys.notice(due.rid))
 
-    def _stay(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
-        """Watches of this transaction, which wrote nothing: it saw what they wait to see changed."""
-        watches = [tr.watch(self.keys.call(ticket.rid))]
-        if not leads:
-            return Turn(Outcome.WAIT, wrote=False, watches=watches)
+    # The watches are of a transaction that wrote nothing: it saw what they wait to see changed.
+
+    def _stay(self, tr: Transaction, before: bytes) -> Turn:
+        """Wait behind the request `before`."""
+        return Turn(Outcome.WAIT, wrote=False, watches=[tr.watch(before)])
+
+    def _lead(self, tr: Transaction, ticket: Ticket) -> Turn:
+        """Wait at the head: for something to hand out, or for one who passes by and serves."""
         due_us = self.source.ask_next_due(tr)()
-        watches.append(tr.watch(self.source.doorbell))
-        return Turn(Outcome.WAIT, wrote=False, duty=True, watches=watches, due_us=due_us)
+        watches = [tr.watch(self.keys.request(ticket)), tr.watch(self.source.doorbell)]
+        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us)
 
     def _serve(self, tr: Transaction, mine: Ticket, how: Look, registered: bool) -> Turn | None:
         """What serving came to; None if there was nothing to do, and nothing was written."""
@@ -359,11 +352,10 @@ class Line:
             if ticket == mine:
                 own = deliveries
             else:
-                self.leave_results(tr, ticket, deliveries, call_value(now_us + DEADLINE_US, len(pairs)))
+                self.leave_results(tr, ticket, deliveries, notice_value(now_us + DEADLINE_US, len(pairs)))
         return Turn(
             Outcome.SERVED if own else Outcome.AGAIN,
             self.source.collect(tr, own),
-            duty=True,
             paired=[offer.id for _, offers in pairs for offer in offers],
             crowd=len(pairs),
         )
@@ -375,16 +367,13 @@ class Line:
         for _, offers in pairs:
             self.source.claim(tr, offers)
 
-    def _leave(self, tr: Transaction, ticket: Ticket, leads: bool) -> Turn:
-        # Serialisably, unlike in a look: one that is told while it leaves has to hand on.
-        tr.add_read_conflict_key(self.keys.call(ticket.rid))
+    def _leave(self, tr: Transaction, ticket: Ticket) -> Turn:
         self._clear_request(tr, ticket)
-        return Turn(Outcome.LEFT, duty=leads)
+        return Turn(Outcome.LEFT)
 
     def _clear_request(self, tr: Transaction, ticket: Ticket) -> None:
         tr.clear(self.keys.request(ticket))
         tr.clear(self.keys.renewal(ticket))
-        tr.clear(self.keys.call(ticket.rid))
 
 
 Pair = tuple[Ticket, Sequence[Offer]]

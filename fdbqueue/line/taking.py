@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database
 from fdbqueue.line.combine import Call, CallState, Combiner
 from fdbqueue.line.staging import Line, Outcome
 from fdbqueue.line.waiting import Hint, Nudge, Place
@@ -102,8 +102,7 @@ class Takes:
         except LostConflict:
             crew.release()
             return None
-        if taken.served is not None and taken.served.duty:
-            run(self._database, self._line.tell_the_head)
+        if taken.served is not None:
             self._hint.served_among(taken.served.crowd)
         return taken if taken.values or not taken.wrote else None
 

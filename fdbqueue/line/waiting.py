@@ -1,4 +1,4 @@
-"""One process's place in a waiting line: register, look, sleep, serve, hand over.
+"""One process's place in a waiting line: register, sleep, look, serve.
 
 Each step is a transaction of its own (line/staging.py); this is the loop around them, and the only part that
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
@@ -11,7 +11,6 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.line.combine import Call, Combiner
-from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line, Look, Outcome, Turn
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
@@ -63,15 +62,23 @@ class Place:
         self._runtime = database.runtime
         self._root = root
         self._line = line
-        self._duty = False
         self.crowd = 0  # with how many requests it was served
         began = self._runtime.monotonic()
         self._renew_at = began + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self.ticket: Ticket = run_once(
-            database, root, lambda tr: line.register(tr, rid, count, params, self._now_us())
-        )
+        self.ticket, self._before = run(database, lambda tr: line.arrive(tr, rid, count, params))
+        self._register()
         self._commit_s = self._runtime.monotonic() - began
+
+    def _register(self) -> None:
+        try:
+            run_once(
+                self._database, self._root, lambda tr: self._line.register(tr, self.ticket, self._now_us())
+            )
+        except BaseException:
+            if self._before is not None:
+                self._before.cancel()
+            raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
         """Stand in the line until calls of `crew` are answered, or there is no reason to stand any longer.
@@ -81,29 +88,33 @@ class Place:
         leader's time is over, the request stays for the others.
         """
         try:
-            outcome = self._stand(crew, leader)
+            return self._stand(crew, leader)
         except BaseException:
             if not crew.anyone_else(leader):
                 self._abandon()
             raise
-        if outcome is not Outcome.WAIT and self._duty:
-            run(self._database, self._line.tell_the_head)
-        return outcome
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
-        serve = False
+        serve = not self._wait_behind(crew, leader)
         while True:
             over = leader.until is not None and self._runtime.monotonic() >= leader.until
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
             turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
-            self._duty |= turn.duty
             self.crowd = turn.crowd
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
                 # Nobody came to serve for a while: whoever should have may be dead.
                 serve = not self._sleep(turn, leader)
+
+    def _wait_behind(self, crew: Combiner, leader: Call) -> bool:
+        """At first: until the one leaves behind whom the request was registered. False if it did not."""
+        before, self._before = self._before, None
+        if before is None:
+            return True
+        crew.release()
+        return self._sleep(Turn(Outcome.WAIT, watches=[before]), leader)
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
@@ -155,7 +166,6 @@ class Place:
                 lambda tr: self._line.withdraw(tr, self.ticket, self._now_us()),
                 timeout_s=limits.CLOSE_TIMEOUT_S,
             )
-            run(self._database, self._line.tell_the_head, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def _now_us(self) -> int:
         return round(self._runtime.now() * 1_000_000)
