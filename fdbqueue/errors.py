@@ -196,7 +196,9 @@ class UnreadableElement(QueueError, ValueError):
 
 
 class QueueLockError(QueueError):
-    """couldn't lock element: {name}"""
+    """couldn't lock element: {name}: {reason}"""
+
+    reason: str
 
 
 class CannotLock(QueueError, OSError):
@@ -204,7 +206,7 @@ class CannotLock(QueueError, OSError):
 
 
 class ElementNotLocked(QueueError, FileNotFoundError):
-    """cannot {action} {name}: not locked"""
+    """cannot {action} {name}: not locked{reason}"""
 
 
 class LockLost(ElementNotLocked):

@@ -18,7 +18,7 @@ from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.errors import QueueError, QueueKindMismatch, QueueLockError, QueueNotFound
+from fdbqueue.errors import QueueError, QueueKindMismatch, QueueNotFound
 from fdbqueue.registry import Registry
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
@@ -89,9 +89,7 @@ def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> No
     """Remove the elements of these names."""
     with opened(place, queue) as (database, found), refusals():
         for name in names:
-            token = found.acquire(database, name)
-            if token is None and not locked:
-                raise QueueLockError(name=name)
+            token = found.acquire(database, name, permissive=locked)
             found.remove(database, name, token=token)
 
 

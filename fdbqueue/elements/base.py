@@ -73,25 +73,29 @@ class ElementBase:
 
     # Locks.
 
-    def acquire(self, tr: Any, name: str) -> LockToken | None:
+    def acquire(self, tr: Any, name: str, permissive: bool = True) -> LockToken | None:
         """Lock the element; a token of this very lock, or None if it is locked already, or gone.
 
-        `get`, `unlock` and `remove` are given the token to make sure that the lock has not been broken by a
-        `purge`, and taken by somebody else, meanwhile. Reads the element and its lock; conflicts with any
-        change of it. Raises InvalidElementName.
+        If it is, and not `permissive`, raises CannotLock, an OSError. `get`, `unlock` and `remove` are given
+        the token to make sure that the lock has not been broken by a `purge`, and taken by somebody else,
+        meanwhile. Reads the element and its lock; conflicts with any change of it. Raises InvalidElementName.
         """
-        token, refused = self._acquire(tr, name)
-        return None if refused else token
-
-    def lock(self, tr: Any, name: str, permissive: bool = True) -> bool:
-        """Lock the element; whether it was not locked already, or gone.
-
-        If it was, and not `permissive`, raises CannotLock, an OSError. Otherwise like `acquire`.
-        """
-        _, refused = self._acquire(tr, name)
+        self._check_name(name)
+        runtime = _runtime(tr)
+        lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
+        refused = self._once(
+            tr,
+            lambda tr: self.store.acquire(tr, name, lock),
+            wrote=lambda refused: not refused,
+            look_again=True,
+        )
         if refused and not permissive:
             raise CannotLock(name=name, reason=refused)
-        return not refused
+        return None if refused else LockToken(lock.token.hex())
+
+    def lock(self, tr: Any, name: str, permissive: bool = True) -> bool:
+        """Lock the element; whether it was not locked already, or gone. All else like `acquire`."""
+        return self.acquire(tr, name, permissive) is not None
 
     def unlock(
         self, tr: Any, name: str, permissive: bool = False, *, token: LockToken | str | None = None
@@ -193,18 +197,6 @@ class ElementBase:
             return body(tr, name)
 
         return self._once(target, checked, wrote=lambda _: wrote, look_again=True)
-
-    def _acquire(self, target: Any, name: str) -> tuple[LockToken, str]:
-        self._check_name(name)
-        runtime = _runtime(target)
-        lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
-        refused = self._once(
-            target,
-            lambda tr: self.store.acquire(tr, name, lock),
-            wrote=lambda refused: not refused,
-            look_again=True,
-        )
-        return LockToken(lock.token.hex()), refused
 
     def _old_locks(self, target: Any, before_us: int) -> Iterator[str]:
         after, limit = "", limits.BATCH_ITEMS_MAX

@@ -120,8 +120,8 @@ class _Mover:
         """
         try:
             pieces = run(self._database, lambda tr: self._store.peek(tr, name))
-        except QueueLockError:
-            return Moved(name, "it is locked")
+        except QueueLockError as refused:
+            return Moved(name, refused.reason)
         self._folder.prepare(name, pieces)
         record = self._keys.departure(self._folder.id, name)
 

@@ -23,10 +23,13 @@ from fdbqueue.elements.names import following
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, PayloadTooLarge, QueueLockError
 from fdbqueue.recipe.items import Guard, pieces_of
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import Transaction
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(Pieces).decode
+
+
+GONE = "there is no such element"
 
 
 def payload_of(pieces: Pieces) -> bytes:
@@ -74,7 +77,7 @@ class Elements:
         element = tr.get(self.keys.element(name))
         check()
         if not element.present():
-            return "there is no such element"
+            return GONE
         return "it is locked" if held.present() else ""
 
     def release(self, tr: Transaction, name: str, token: bytes | None) -> None:
@@ -99,8 +102,9 @@ class Elements:
     def peek(self, tr: Transaction, name: str) -> Pieces:
         """An element that is not locked. Raises QueueLockError. Reads it and its lock serialisably."""
         payload = self._ask_payload(tr, name)
-        if self.refusal(tr, name):
-            raise QueueLockError(name=name)
+        refused = self.refusal(tr, name)
+        if refused:
+            raise QueueLockError(name=name, reason=refused)
         return payload()
 
     def discard(self, tr: Transaction, name: str) -> None:
@@ -157,12 +161,19 @@ class Elements:
         return [self.keys.name_in(entry.key) for entry in found]
 
     def _require_lock(self, tr: Any, name: str, token: bytes | None, action: str) -> Callable[[], None]:
-        """Ask for the lock; the reply raises ElementNotLocked or LockLost."""
+        """Ask for the lock; the reply raises ElementNotLocked or LockLost.
+
+        Reads the lock; if there is none, the element by snapshot, only to say why.
+        """
         check, held = self._guard(tr), tr.get(self.keys.lock(name))
 
         def require() -> None:
             check()
-            _require(held, name, token, action)
+            if not held.present():
+                there = _snapshot(tr).get(self.keys.element(name)).present()
+                raise ElementNotLocked(action=action, name=name, reason="" if there else f": {GONE}")
+            if token is not None and Lock.from_bytes(held.value).token != token:
+                raise LockLost(action=action, name=name)
 
         return require
 
@@ -177,13 +188,6 @@ class Elements:
         tr.clear(self.keys.element(name))
         tr.clear(self.keys.lock(name))
         tr.add(self.keys.count, COUNTER.pack(-1))
-
-
-def _require(held: Value, name: str, token: bytes | None, action: str) -> None:
-    if not held.present():
-        raise ElementNotLocked(action=action, name=name)
-    if token is not None and Lock.from_bytes(held.value).token != token:
-        raise LockLost(action=action, name=name)
 
 
 def _joined(pieces: Sequence[bytes]) -> bytes:

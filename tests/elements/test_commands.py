@@ -45,8 +45,16 @@ def test_add_list_get_remove(shell: Shell) -> None:
     assert shell("get", "q", *names) == (0, ['"one"', '"zwei ü"', '"3"'], "")
     assert shell("remove", "q", *names[:2]) == (0, [], "")
     assert shell("list", "q") == (0, names[2:], "")
-    status, _, err = shell("get", "q", names[0])
-    assert (status, err) == (1, f"couldn't lock element: {names[0]}\n")
+
+
+def test_an_element_that_is_not_there_is_called_so(shell: Shell) -> None:
+    _, (name,), _ = shell("add", "q", "x")
+    shell("remove", "q", name)
+    for command in (["get"], ["remove"], ["remove", "--locked"]):
+        status, out, err = shell(command[0], "q", *command[1:], name)
+        assert (status, out) == (1, [])
+        assert name in err
+        assert err.endswith(": there is no such element\n")
 
 
 def test_a_schema_makes_pieces(shell: Shell) -> None:
@@ -95,7 +103,8 @@ def test_what_is_locked_is_refused_until_purged(shell: Shell) -> None:
     with fdbqueue.open(shell.url) as db:
         fdbqueue.SimpleElementQueue.named(db, "q").lock(db, name)
     for command in ("get", "remove"):
-        assert shell(command, "q", name) == (1, [], f"couldn't lock element: {name}\n")
+        status, out, err = shell(command, "q", name)
+        assert (status, out, err.endswith(f"{name}: it is locked\n")) == (1, [], True)
     assert shell("purge", "q") == (0, [], "")
     assert shell("get", "q", name)[0] == 1
     assert shell("purge", "q", "--maxlock", "0.000001") == (0, [], "")

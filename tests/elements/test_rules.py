@@ -377,8 +377,9 @@ def test_get_element_is_lock_get_and_unlock(db: Database, q: ElementQueue) -> No
 def test_what_cannot_be_locked_is_not_dequeued(db: Database, q: ElementQueue, verb: str) -> None:
     (name,) = filled(db, q, 1)
     q.lock(db, name)
-    for locked_or_gone in (name, NOBODY):
-        with pytest.raises(QueueLockError, match=f"couldn't lock element: {locked_or_gone}") as raised:
+    for locked_or_gone, why in ((name, "it is locked"), (NOBODY, "there is no such element")):
+        told = f"couldn't lock element: {locked_or_gone}: {why}"
+        with pytest.raises(QueueLockError, match=told) as raised:
             getattr(q, verb)(db, locked_or_gone)
         assert isinstance(raised.value, QueueError)
         with pytest.raises(OSError, match=f"cannot lock {locked_or_gone}") as other:
