@@ -5,6 +5,7 @@ transaction body that catches `FdbQueueError` must never swallow the retryable e
 is waiting for.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -78,7 +79,11 @@ class QueueDropped(QueueNotFound):
 
 
 class QueueExists(FdbQueueError):
-    """A queue named {name!r} exists already, as {kind} with {options}."""
+    """A queue named {name!r} exists already{compared}."""
+
+    kind: str
+    options: Mapping[str, Any]
+    asked: Mapping[str, Any]
 
 
 class QueueKindMismatch(FdbQueueError):

@@ -112,7 +112,7 @@ class Registry:
         last = tr.get(self.keys.last_id)
         found = self._read(tr, name)
         if found is not None:
-            raise QueueExists(name=name, kind=found.kind, options=dict(found.options))
+            raise exists_already(name, found.kind, found.options, kind, options)
         id_ = int.from_bytes(last.value or b"", "little") + 1
         created = Definition(name, id_, kind, options)
         tr.set(self.keys.last_id, id_.to_bytes(8, "little"))
@@ -147,6 +147,32 @@ def of_kind(definition: Definition, kind: str) -> Definition:
     if definition.kind != kind:
         raise QueueKindMismatch(name=definition.name, found=definition.kind, wanted=kind)
     return definition
+
+
+def exists_already(
+    name: str, kind: str, options: Mapping[str, Any], asked_kind: str, asked: Mapping[str, Any]
+) -> QueueExists:
+    """The answer to who asks for a queue of this name: what is there, and in what it differs."""
+    compared = _compared({"kind": kind, **options}, {"kind": asked_kind, **asked})
+    return QueueExists(name=name, kind=kind, options=dict(options), asked=dict(asked), compared=compared)
+
+
+def _compared(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    # Options that only one of them can have follow from the kind.
+    differing = [option for option in asked if option in there and there[option] != asked[option]]
+    if not differing:
+        return ", just as it was asked for"
+    told, wanted = (
+        ", ".join(f"{option} = {_told(options[option])}" for option in differing)
+        for options in (there, asked)
+    )
+    return f", with {told}; asked for was {wanted}"
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}:{part}" for key, part in value.items())
+    return "none" if value is None else str(value)
 
 
 def _check(name: str, found: bytes | None, expected: bytes) -> None:

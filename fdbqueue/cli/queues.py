@@ -177,9 +177,16 @@ def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
 def _weight(text: str) -> tuple[Any, int]:
     key, equals, weight = text.rpartition("=")
     try:
-        return value_of(key), int(weight if equals else "")
-    except ValueError:
+        found, shares = _tuples(value_of(key)), int(weight if equals else "")
+        hash(found)
+    except (ValueError, TypeError):
         raise click.BadParameter(f"{text!r} is no KEY=N", param_hint="--weight") from None
+    return found, shares
+
+
+def _tuples(value: Any) -> Any:
+    """A list as the tuple that the tuple layer takes it for."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _items_in(record: Record) -> int:

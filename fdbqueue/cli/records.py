@@ -7,13 +7,14 @@ from typing import Any
 
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Record
+from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueNotFound, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Definition
 from fdbqueue.task import Task, TaskState
-from fdbqueue.tasks.kinds import Settings, is_kind
+from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 
 STATES: Mapping[str, TaskState] = {
@@ -69,6 +70,13 @@ def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[di
 
 
 def options_of(definition: Definition) -> dict[str, Any]:
-    """The options that differ from the default."""
+    """The options that differ from the default; weights by their keys, those that are no texts as JSON."""
     usual = Settings().to_options()
-    return {name: value for name, value in definition.options.items() if value != usual.get(name)}
+    given = as_given(definition.options)
+    if given.get("weights"):
+        given["weights"] = {_key_text(key): weight for key, weight in given["weights"].items()}
+    return {name: value for name, value in given.items() if value != usual.get(name)}
+
+
+def _key_text(key: Any) -> str:
+    return key if isinstance(key, str) else line_of(key).decode().strip()

@@ -7,11 +7,11 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.codec import codec_named
 from fdbqueue.database import as_database
-from fdbqueue.errors import InvalidArgument, QueueExists
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.persistent.stored import Stored
-from fdbqueue.registry import Registry
+from fdbqueue.registry import Registry, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.kinds import Settings, is_number
 from fdbqueue.tasks.shape import Shape
@@ -52,7 +52,7 @@ class PersistentQueue(Proxy):
         found = registry.find_or_create(database, name, KIND, options)
         shape = Shape(registry, found)
         if codec not in (None, shape.settings.codec):
-            raise QueueExists(name=name, kind=found.kind, options=dict(found.options))
+            raise exists_already(name, found.kind, found.options, KIND, options)
         claimed = None if owner is None else Owner(database, shape, owner)
         super().__init__(
             Client(Stored(database, shape, maxsize), claimed, ttr, root), 0, for_this_thread=False

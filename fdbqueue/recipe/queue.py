@@ -20,13 +20,12 @@ from fdbqueue.database import Database, as_database, is_transaction, run, runtim
 from fdbqueue.errors import (
     InvalidArgument,
     PayloadTooLarge,
-    QueueExists,
 )
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Guard, Recipe, unguarded
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry import Registry
+from fdbqueue.registry import Registry, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime
 
@@ -96,7 +95,7 @@ class Queue:
             else registry.find(target, name, KIND)
         )
         if codec not in (None, found.options["codec"]):
-            raise QueueExists(name=name, kind=found.kind, options=dict(found.options))
+            raise exists_already(name, found.kind, found.options, KIND, options)
         return cls(
             registry.contents(found),
             codec=found.options["codec"],

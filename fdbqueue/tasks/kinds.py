@@ -199,11 +199,12 @@ def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
     return {key_bytes(key).hex(): checked_shares("weights", weight) for key, weight in weights.items()}
 
 
-def unpacked_weights(stored: Mapping[str, int] | None) -> dict[Any, int] | None:
-    """By the keys that the user has given."""
-    if stored is None:
-        return None
-    return {layer.unpack(bytes.fromhex(key))[0]: weight for key, weight in stored.items()}
+def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored options as the user has given them: weights by their keys. Any others as they are."""
+    weights = options.get("weights")
+    if not weights:
+        return dict(options)
+    return {**options, "weights": {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}}
 
 
 def checked_whole(name: str, number: Any, low: int, high: int) -> int:

@@ -27,7 +27,7 @@ from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
 )
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.registry import Definition, Registry, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 from fdbqueue.session import Session, keeper_of
@@ -41,6 +41,7 @@ from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import (
     Draft,
     Settings,
+    as_given,
     delay_us,
     is_kind,
     is_number,
@@ -48,7 +49,6 @@ from fdbqueue.tasks.kinds import (
     packed_weights,
     settings_for,
     span_us,
-    unpacked_weights,
 )
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.statistics import statistics_of
@@ -110,9 +110,10 @@ class TaskQueue:
             settings = owned(settings, keeper_of(database, registry.keys).own())
         try:
             return cls(db, registry, registry.create(db, name, kind, settings.to_options()))
-        except QueueExists:
+        except QueueExists as there:
             if not if_not_exists:
-                raise
+                options, asked = as_given(there.options), as_given(there.asked)
+                raise exists_already(name, there.kind, options, kind, asked) from None
             return cls.open(db, name, root=root)
 
     @classmethod
@@ -137,8 +138,7 @@ class TaskQueue:
     @property
     def options(self) -> Mapping[str, Any]:
         """What it was created with."""
-        options = self._shape.definition.options
-        return {**options, "weights": unpacked_weights(options["weights"])}
+        return as_given(self._shape.definition.options)
 
     # Putting and taking.
 

@@ -63,12 +63,23 @@ def test_a_queue_in_use_is_not_dropped_and_keeps_its_tasks(program: Within) -> N
 
 def test_creating_twice_is_refused_unless_it_may_exist(program: Within) -> None:
     assert program.run("create", "q", "--kind", "fair", "--weight", "gold=3", "--weight", "7=2")[0] == 0
-    assert program.run("create", "q")[0] == 1
+    compared = "with kind = fair, weights = gold:3 7:2; asked for was kind = fifo, weights = none"
+    assert program.run("create", "q") == (1, "", f"fdbqueue: A queue named 'q' exists already, {compared}.\n")
     status, out, _ = program.run("create", "q", "--if-not-exists", "--json")
     assert (status, json.loads(out)["kind"]) == (0, "fair")
-    assert len(json.loads(out)["options"]["weights"]) == 2
+    assert json.loads(out)["options"]["weights"] == {"gold": 3, "7": 2}
     assert program.run("create", "plain", "--kind", "queue")[0] == 0
+    status, _, err = program.run("create", "plain", "--kind", "queue")
+    assert (status, err) == (1, "fdbqueue: A queue named 'plain' exists already, just as it was asked for.\n")
     assert program.run("put", "plain", "1")[0] == 0
+
+
+def test_weights_are_for_any_key_that_a_task_may_have(program: Within) -> None:
+    weights = ("--weight", "null=2", "--weight", "[1,[2]]=3")
+    status, out, _ = program.run("create", "q", "--kind", "fair", "--json", *weights)
+    assert (status, json.loads(out)["options"]["weights"]) == (0, {"null": 2, "[1,[2]]": 3})
+    for none in ('{"a":1}=2', "a", "a=b"):
+        assert program.run("create", "r", "--kind", "fair", "--weight", none)[0] == 2
 
 
 def test_statistics_are_lines_of_name_and_value(program: Within) -> None:

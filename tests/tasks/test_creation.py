@@ -41,8 +41,10 @@ def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None
 
 def test_creating_a_queue_twice_is_refused(bench: MakeBench) -> None:
     b = bench()
-    with pytest.raises(QueueExists):
-        TaskQueue.create(b.db, "bench", "fifottl")
+    with pytest.raises(
+        QueueExists, match="with kind = fifo, ttl = none; asked for was kind = fifottl, ttl = 5"
+    ):
+        TaskQueue.create(b.db, "bench", "fifottl", ttl=5)
     assert TaskQueue.open(b.db, "bench").kind == "fifo"
 
 
