@@ -169,13 +169,16 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        return not (self.lost or self.twice or self.unknown or self.open_books)
+        # Of nothing, nothing can be lost: that would be no proof.
+        return bool(self.produced) and not (self.lost or self.twice or self.unknown or self.open_books)
 
     def __str__(self) -> str:
         told = [
             f"{self.produced:,} items produced, {self.consumed:,} deliveries: "
             f"{self.lost:,} lost, {self.twice:,} delivered twice, {self.unknown:,} never produced"
         ]
+        if not self.produced:
+            told.append("nothing was produced: this run proves nothing")
         if self.doubtful:
             told.append(f"{self.doubtful:,} calls that produce failed: their items may be there, or not")
         if self.open_books:

@@ -69,6 +69,14 @@ def test_a_delivery_of_what_nobody_produced_is_a_fault(db, ledger, book):
     assert judge(db, ledger).unknown == 1
 
 
+def test_a_ledger_without_items_holds_nothing(db, ledger, book):
+    """Nor one whose every call failed: nothing was lost, because there was nothing to lose."""
+    closed(book, [], [], doubtful=[("a", 7)])
+    verdict = judge(db, ledger)
+    assert not verdict.holds
+    assert "this run proves nothing" in str(verdict)
+
+
 def test_an_item_whose_call_failed_may_be_there_or_not(db, ledger, book):
     """Once at most."""
     closed(book, ITEMS, [*ITEMS, ("a", 7)], doubtful=[("a", 7), ("a", 8)])

@@ -99,6 +99,22 @@ def test_a_master_judges_what_its_workers_did(tmp_path):
     assert not left_behind(url[1])
 
 
+@pytest.mark.parametrize("worker_count", [0, 1])
+def test_a_run_that_produced_nothing_proves_nothing(tmp_path, worker_count):
+    """Nothing was lost because there was nothing to lose: exit status 1, alone or as a master."""
+    port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
+    users = (*url, "Consumer", "-u", "2", *seconds(2, 2))
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "1")
+    workers = [Locust(*url, "--worker", "--master-port", port) for _ in range(worker_count)]
+    status, said = Locust(*users, *(("--master", *bind) if workers else ())).end()
+    for worker in workers:
+        worker.end()
+    assert status == 1, said
+    assert "verdict: FAILED: 0 items produced" in said
+    assert "this run proves nothing" in said
+    assert not left_behind(url[1])
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_spoils_the_verdict(tmp_path):
     """It had its hands full, and nobody knows with what; the others' items are all there."""
