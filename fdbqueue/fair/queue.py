@@ -26,7 +26,7 @@ from fdbqueue.seam import Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
 from fdbqueue.tasks.keys import Record, TaskKeys, record_of
 from fdbqueue.tasks.kinds import checked_shares, checked_whole, key_bytes, packed_weights
-from fdbqueue.tasks.tasks_of import ask_payload
+from fdbqueue.tasks.tasks_of import pages_of, require_one_page, still_there
 
 
 class FairSnapshot(NamedTuple):
@@ -135,9 +135,18 @@ class FairQueue:
     def snapshot(self, tr: Any) -> FairSnapshot:
         """All there is, for looking at. Reads by snapshot; conflicts with nothing.
 
-        Raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX items.
+        Given a database: above limits.BATCH_BYTES_MAX bytes in several transactions, and an item that is
+        taken before its data is read is left out. Raises TooMuchForOneTransaction for more than
+        limits.BATCH_ITEMS_MAX items; given a transaction, for more bytes, too, unless they are one item's.
         """
-        return run(tr, self._look)
+        pages, of_round, items = run(tr, self._look)
+        if is_transaction(tr):
+            require_one_page(pages)
+        for page in pages[1:]:
+            items |= run(tr, partial(self._items_of, records=page))
+        there = [record for page in pages for record in page if record.id in items]
+        left = [record for record in there if record.id not in of_round]
+        return FairSnapshot([items[id_] for id_ in of_round if id_ in items], list(_by_key(left, items)))
 
     def _calls_of(self, target: Any) -> "FairCalls":
         return as_database(target).service(self._service, lambda db: FairCalls(db, self._items, self._root))
@@ -153,19 +162,20 @@ class FairQueue:
         new = NewItem(payload, key_bytes(self._key(item)), cost)
         self._items.append(tr, [new], random, now_us)
 
-    def _look(self, tr: Transaction) -> FairSnapshot:
-        keys = self._items.keys
-        more, tasks = limits.BATCH_ITEMS_MAX + 1, keys.tasks
+    def _look(self, tr: Transaction) -> tuple[list[list[Record]], list[bytes], dict[bytes, Any]]:
+        """The items in pages, the ids of those of this round in order, and the data of the first page."""
+        more, tasks = limits.BATCH_ITEMS_MAX + 1, self._items.keys.tasks
         found = tr.snapshot.get_range(tasks.start, tasks.stop, limit=more).to_list()
         if len(found) == more:
             raise too_much(more, 0)
-        records = {record.id: record for record in (record_of(entry.value) for entry in found)}
-        of_round = list(self._items.fair.of_this_round(tr, len(records)))
-        asked = {id_: ask_payload(tr, keys, record) for id_, record in records.items()}
-        items = {id_: self._codec.decode(payload()) for id_, payload in asked.items()}
-        now = [items[record.id] for record in of_round]
-        left = [record for record in records.values() if record not in of_round]
-        return FairSnapshot(now, list(_by_key(left, items)))
+        of_round = [record.id for record in self._items.fair.of_this_round(tr, len(found))]
+        pages = pages_of([record_of(entry.value) for entry in found])
+        return pages, of_round, self._items_of(tr, pages[0]) if pages else {}
+
+    def _items_of(self, tr: Transaction, records: Sequence[Record]) -> dict[bytes, Any]:
+        """The data of those that are there, by id."""
+        found = still_there(tr, self._items.keys, self._codec, records)
+        return {record.id: item for record, item in found}
 
 
 class FairCalls:

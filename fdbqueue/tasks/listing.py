@@ -1,5 +1,7 @@
 """Looking at a task queue without changing it."""
 
+from collections.abc import Sequence
+
 from fdbqueue import limits
 from fdbqueue.line.staging import Line
 from fdbqueue.seam import Range
@@ -7,13 +9,14 @@ from fdbqueue.sweep import as_of, ask_due
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import Record, id_in, record_of
-from fdbqueue.tasks.tasks_of import read_tasks
+from fdbqueue.tasks.tasks_of import pages_of, read_tasks, still_there, task_of
 
 
-def in_state(change: Change, state: TaskState, limit: int) -> list[Task]:
-    """The first tasks in `state` as of now, swept or not.
+def first_page(change: Change, state: TaskState, limit: int) -> tuple[list[list[Record]], list[Task]]:
+    """The first in `state`, as of now, swept or not: up to `limit` in pages, and the tasks of the first page.
 
-    Reads the index of the state, up to limits.DUE_BATCH timers that have run out, and the tasks, by snapshot.
+    Reads the index of the state, up to limits.DUE_BATCH timers that have run out, the tasks, and the payloads
+    of the first page, by snapshot.
     """
     shape = change.shape
     check = shape.guard(change.tr)
@@ -25,7 +28,18 @@ def in_state(change: Change, state: TaskState, limit: int) -> list[Task]:
     found = [as_of(record_of(task.value), change.now_us) for task in asked if task.present()]
     there = [record for record in found if record is not None and record.state == state]
     there.sort(key=lambda record: _order(change, record))
-    return read_tasks(change.tr, shape.keys, shape.codec, there[:limit])
+    pages = pages_of(there[:limit])
+    return pages, read_tasks(change.tr, shape.keys, shape.codec, pages[0]) if pages else []
+
+
+def next_page(change: Change, state: TaskState, records: Sequence[Record]) -> list[Task]:
+    """The tasks of another page, but for those that have left the state. Reads them by snapshot."""
+    shape = change.shape
+    check = shape.guard(change.tr)
+    found = still_there(change.tr, shape.keys, shape.codec, records)
+    check()
+    judged = [(as_of(record, change.now_us), data) for record, data in found]
+    return [task_of(record, data) for record, data in judged if record is not None and record.state == state]
 
 
 def busy(change: Change, line: Line) -> str:

@@ -52,6 +52,7 @@ from fdbqueue.tasks.kinds import (
 )
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.statistics import statistics_of
+from fdbqueue.tasks.tasks_of import require_one_page
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
@@ -419,10 +420,25 @@ class TaskQueue:
         return run(tr, partial(key_statistics_in, self._shape, discipline, limit, now_us))
 
     def tasks(self, tr: Any, state: TaskState | str, limit: int) -> list[Task]:
-        """The first tasks in that state, up to `limit`, in order. Reads by snapshot, without conflicts."""
+        """The first tasks in that state, up to `limit`, in order. Reads by snapshot, without conflicts.
+
+        Given a database: above limits.BATCH_BYTES_MAX bytes of data in several transactions, and a task that
+        has left the state before its data is read is left out. Given a transaction: raises
+        TooMuchForOneTransaction for more bytes, unless they are one task's. Raises it, too, for a `limit`
+        above limits.BATCH_ITEMS_MAX.
+        """
         checked_count(limit)
         wanted = checked_state(state)
-        return run(tr, lambda tr: listing.in_state(self._change(tr), wanted, limit))
+
+        def look(body: Callable[[Change], T]) -> T:
+            return run(tr, lambda tr: body(self._change(tr)))
+
+        pages, tasks = look(lambda change: listing.first_page(change, wanted, limit))
+        if is_transaction(tr):
+            require_one_page(pages)
+        for page in pages[1:]:
+            tasks += look(partial(listing.next_page, state=wanted, records=page))
+        return tasks
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change this process makes; the previous one.
