@@ -6,10 +6,10 @@
     PATH/fdbqueue/out-MARK-D-E     an element that is to appear; it counts once the database says so
 
 MARK is the queue's that the element moves to or from. dirq takes no notice of PATH/fdbqueue. What leads from
-one place to another is a rename, which happens or does not; before anybody is told of one it is on the disk.
+one place to another is a rename, which happens or does not; where others add too, it replaces nothing. Before
+anybody is told of one it is on the disk.
 """
 
-import errno
 import fcntl
 import os
 import re
@@ -22,6 +22,7 @@ from pathlib import Path
 from fdbqueue import limits
 from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import following, is_name
+from fdbqueue.elements.renaming import rename_new
 from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue
 
@@ -127,13 +128,9 @@ class Folder(ABC):
 
     def _appear(self, name: str, place: Path) -> bool:
         place.parent.mkdir(exist_ok=True)
-        if os.path.lexists(place):
-            return False
         try:
-            os.rename(self._going(name), place)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
+            rename_new(self._going(name), place)
+        except FileExistsError:
             return False
         return True
 

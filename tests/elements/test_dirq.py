@@ -1,5 +1,6 @@
 """Moving elements from and to real directory queues: compared with dirq itself, killed at every step."""
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, limits
 from fdbqueue.elements import folder as folders
-from fdbqueue.elements import moving
+from fdbqueue.elements import moving, renaming
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.elements.moving import Moved, export_to, import_from
@@ -276,6 +277,32 @@ def test_a_name_that_is_taken_becomes_the_next(db: Database, both: Pieces, space
     assert sorted(map(str, other.consume())) == sorted(str(both.data(n)) for n in (1, 2, 3))
 
 
+def test_a_name_that_is_taken_at_the_last_moment_becomes_the_next(
+    db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another adds to the directory while we export: whoever looks before he renames sees a free name."""
+    name = both.queue.add(db, both.data(1))
+    both.put_by_hand(name, 2)
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    list(export_to(both.folder(), db, both.queue))
+    assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
+
+
+@pytest.mark.parametrize("number", [None, errno.ENOSYS, errno.EINVAL])
+def test_a_file_system_without_such_a_rename_is_looked_at_first(
+    db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """As NFS, and a C library without renameat2."""
+    name = both.queue.add(db, both.data(1))
+    both.put_by_hand(name, 2)
+    if number is None:
+        monkeypatch.setattr(renaming, "_renameat2", None)
+    else:
+        monkeypatch.setattr(renaming, "_rename", lambda *_: number)
+    list(export_to(both.folder(), db, both.queue))
+    assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
+
+
 def test_a_killed_move_of_another_queue_is_not_ours_to_finish(
     db: Database, both: Pieces, space: Subspace
 ) -> None:
@@ -315,6 +342,7 @@ class Steps:
             (Path, "unlink"),
             (Path, "rmdir"),
             (Path, "mkdir"),
+            (folders, "rename_new"),
             (folders, "_write"),
             (folders, "_sync"),
             (moving, "run_once"),
