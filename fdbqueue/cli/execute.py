@@ -75,16 +75,17 @@ class Execute:
 
     def _run(self, words: Sequence[bytes], task: HeldTask, files: tuple[IO[bytes], ...]) -> int:
         given, out, err = files
-        process = subprocess.Popen(
-            words,
-            stdin=given,
-            stdout=out,
-            stderr=err,
-            env=os.environ | {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts)},
-            # A group of its own: Ctrl-C at our terminal is not meant for it, and all of it can be killed.
-            start_new_session=True,
-        )
-        with self._reaper.watching(process.pid):
+        with self._reaper.watching(files) as began:
+            process = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                env=os.environ | {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts)},
+                # A group of its own: Ctrl-C at our terminal is not meant for it, and all of it can be killed.
+                start_new_session=True,
+            )
+            began(process.pid)
             while (status := _status(process)) is None:
                 if task.lost:
                     _kill(process)

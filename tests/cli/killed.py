@@ -1,0 +1,37 @@
+"""A worker that has commands running, and is killed: in its own name, or by somebody else."""
+
+import os
+import signal
+import subprocess
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from fdbqueue.cli import execute
+
+COMMAND = ["sleep", "1000"]
+
+
+def killed_before_it_tells(name: str) -> None:
+    """Dies between the start of a command and whatever comes after that."""
+    run = execute.make({"words": COMMAND})
+    popen = subprocess.Popen
+
+    def and_die(*arguments: Any, **options: Any) -> None:
+        popen(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    execute.subprocess.Popen = and_die  # type: ignore[attr-defined,misc]
+    run(task(name))
+
+
+def always_starting(name: str) -> None:
+    """Starts one command after the other, until somebody kills it."""
+    run = execute.make({"words": COMMAND})
+    print("begun", flush=True)
+    while True:
+        threading.Thread(target=run, args=(task(name),)).start()
+
+
+def task(name: str) -> Any:
+    return SimpleNamespace(id=name, data="x", attempts=1, lost=False)
