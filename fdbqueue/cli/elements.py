@@ -8,7 +8,7 @@ import click
 
 from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.group import cli, in_a_place, stdout_of
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
@@ -152,7 +152,7 @@ def opened(
                     f"there is no queue named {name!r} in {place.url}; its first `add` creates it"
                 ) from None
             known = kind or (PIECES if types else SIMPLE)
-        if known not in (PIECES, SIMPLE):
+        if known not in ELEMENT_KINDS:
             raise QueueKindMismatch(name=name, found=known, wanted=kind or PIECES)
         if kind not in (None, known):
             raise QueueKindMismatch(name=name, found=known, wanted=kind)

@@ -8,7 +8,7 @@ from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
 from fdbqueue.cli.many import remove_all
 from fdbqueue.cli.records import STATES, queue_record, queue_records
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Record, field, show, tell
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
@@ -29,8 +29,8 @@ SECONDS = click.FloatRange(min=0)
 def queues(signals: Signals, place: Place, as_json: bool) -> None:
     """List the queues, with their kinds and what is in them.
 
-    Columns: name, kind, ready, taken, buried, delayed, done, paused; of a plain queue, the number of
-    its items stands under ready.
+    Columns: name, kind, ready, taken, buried, delayed, done, paused; of a plain queue, or one of elements,
+    the number of its items stands under ready.
     """
     with place.database(create=False) as database:
         records = queue_records(place, database)
@@ -140,14 +140,14 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
     """
     with place.database(create=False) as database:
         found = place.definition(database, queue)
-        record = queue_record(place, database, found)
-        there = _items_in(record)
+        tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
+        there = _items_in(queue_record(place, database, found))
         if not yes:
             raise Refused(f"drop would remove {queue!r} and the {there} item(s) in it: say --yes")
-        if found.kind == PLAIN:
+        if tasks is None:
             place.registry.drop(database, queue)
         else:
-            _drop_tasks(signals, database, place.tasks_in(database, queue), there)
+            _drop_tasks(signals, database, tasks, there)
     tell(signals, f"{queue!r} is gone", {"queue": queue, "dropped": True}, as_json)
 
 

@@ -5,10 +5,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Record
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
+from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import QueueNotFound, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
@@ -44,6 +45,10 @@ def queue_record(place: Place, database: Database, definition: Definition) -> Re
     if definition.kind == PLAIN:
         queue = Queue.named(database, definition.name, root=place.root, create=False)
         return {**record, "options": dict(definition.options), "items": queue.size(database)}
+    if definition.kind in ELEMENT_KINDS:
+        under, guard = place.registry.contents(definition), place.registry.guard(definition)
+        count = SimpleElementQueue(under, root=place.root, guard=guard).count(database)
+        return {**record, "options": dict(definition.options), "items": count}
     if not is_kind(definition.kind):
         return {**record, "options": dict(definition.options)}
     tasks = TaskQueue(database, place.registry, definition)

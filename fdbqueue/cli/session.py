@@ -9,6 +9,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.cli.exits import Trouble
 from fdbqueue.database import Database, engine_errors, require_answer
+from fdbqueue.elements.queue import KIND as PIECES
+from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.errors import DatabaseNotFound, FdbQueueError, QueueNotFound
 from fdbqueue.open import open as open_database
 from fdbqueue.open import url_from_environment
@@ -19,6 +21,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 
+ELEMENT_KINDS = (PIECES, SIMPLE)
 CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 
@@ -66,6 +69,8 @@ class Place:
         found = self.definition(database, name)
         if found.kind == PLAIN:
             raise Trouble(f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear")
+        if found.kind in ELEMENT_KINDS:
+            raise Trouble(f"{name!r} is an element queue: `fdbqueue elements --help` tells what can be done")
         if not is_kind(found.kind):
             raise Trouble(f"{name!r} is of kind {found.kind}, which is no kind of task queue here")
         return TaskQueue(database, self.registry, found)

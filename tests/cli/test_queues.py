@@ -113,8 +113,9 @@ def test_what_is_of_no_known_kind_is_listed(tmp_path: Path) -> None:
     with fdbqueue.open(shell.url) as db:
         Registry(DEFAULT_ROOT).create(db, "odd", "peculiar", {"a": 1})
     assert shell.run("queues") == (0, "odd\tpeculiar\t\t\t\t\t\t\n", "")
-    status, _, err = shell.run("tasks", "odd")
-    assert (status, err) == (2, "fdbqueue: 'odd' is of kind peculiar, which is no kind of task queue here\n")
+    for command in (["tasks"], ["drop"], ["drop", "--yes"]):
+        said = "fdbqueue: 'odd' is of kind peculiar, which is no kind of task queue here\n"
+        assert shell.run(*command, "odd") == (2, "", said)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from dirq.QueueSimple import QueueSimple
 import fdbqueue
 from fdbqueue.cli.commands import cli
 from fdbqueue.cli.exits import run
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
 
 SCHEMA = "body=string,header=table?,blob=binary?"
 
@@ -24,9 +26,13 @@ class Shell:
         self._capture = capture
 
     def __call__(self, *arguments: Any) -> tuple[int, list[str], str]:
+        """Of a command of `elements`: what `program` gives."""
+        return self.program("elements", *arguments)
+
+    def program(self, *arguments: Any) -> tuple[int, list[str], str]:
         """Status, lines of standard output, and standard error without its beginning."""
         self._capture.readouterr()
-        status = run(cli, ["--url", self.url, "elements", *map(str, arguments)])
+        status = run(cli, ["--url", self.url, *map(str, arguments)])
         out, err = self._capture.readouterr()
         assert err == "" or err.startswith("fdbqueue: ")
         return status, out.splitlines(), err.removeprefix("fdbqueue: ")
@@ -125,6 +131,20 @@ def test_a_queue_that_is_not_there_or_of_another_kind_is_refused(shell: Shell) -
         assert out == []
         assert "no queue named 'nowhere'" in err
         assert shell(command[0], "plain", *command[1:])[0] == 1
+
+
+@pytest.mark.parametrize("schema", [(), ("--schema", "body=string")])
+def test_an_element_queue_is_counted_and_dropped_as_others_are(shell: Shell, schema: tuple[str, ...]) -> None:
+    data = ['{"body":"a"}', '{"body":"b"}']
+    shell("add", "q", *schema, *data)
+    kind = "elements" if schema else "simple-elements"
+    assert shell.program("queues") == (0, [f"q\t{kind}\t2\t\t\t\t\t"], "")
+    assert "items\t2" in shell.program("stats", "q")[1]
+    asked = "drop would remove 'q' and the 2 item(s) in it: say --yes\n"
+    assert shell.program("drop", "q") == (1, [], asked)
+    assert shell.program("drop", "q", "--yes") == (0, [], "'q' is gone\n")
+    with fdbqueue.open(shell.url) as db:
+        assert list(db.get_range_startswith(Registry(DEFAULT_ROOT).keys.contents(1).key())) == []
 
 
 def test_import_and_export(shell: Shell, tmp_path: Path) -> None:
