@@ -9,8 +9,8 @@ Those threads need Python's own locks, events and threads. Under gevent's monkey
 is a greenlet, and that ends it for both engines: the binding's network thread (`fdb_run_network`, which
 never returns) would run in the hub and stop every greenlet; the embedded engine's locks would be greenlet
 locks, shared by threads that each have a hub. Therefore Locust must not patch, which it offers, and all that
-its own code needs, a `time.sleep` that does not stop its loop, is patched in hooks.py, after the library has
-taken the real one.
+its own code needs, a `time.sleep` that does not stop its loop and an `os.waitpid` that knows which processes
+the loop has collected, is patched in hooks.py, after the library has taken the real sleep.
 """
 
 import os

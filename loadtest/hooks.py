@@ -41,8 +41,10 @@ _COUNTERS, _FINISH = "fdbqueue-counters", "fdbqueue-finish"
 
 
 def install() -> None:
-    # All that Locust's own code needs of gevent's patching; the library has the real one already.
+    # All that Locust's own code needs of gevent's patching. The library has the real sleep already; the loop
+    # collects the workers that --processes forks, and only its own waitpid knows how they ended.
     monkey.patch_time()
+    monkey.patch_os()
     locust.events.init.add_listener(on_init)
 
 

@@ -99,6 +99,17 @@ def test_a_master_judges_what_its_workers_did(tmp_path):
     assert not left_behind(url[1])
 
 
+def test_one_command_starts_its_workers_itself(tmp_path):
+    """A master and two workers; each is waited for, and no word is said of that."""
+    url, port = f"embedded:{tmp_path}/data", free_port()
+    processes = ("--processes", "2", "--master-bind-port", port, "--master-port", port)
+    status, said = Locust("--url", url, *processes, "-u", "4", *seconds(2, 20)).end()
+    assert status == 0, said
+    assert "verdict: ok" in said
+    assert "Traceback" not in said
+    assert not left_behind(url)
+
+
 @pytest.mark.parametrize("worker_count", [0, 1])
 def test_a_run_that_produced_nothing_proves_nothing(tmp_path, worker_count):
     """Nothing was lost because there was nothing to lose: exit status 1, alone or as a master."""
