@@ -1,5 +1,5 @@
-"""What one process keeps for one task queue of one database: combined puts, takes for each session,
-callbacks.
+"""What one process keeps for one task queue of one database: combined puts and acks, takes for
+each session, callbacks.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from fdbqueue.seam import Future, Transaction
 from fdbqueue.session import Keeper, Session, ask_alive, keeper_of
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
+from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
@@ -54,6 +55,7 @@ class TaskCalls:
         self._database = database
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
+        self.acks = Acks(database, self.source)
         self._puts = Combiner(database.runtime, self._put_for)
         self._takes: dict[Session, Takes] = {}
         keeper.look_after(self.source)
@@ -67,10 +69,7 @@ class TaskCalls:
 
     def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
         """Run a verb in a transaction."""
-        change = self.source.change(tr)
-        answer = body(change)
-        change.finish()
-        return answer
+        return self.source.within(tr, body)
 
     def new_lease(self, session: Session) -> Lease:
         return Lease(session.id, self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))

@@ -2,8 +2,8 @@
 
 Given a *transaction* a call composes: it happens if and only if that transaction commits. Acking beside the
 work's own writes makes the effect exactly-once. Given a *database* it is retried until it has happened
-exactly once (receipts.py), it may wait, and puts and takes of several threads share transactions
-(line/combine.py).
+exactly once (receipts.py), it may wait, and puts, takes and acks of several threads share transactions
+(line/combine.py, acks.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -221,8 +221,10 @@ class TaskQueue:
         Reads the task serialisably and clears it; conflicts with any change of it. Beside the work's own
         writes, in the caller's transaction, this makes the effect exactly-once.
         """
-        target = self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.ack(change, target))
+        calls, target = self._calls(tr), self._target(tr, task, session)
+        if is_transaction(tr):
+            return calls.within(writable(tr), lambda change: verbs.ack(change, target))
+        return calls.acks.ack(target)
 
     def release(
         self,

@@ -3,7 +3,7 @@ lease in the requester's name.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys
@@ -21,6 +21,7 @@ from fdbqueue.tasks.keys import SESSION_BYTES, Record, record_of, record_to_byte
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.tasks_of import ask_data, read_tasks, tasks_with
 
+T = TypeVar("T")
 Ask = Callable[[Transaction], Callable[[], None]]
 
 
@@ -43,9 +44,21 @@ class TaskSource:
         self._runtime = runtime
         self._callbacks = callbacks
 
+    @property
+    def tells(self) -> bool:
+        """Whether this process has a callback that is told of changes."""
+        return self._callbacks.callback is not None
+
     def change(self, tr: Transaction) -> Change:
-        told = self._callbacks.after_commit if self._callbacks.callback is not None else None
+        told = self._callbacks.after_commit if self.tells else None
         return Change(tr, self.shape, round(self._runtime.now() * 1_000_000), told)
+
+    def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
+        """Run a verb in a transaction."""
+        change = self.change(tr)
+        answer = body(change)
+        change.finish()
+        return answer
 
     def take(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Sequence[Task]:
         """Take what is there, whoever else may be waiting; for a caller's transaction.

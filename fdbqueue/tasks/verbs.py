@@ -67,6 +67,23 @@ def ack(change: Change, target: Target) -> Task:
     return _done(change, target, record, lambda: edges.ack(change, [record]))
 
 
+def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:
+    """What `ack` comes to for each, as if one came after the other; they bring their payloads.
+
+    Reads the tasks together and clears those that are held; conflicts with any change of them.
+    """
+    check = change.shape.guard(change.tr)
+    ids = list(dict.fromkeys(target.id for target in targets))
+    left = dict(zip(ids, change.read(ids), strict=True))
+    check()
+    held = [_take_out(left, target, change.now_us) for target in targets]
+    gone = {record.id: record for record in edges.ack(change, [record for record in held if record])}
+    return [
+        NotTaken(id=id_text(target.id)) if record is None else task_of(gone[record.id], target.data)
+        for target, record in zip(targets, held, strict=True)
+    ]
+
+
 def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
     """Raises NotTaken. Reads and moves the task; conflicts with any change of it."""
     record = _held(change, target)
@@ -218,6 +235,15 @@ def _held(change: Change, target: Target) -> Record:
     record = _read(change, target)
     if record is None or not target.holds(record, change.now_us):
         raise NotTaken(id=id_text(target.id))
+    return record
+
+
+def _take_out(left: dict[bytes, Record | None], target: Target, now_us: int) -> Record | None:
+    """The task, if it is held and no other of the batch has ended it."""
+    record = left[target.id]
+    if record is None or not target.holds(record, now_us):
+        return None
+    left[target.id] = None
     return record
 
 

@@ -10,7 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import fdbqueue
 from fdbqueue import Session, Task, TaskQueue
+from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, QueueFull, TaskNotFound
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.transactional import transactional
 from tests.conftest import SLOW
 from tests.tasks.model import NEVER, Model, ModelTask, Refused
@@ -133,6 +136,23 @@ class LifeCycle(RuleBasedStateMachine):
                 self._run(inside, lambda tr: getattr(self.queue, verb)(tr, task, **options))
         else:
             self._run(inside, lambda tr: getattr(self.queue, verb)(tr, task, **options))
+
+    @precondition(lambda self: self.leases)
+    @rule(wait=waits, some=st.lists(picks, min_size=2, max_size=5))
+    def ack_together(self, wait: float, some: list[int]) -> None:
+        """Of several threads, in one transaction: some may hold the same task, or one no longer."""
+        self._wait(wait)
+        leases = [self.leases[-1 - pick % len(self.leases)] for pick in some]
+        wanted = [
+            _refuses(lambda task=task, lease=lease: self.model.ack(self.model.held(task.id, lease)))  # type: ignore[misc]
+            for task, lease in leases
+        ]
+        targets = [self.queue._target(self.db, task, None) for task, _ in leases]
+        source = calls_of(self.db, self.queue._shape).source
+        found = run(self.db, lambda tr: source.within(tr, lambda change: verbs.ack_each(change, targets)))
+        assert [isinstance(one, NotTaken) for one in found] == wanted
+        for (task, _), one in zip(leases, found, strict=True):
+            assert isinstance(one, NotTaken) or (one.id, one.data) == (task.id, task.data)
 
     @precondition(lambda self: self.ids)
     @rule(inside=in_transaction, wait=waits, pick=picks, verb=st.sampled_from(["bury", "delete", "peek"]))

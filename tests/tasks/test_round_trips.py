@@ -7,6 +7,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, TaskQueue, transactional
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
 from tests.tasks.support import StillClock
 
@@ -106,6 +108,29 @@ def test_what_task_queues_wait_for(
     waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
     assert waits == take
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "trips_wanted"),
+    [("fifottl", [None], 1), ("utube", [*range(9)], 2), ("utubettl", [1], 2), ("fair", [*range(3)], 1)],
+)
+def test_many_acks_together_wait_for_as_much_as_one(
+    trips: tuple[Database, Trips], kind: str, keys: list[Any], trips_wanted: int
+) -> None:
+    db, engine = trips
+    several = {"key_concurrency": 9} if kind.startswith("utube") else {}
+    queue = TaskQueue.create(db, "trips", kind, **several)
+    for number in range(18):
+        queue.put(db, number, key=keys[number % len(keys)])
+    tasks = queue.take_many(db, 9, session=fdbqueue.Session(db, ttr=1e9))
+    targets = [queue._target(db, task, None) for task in tasks]
+    source = calls_of(db, queue._shape).source
+
+    def acks(tr: Any) -> list[Any]:
+        return source.within(tr, lambda change: verbs.ack_each(change, targets))
+
+    waits, done = trips_of(engine, db, acks)
+    assert ([task.id for task in done], waits) == ([task.id for task in tasks], trips_wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,262 @@
+"""Acks of one process combine: one transaction for those that come together, to each its own answer."""
+
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Task, TaskQueue, limits
+from fdbqueue.database import run
+from fdbqueue.errors import NotTaken, QueueDropped
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.keys import id_bytes
+from tests.queue_support import FaultyEngine, faulty
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S
+from tests.test_combine import wait_for_pending
+
+Outcome = Task | Exception
+
+
+class Bench:
+    """A queue whose every ack joins, with what becomes of its commits."""
+
+    def __init__(self, db: Database, space: Subspace, fdb_module: ModuleType) -> None:
+        self.db: Database
+        self.engine: FaultyEngine
+        self.db, self.engine = faulty(db, fdb_module.FDBError)
+        self.space = space
+        self.queue: TaskQueue
+
+    def fill(self, count: int, kind: str = "fifo", keys: Sequence[Any] = (), **options: Any) -> list[Task]:
+        """So many tasks in hand."""
+        self.queue = TaskQueue.create(self.db, "acks", kind, root=self.space, **options)
+        for number in range(count):
+            self.queue.put(self.db, number, **({"key": keys[number % len(keys)]} if keys else {}))
+        tasks = self.queue.take_many(self.db, count)
+        assert len(tasks) == count
+        return tasks
+
+    def done(self) -> int:
+        return self.queue.statistics(self.db)["tasks"]["done"]
+
+    def behind(self, first: Task, *others: Task, lead: Callable[[], None] = lambda: None) -> "Behind":
+        return Behind(self, first, others, lead)
+
+
+class Behind:
+    """The first ack is under way for long; the others wait until it is over, and go together."""
+
+    def __init__(self, bench: Bench, first: Task, others: Sequence[Task], lead: Callable[[], None]) -> None:
+        self.outcomes: dict[int, Outcome | BaseException] = {}
+        self.begun = 0
+        self._bench = bench
+        self._create = bench.db.create_transaction
+        self._go_on, self._leads, self._lead = threading.Event(), threading.Event(), lead
+        bench.db.create_transaction = self._create_transaction  # type: ignore[method-assign]
+        self._threads = [threading.Thread(target=self._ack, args=(0, first))]
+        self._threads[0].start()
+        assert self._leads.wait(PATIENCE_S)
+        for number, task in enumerate(others, 1):
+            self._threads.append(threading.Thread(target=self._ack, args=(number, task)))
+            self._threads[-1].start()
+            wait_for_pending(calls_of(bench.db, bench.queue._shape).acks._crew, number)
+
+    def finish(self) -> list[Any]:
+        """What came of the others."""
+        self._go_on.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        return [self.outcomes[number] for number in range(1, len(self._threads))]
+
+    def _create_transaction(self) -> Any:
+        self.begun += 1
+        if self.begun == 1:
+            self._leads.set()
+            assert self._go_on.wait(PATIENCE_S)
+            self._lead()
+        return self._create()
+
+    def _ack(self, number: int, task: Task) -> None:
+        try:
+            self.outcomes[number] = self._bench.queue.ack(self._bench.db, task)
+        except BaseException as error:
+            self.outcomes[number] = error
+
+
+@pytest.fixture
+def bench(db: Database, space: Subspace, fdb_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(limits, "ACKS_APART_MAX", 0)
+    return Bench(db, space, fdb_module)
+
+
+def states(outcomes: Sequence[Any]) -> str:
+    """A letter for each: "-" a task that is gone, "N" NotTaken."""
+    return "".join(one.state.value if isinstance(one, Task) else type(one).__name__[0] for one in outcomes)
+
+
+def test_acks_that_come_while_one_is_under_way_share_a_transaction(bench: Bench) -> None:
+    tasks = bench.fill(9)
+    behind = bench.behind(*tasks)
+    assert [task.id for task in behind.finish()] == [task.id for task in tasks[1:]]
+    assert (behind.begun, bench.done()) == (2, 9)
+
+
+def test_who_holds_its_task_no_longer_is_told_so_and_fails_nobody_else(bench: Bench) -> None:
+    tasks = bench.fill(5)
+    bench.queue.release(bench.db, tasks[2])
+    bench.queue.delete(bench.db, tasks[3])
+    outcomes = bench.behind(*tasks).finish()
+    assert states(outcomes) == "-NN-"
+    assert [str(outcomes[number]) for number in (1, 2)] == [
+        str(NotTaken(id=tasks[number].id)) for number in (2, 3)
+    ]
+    assert bench.done() == 4  # a delete counts as well
+
+
+def test_of_two_who_ack_one_task_the_second_is_told_that_it_is_gone(bench: Bench) -> None:
+    first, task = bench.fill(2)
+    assert states(bench.behind(first, task, task).finish()) == "-N"
+    assert (bench.done(), bench.queue.statistics(bench.db)["tasks"]["total"]) == (2, 0)
+
+
+def test_of_two_leases_of_one_task_the_older_takes_nothing_from_the_newer(bench: Bench) -> None:
+    first, old = bench.fill(2)
+    bench.queue.release(bench.db, old)
+    new = bench.queue.take(bench.db, 0)
+    assert new is not None
+    assert states(bench.behind(first, old, new).finish()) == "N-"
+
+
+def test_when_none_of_them_holds_its_task_nothing_is_written(bench: Bench) -> None:
+    first, *tasks = bench.fill(3)
+    bench.queue.release_all(bench.db)
+    behind = bench.behind(first, *tasks)
+    bench.engine.written_most = bench.engine.written = 0
+    assert states(behind.finish()) == "NN"
+    assert (bench.engine.written_most, bench.done()) == (0, 0)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_batch_with_an_unknown_result_happens_once(bench: Bench, committed: bool) -> None:
+    tasks = bench.fill(4)
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    bench.engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n in (1, 2) else (0, True)
+    assert states(behind.finish()) == "---"
+    assert bench.done() == 4
+
+
+def test_a_batch_that_lost_a_conflict_tries_again_as_one(bench: Bench) -> None:
+    tasks = bench.fill(4)
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    bench.engine.fate = lambda n: (NOT_COMMITTED, False) if n == 2 else (0, True)
+    assert states(behind.finish()) == "---"
+    assert (behind.begun, bench.done()) == (3, 4)
+
+
+def test_a_batch_that_loses_again_goes_apart(bench: Bench) -> None:
+    """One of them that always meets somebody must not hold up the others."""
+    tasks = bench.fill(4)
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    bench.engine.fate = lambda n: (NOT_COMMITTED, False) if n in (2, 3) else (0, True)
+    assert states(behind.finish()) == "---"
+    assert (behind.begun, bench.done()) == (1 + limits.ATTEMPTS_TOGETHER_MAX + 3, 4)
+
+
+def test_a_conflict_after_an_unknown_result_does_not_send_them_apart(bench: Bench) -> None:
+    """The attempt before it may have happened: a second ack would be told that its task is gone."""
+    tasks = bench.fill(3)
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    fates = {2: (COMMIT_UNKNOWN, True), 3: (NOT_COMMITTED, False)}
+    bench.engine.fate = lambda n: fates.get(n, (0, True))
+    assert states(behind.finish()) == "--"
+    assert bench.done() == 3
+
+
+def test_an_error_that_one_has_brought_along_is_its_own(bench: Bench) -> None:
+    first, broken, task = bench.fill(3)
+    stored = bench.queue._shape.keys.task(id_bytes(broken.id))
+    run(bench.db, lambda tr: tr.set(stored, b"\xc1 no record"))
+    alone: type[Exception] | None = None
+    try:
+        bench.queue.ack(bench.db, broken.id)
+    except Exception as error:
+        alone = type(error)
+    outcomes = bench.behind(first, broken, task).finish()
+    assert (type(outcomes[0]), states(outcomes[1:])) == (alone, "-")
+
+
+def test_of_a_dropped_queue_each_is_told(bench: Bench) -> None:
+    tasks = bench.fill(3)
+    behind = bench.behind(*tasks)
+    run(bench.engine.engine, lambda tr: bench.queue._shape.registry.drop(tr, "acks"))
+    outcomes = behind.finish()
+    assert [type(one) for one in outcomes] == [QueueDropped, QueueDropped]
+    assert outcomes[0] is not outcomes[1]
+
+
+def test_no_transaction_has_more_acks_than_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = bench.fill(8)
+    monkeypatch.setattr(limits, "VERB_BATCH", 3)
+    behind = bench.behind(*tasks)
+    assert states(behind.finish()) == "-" * 7
+    assert (behind.begun, bench.done()) == (4, 8)
+
+
+def test_an_interrupted_leader_leaves_the_others_to_the_next(bench: Bench) -> None:
+    tasks = bench.fill(4)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    behind = bench.behind(*tasks, lead=interrupt)
+    assert states(behind.finish()) == "---"
+    assert isinstance(behind.outcomes[0], KeyboardInterrupt)
+    assert (bench.done(), bench.queue.peek(bench.db, tasks[0]).state) == (3, "t")
+
+
+@pytest.mark.parametrize("how", ["in a transaction", "by its id", "with a callback", "one of few"])
+def test_who_does_not_join_waits_for_nobody(bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, task = bench.fill(2)
+    behind = bench.behind(first)
+    if how == "in a transaction":
+        run(bench.db, lambda tr: bench.queue.ack(tr, task))
+    elif how == "by its id":
+        bench.queue.ack(bench.db, task.id)
+    elif how == "with a callback":
+        told: list[str] = []
+        bench.queue.on_task_change(lambda task, _: told.append(task.id))
+        bench.queue.ack(bench.db, task)
+    else:
+        monkeypatch.setattr(limits, "ACKS_APART_MAX", 2)
+        bench.queue.ack(bench.db, task)
+    assert 0 not in behind.outcomes
+    behind.finish()
+    assert bench.done() == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("utube", {"key_concurrency": 2}), ("utubettl", {"key_concurrency": 2}), ("fair", {})],
+)
+def test_acks_of_one_key_see_what_the_others_do_to_it(
+    bench: Bench, kind: str, options: dict[str, Any]
+) -> None:
+    tasks = bench.fill(4, kind, "ab", **options)
+    queue, keys = bench.queue, bench.queue._shape.keys
+    for number in range(4, 8):
+        queue.put(bench.db, number, key="ab"[number % 2])
+    assert states(bench.behind(*tasks).finish()) == "---"
+    rest = queue.take_many(bench.db, 9)
+    assert sorted(task.data for task in rest) == [4, 5, 6, 7]
+    assert queue.key_statistics(bench.db, 9) == []
+    assert states(bench.behind(*rest).finish()) == "---"
+    kept = run(bench.db, lambda tr: tr.get_range(keys.contents.start, keys.contents.stop).to_list())
+    assert [bytes(row.key) for row in kept] == ([queue._shape.discipline.round_key] if kind == "fair" else [])  # type: ignore[attr-defined]
