@@ -21,6 +21,7 @@ Measures = dict[str, Callable[[], float]]
 
 VALUE = "v" * 20
 BATCH = 50
+FEED = 10
 PUTS_WANTED, TAKES_WANTED = 5_000, 4_000
 FLAT_WITHIN = 1.5
 
@@ -80,6 +81,19 @@ def taking(db: Database, queue: TaskQueue, count: int) -> Operation:
     return operation
 
 
+def acking(db: Database, queue: TaskQueue) -> Operation:
+    """Ack one task, of those that were taken FEED at a time: as the threads of a worker do."""
+    tasks: list[fdbqueue.Task] = []
+
+    def operation() -> None:
+        if not tasks:
+            tasks.extend(queue.take_many(db, FEED))
+            assert tasks, "filled with too few"
+        queue.ack(db, tasks.pop())
+
+    return operation
+
+
 def acking_together(db: Database, queue: TaskQueue) -> Operation:
     """Take BATCH tasks, and ack them in one transaction."""
 
@@ -122,12 +136,15 @@ def alone(db: Database, plan: Plan) -> list[Row]:
 
 def together(db: Database, plan: Plan, clients: int) -> list[Row]:
     names = Names(db)
-    puts, takes = names.queue(), names.queue()
-    fill(db, takes, round(plan.seconds * plan.rounds * 20_000))
+    puts, takes, fed = names.queue(), names.queue(), names.queue()
+    enough = round(plan.seconds * plan.rounds * 20_000)
+    fill(db, takes, enough)
+    fill(db, fed, enough + clients * FEED * plan.rounds)
     operations: dict[str, Callable[[int], Operation]] = {
         "raw": lambda number: raw(db, number),
         "put": lambda _: lambda: puts.put(db, VALUE),
         "take + ack": lambda _: taking(db, takes, 1),
+        f"ack, taken by {FEED}": lambda _: acking(db, fed),
     }
     measures: Measures = {
         name: partial(threaded_rate, make, clients, plan.seconds) for name, make in operations.items()

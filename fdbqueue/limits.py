@@ -75,8 +75,8 @@ DUE_BATCH = 50
 # In one transaction a call puts so many batches in order before it says that there is nothing, or no room.
 TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
-# So many acks of one process in a queue go each by itself, more of them together: with so few there is nothing
-# to save. A batch that has lost so many conflicts goes apart again.
+# So many acks of one process in a queue go each by itself, more of them together: with so few little is
+# saved. A batch that has lost so many conflicts goes apart again.
 ACKS_APART_MAX = 2
 ATTEMPTS_TOGETHER_MAX = 2
 # Puts into a bounded queue spread over so many conflict keys (tasks/capacity.py).

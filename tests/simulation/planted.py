@@ -22,7 +22,7 @@ from fdbqueue.line import combine, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
-from fdbqueue.tasks import capacity, change, failures, source, verbs
+from fdbqueue.tasks import acks, capacity, change, failures, source, verbs
 
 
 @dataclass(frozen=True)
@@ -333,6 +333,30 @@ PLANTS = (
         "True",
         "tasks",
         400,
+    ),
+    Plant(
+        "two acks of one batch that both end one task",
+        verbs._take_out,
+        "left[target.id] = None",
+        "pass",
+        "acks",
+        50,
+    ),
+    Plant(
+        "a batch of acks that leaves no receipt",
+        acks.Acks._ack_all,
+        "any(isinstance(one, Task) for one in ended)",
+        "False",
+        "acks",
+        50,
+    ),
+    Plant(
+        "of several tasks of a key that end together one is counted",
+        keyed.Keyed._by_key,
+        "of(record).freed += 1",
+        "of(record).freed = 1",
+        "acks",
+        50,
     ),
     Plant(
         "a take that is delivered and not counted",

@@ -174,10 +174,10 @@ def test_a_conflict_after_an_unknown_result_does_not_send_them_apart(bench: Benc
     tasks = bench.fill(3)
     behind = bench.behind(*tasks)
     bench.engine.commits = 0
-    fates = {2: (COMMIT_UNKNOWN, True), 3: (NOT_COMMITTED, False)}
+    fates = {2: (COMMIT_UNKNOWN, False), 3: (NOT_COMMITTED, False), 4: (NOT_COMMITTED, False)}
     bench.engine.fate = lambda n: fates.get(n, (0, True))
     assert states(behind.finish()) == "--"
-    assert bench.done() == 3
+    assert (behind.begun, bench.done()) == (2, 3)
 
 
 def test_an_error_that_one_has_brought_along_is_its_own(bench: Bench) -> None:

@@ -32,6 +32,7 @@ class Workload:
 
 
 _MODULES = (
+    "acks",
     "bank",
     "batches",
     "bounded",

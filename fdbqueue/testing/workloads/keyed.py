@@ -67,7 +67,7 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(work, f"worker-{number}")
     simulation.client(look, "auditor")
     simulation.afterwards(survive, "survivor")
-    return [never_more_than_allowed, exact_statistics(NUMBERS), all_done_once, no_watch_left_behind]
+    return [never_more_than_allowed(NAME), exact_statistics(NUMBERS), all_done_once, no_watch_left_behind]
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
@@ -114,11 +114,16 @@ def taken_of_keys(q: TaskQueue, tr: Any) -> dict[bytes, int]:
     return dict(Counter(record.key for record in records if record.state == TaskState.TAKEN))
 
 
-def never_more_than_allowed(trace: Trace, _: Database) -> Iterator[str]:
-    for op in trace.of(NAME, "audit"):
-        for key, count in (op.result or {}).items():
-            if count > op.argument:
-                yield f"{count} tasks of {key!r} are taken, {op.argument} may be"
+def never_more_than_allowed(name: str) -> Checker:
+    """Every `audit`, given how many of a key may be taken, found no more."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        for op in trace.of(name, "audit"):
+            for key, count in (op.result or {}).items():
+                if count > op.argument:
+                    yield f"{count} tasks of {key!r} are taken, {op.argument} may be"
+
+    return check
 
 
 def all_done_once(trace: Trace, database: Database) -> Iterator[str]:
