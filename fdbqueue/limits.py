@@ -77,7 +77,7 @@ TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
 # So many acks of one process in a queue go each by itself, more of them together: with so few little is
 # saved. A batch that has lost so many conflicts goes apart again.
-ACKS_APART_MAX = 2
+ACKS_APART_MAX = 4
 ATTEMPTS_TOGETHER_MAX = 2
 # Puts into a bounded queue spread over so many conflict keys (tasks/capacity.py).
 SEATS_MAX = 4_096
