@@ -89,8 +89,8 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(everything, f"machine-{number}")
     simulation.client(look, "auditor")
     simulation.afterwards(survive, "survivor")
-    exact = [exact_statistics(NAME), exact_statistics(NUMBERS), never_more_than_allowed(KEYS)]
-    return [*exact, each_told_once, nothing_left, no_watch_left_behind]
+    exact = exact_statistics(NAME), exact_statistics(NUMBERS)
+    return [*exact, never_more_than_allowed(KEYS), each_told_once, nothing_left, no_watch_left_behind]
 
 
 def once(client: Client, q: TaskQueue, session: Session, step: int) -> None:
