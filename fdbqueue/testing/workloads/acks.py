@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.database import Database, run
-from fdbqueue.disciplines.fair import Fair
 from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.session import Session
 from fdbqueue.task import Task
@@ -22,7 +21,7 @@ from fdbqueue.testing.workloads.keyed import never_more_than_allowed, taken_of_k
 from fdbqueue.testing.workloads.tasks import counted_and_found, outlive, total
 
 NAME, NUMBERS, KEYS = "acks", "acks: numbers", "acks: keys"
-THREADS = 4
+THREADS, ROUND = 4, b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
 KINDS: tuple[tuple[str, dict[str, int]], ...] = (
     ("fifottl", {}),
     ("utubettl", {"key_concurrency": 1}),
@@ -81,8 +80,7 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
         q = opened(client)
         outlive(client, q, finish)
         audit(client, q)
-        client.call(NAME, "leftovers", None, lambda: run(client.db, partial(leftovers, q)))
-        client.call(NAME, "done", None, lambda: q.statistics(client.db)["tasks"]["done"])
+        client.call(NAME, "end", None, lambda: run(client.db, partial(end, q)))
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
@@ -90,7 +88,7 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.client(look, "auditor")
     simulation.afterwards(survive, "survivor")
     exact = exact_statistics(NAME), exact_statistics(NUMBERS)
-    return [*exact, never_more_than_allowed(KEYS), each_told_once, nothing_left, no_watch_left_behind]
+    return [*exact, never_more_than_allowed(KEYS), each_told_once, no_watch_left_behind]
 
 
 def once(client: Client, q: TaskQueue, session: Session, step: int) -> None:
@@ -99,7 +97,7 @@ def once(client: Client, q: TaskQueue, session: Session, step: int) -> None:
     if task is None:
         return
     client.pause(0.1)
-    beside = client.random.sample((finish, hold, give_back), client.random.choice((0, 0, 1, 2)))
+    beside = client.random.sample((finish, renew, give_back), client.random.choice((0, 0, 1, 2)))
     others = [client.thread(partial(does, q=q, task=task), f"{task.data}-{step}") for does in beside]
     finish(client, q, task)
     for other in others:
@@ -111,7 +109,7 @@ def finish(client: Client, q: TaskQueue, task: Task) -> None:
         client.call(NAME, "ack", task.data, lambda: q.ack(client.db, task).data)
 
 
-def hold(client: Client, q: TaskQueue, task: Task) -> None:
+def renew(client: Client, q: TaskQueue, task: Task) -> None:
     q.renew(client.db, [task])
 
 
@@ -120,31 +118,25 @@ def give_back(client: Client, q: TaskQueue, task: Task) -> None:
         q.release(client.db, task)
 
 
-def leftovers(q: TaskQueue, tr: Any) -> int:
-    """How many keys are kept of tasks, and of their keys."""
+def end(q: TaskQueue, tr: Any) -> tuple[int, int]:
+    """How many tasks are counted as done; how many keys are left of all of them."""
     keys = TaskKeys(q.contents)
-    round_key = Fair(keys, {"weights": None}).round_key
     found = tr.snapshot.get_range(keys.contents.start, keys.contents.stop)
-    return sum(row.key != round_key for row in found)
-
-
-def nothing_left(trace: Trace, _: Database) -> Iterator[str]:
-    """When all tasks are done, their keys stand as if there had never been any."""
-    yield from (f"{op.result} keys are left" for op in trace.of(NAME, "leftovers") if op.done and op.result)
+    return q.statistics(tr)["tasks"]["done"], sum(row.key != keys.beside + ROUND for row in found)
 
 
 def each_told_once(trace: Trace, _: Database) -> Iterator[str]:
-    """For each task that was put one ack came back, with that task; the statistics know as many."""
+    """For each task that was put one ack came back, with that task; nothing else is counted, or left."""
     told = [op for op in trace.of(NAME, "ack") if op.done]
     untold = {op.argument for op in trace.of(NAME, "ack") if op.unknown}
-    yield from (
-        f"the ack of {op.argument!r} was told of {op.result!r}" for op in told if op.result != op.argument
-    )
+    for op in told:
+        if op.result != op.argument:
+            yield f"the ack of {op.argument!r} was told of {op.result!r}"
     acked = Counter(op.argument for op in told)
     yield from (f"acked {count} times: {value!r}" for value, count in acked.items() if count > 1)
     for op in trace.of(NAME, "put"):
         if op.done and op.argument not in acked and op.argument not in untold:
             yield f"nobody was told that {op.argument!r} is done"
-    for op in trace.of(NAME, "done"):
-        if op.done and not len(acked) <= op.result <= len(acked.keys() | untold):
-            yield f"{op.result} tasks are counted as done, of {len(acked)} it was told"
+    for done, left in (op.result for op in trace.of(NAME, "end") if op.done):
+        if left or not len(acked) <= done <= len(acked.keys() | untold):
+            yield f"{left} keys are left, {done} tasks done: {len(acked)} acks came back"
