@@ -95,6 +95,10 @@ EFFECT_BYTES_MAX = 9_000_000
 EMPTY_QUEUE_LOOK_S = 0.2
 WORKER_WAIT_S = 30.0
 BEAT_AGAIN_S = 0.5
+# How closely a worker knows whether it has been running; how many standstills and silences it remembers.
+PULSE_S = 0.25
+SPELLS_KEPT = 100
+AMENDS_PER_BEAT = 20
 SUSPECT_DELAY_S = 0.5
 AWAY_FIRST_S = 0.5
 AWAY_MAX_S = 30.0

@@ -23,6 +23,7 @@ from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Thread
 from fdbqueue.seam import Transaction
+from fdbqueue.silence import Silence
 
 SESSION_BYTES = 16
 
@@ -276,6 +277,8 @@ class Keeper:
         self._forget_exit: Callable[[], None] | None = None
         self._thread: Thread | None = None
         self._sweep_at = float("-inf")
+        self.silence = Silence(database.runtime)
+        """When the database has left its questions unanswered: there are some in every round."""
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
@@ -396,8 +399,10 @@ class Keeper:
     def _run(self) -> None:
         trouble = _Trouble(self._runtime)
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
+            self.silence.asked()
             try:
                 self.tick()
+                self.silence.answered()
             except _failures() as error:
                 if self._database.closed:
                     return

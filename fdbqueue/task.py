@@ -29,7 +29,7 @@ class Task:
     attempts: int = 0
     """How often it has been taken."""
     failures: int = 0
-    """How many of its attempts have failed since it was put, or kicked."""
+    """How many of its attempts have failed since it was put, or kicked, by no fault of the database."""
     orphaned: int = 0
     """How many of the last of them ended without a word: the lease was over, or its holder dead."""
     created: float = 0.0
@@ -56,7 +56,9 @@ class Failure:
     worker: str = ""
     """Who worked on it."""
     outcome: str = ""
-    """"retried", "buried", or "lease_lost"."""
+    """"retried", "buried", or "lease_lost"; "exhausted" if that buried it, "excused" if it does not count, as
+    the database was away.
+    """
     attempt: int = 0
     """Which time it had been taken."""
     when: float = 0.0

@@ -3,13 +3,19 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.outcomes import troubles
+from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.session import Session, keeper_of
+from fdbqueue.silence import Silence
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = logging.getLogger("fdbqueue.worker")
@@ -19,6 +25,7 @@ class Heartbeat:
     def __init__(
         self,
         database: Database,
+        root: RootKeys,
         timeout_s: float | None,
         overran: Callable[[Hold], None],
         chores: Callable[[], float],
@@ -36,6 +43,9 @@ class Heartbeat:
         self._wakes_at = float("-inf")
         self._ended = False
         self._holds: dict[int, Hold] = {}
+        self._owed: dict[int, Hold] = {}
+        self._pulse = Pulse(database.runtime)
+        self._silence, self._keeper = Silence(database.runtime), keeper_of(database, root)
 
     def holds(self) -> list[Hold]:
         with self._lock:
@@ -56,12 +66,31 @@ class Heartbeat:
         with self._lock:
             self._holds.pop(id(hold), None)
 
-    def lose_all(self) -> None:
-        """The session is over, and all leases with it."""
+    def lose_all(self, session: Session) -> None:
+        """The session is over, and all its leases with it."""
         for hold in self.holds():
-            hold.take_away()
+            if hold.session is session:
+                self.lose(hold)
+
+    def lose(self, hold: Hold) -> None:
+        """Its lease is over. If only the database was to blame for that, it is not to count."""
+        hold.take_away()
+        if hold.judged:
+            return
+        hold.judged = True
+        since = hold.renewed_at - hold.session.ttr
+        unanswered_s = max(silence.longest_s(since) for silence in (self._silence, self._keeper.silence))
+        if is_to_blame(unanswered_s, self._pulse.stood_still_s(since), hold.lease_s):
+            self.owe(hold)
+
+    def owe(self, hold: Hold) -> None:
+        """Its attempt is not to count, whatever became of it: the queue is told so as soon as it can be."""
+        with self._lock:
+            self._owed[id(hold)] = hold
+        self.wake()
 
     def start(self) -> None:
+        self._pulse.start()
         self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
 
     def wake(self) -> None:
@@ -77,11 +106,15 @@ class Heartbeat:
             self._wakes_at = self._tick()
             self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
             self._woken.clear()
+        if self._owed:
+            self._tick()
+        self._pulse.end()
 
     def _tick(self) -> float:
         """When to come again."""
         try:
             self._beat()
+            self._make_amends()
             again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
             ours = not isinstance(error, troubles())
@@ -90,9 +123,10 @@ class Heartbeat:
         return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
 
     def _due_at(self, hold: Hold) -> float:
+        beat_at = float("inf") if hold.lost else hold.beat_at
         if self._timeout_s is None or hold.began_at is None:
-            return hold.beat_at
-        return min(hold.beat_at, hold.began_at + self._timeout_s)
+            return beat_at
+        return min(beat_at, hold.began_at + self._timeout_s)
 
     def _beat(self) -> None:
         now = self._runtime.monotonic()
@@ -101,7 +135,9 @@ class Heartbeat:
                 self._overran(hold)
         due: dict[TaskQueue, list[Hold]] = defaultdict(list)
         for hold in self.holds():
-            if hold.beat_at <= now and not hold.lost:
+            if hold.lost:
+                self.lose(hold)
+            elif hold.beat_at <= now:
                 due[hold.queue].append(hold)
         for queue, holds in due.items():
             for start in range(0, len(holds), limits.VERB_BATCH):
@@ -116,12 +152,31 @@ class Heartbeat:
 
     def _renew(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
         asked_at = self._runtime.now()
+        self._silence.asked()
         tasks = [hold.task for hold in holds]
         try:
             held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
         except QueueNotFound:
             held = []
+        self._silence.answered()
         for hold in holds:
-            hold.renewed(asked_at, self._runtime.monotonic())
-            if hold.task.id not in held and hold.open:
-                hold.take_away()
+            if hold.task.id in held:
+                hold.renewed(asked_at, self._runtime.monotonic())
+            elif hold.open:
+                self.lose(hold)
+
+    def _make_amends(self) -> None:
+        for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
+            self._excuse(hold)
+            with self._lock:
+                self._owed.pop(key)
+
+    def _excuse(self, hold: Hold) -> None:
+        # Twice is once: no receipt is needed, and so it can be given up in time.
+        with suppress(QueueNotFound):
+            if run(
+                self._database,
+                lambda tr: hold.queue.excuse(tr, hold.task),
+                timeout_s=limits.CLOSE_TIMEOUT_S,
+            ):
+                _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 
 from fdbqueue.errors import LeaseLost
 from fdbqueue.runtime import Runtime
+from fdbqueue.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -13,16 +14,27 @@ BEATS_PER_LEASE = 3
 class Hold:
     """A lease of this worker. Whoever `claims` it says what becomes of the task, and nobody else does."""
 
-    def __init__(self, queue: TaskQueue, task: Task, runtime: Runtime, look_every_s: float) -> None:
-        """`look_every_s`: how often to look after a lease that does not end on its own."""
+    def __init__(
+        self, queue: TaskQueue, task: Task, runtime: Runtime, session: Session, asked_at: float
+    ) -> None:
+        """`asked_at`: when the call began that took it, wall clock."""
         self.queue = queue
+        self.session = session
         self.began_at: float | None = None
         """When its handler was called, as runtime.monotonic()."""
         self.thread_id = 0
+        self.judged = False
+        """Whether it has been decided who was to blame for the end of its lease."""
         self._now = runtime.now
         self._span_s = None if task.until is None else max(0.0, task.until - runtime.now())
         self._ends = task.until  # by the wall clock, as the queue judges it
-        self._every_s = look_every_s if self._span_s is None else self._span_s / BEATS_PER_LEASE
+        # One that does not end on its own is looked after as often as its session.
+        lasts_s = session.ttr if self._span_s is None else self._span_s
+        self._every_s = lasts_s / BEATS_PER_LEASE
+        self.lease_s = min(lasts_s, session.ttr)
+        """How long it lasts without a word from us; nothing, if it was over when we were told of it."""
+        self.renewed_at = asked_at
+        """When the call began that last renewed it, wall clock."""
         self.beat_at = runtime.monotonic() + self._every_s
         self._lock = runtime.lock()
         self._claimant: object = None
@@ -57,6 +69,7 @@ class Hold:
         """The lease was renewed by a call begun at `asked_at`, wall clock: it ends no earlier than that plus
         its span.
         """
+        self.renewed_at = asked_at
         self.beat_at = monotonic + self._every_s
         if self._span_s is not None:
             self._ends = asked_at + self._span_s

@@ -1,7 +1,18 @@
-"""Outage: how long a worker leaves alone what is not there, longer each time."""
+"""Outage: how long a worker leaves alone what is not there, longer each time; and what an outage excuses."""
 
 from fdbqueue import limits
 from fdbqueue.runtime import Runtime
+
+
+def is_to_blame(unanswered_s: float, stood_still_s: float, lease_s: float) -> bool:
+    """Whether a database is to blame for the end of a lease, as it left its holder unanswered for so long,
+    and not the holder, as he stood still for so long at most.
+
+    A lease is renewed when a third of it is over, and so is a session: nobody to whom the database answers
+    loses either, unless he stands still for the two thirds that are left. Half a beat in vain is enough, as
+    those who ask are out of step.
+    """
+    return unanswered_s >= lease_s / 6 and stood_still_s <= lease_s / 2
 
 
 class Outage:

@@ -7,12 +7,13 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.errors import EffectTooLarge, EffectTooSlow, NotTaken
+from fdbqueue.errors import EffectTooLarge, EffectTooSlow, NotTaken, TaskNotFound
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
+from fdbqueue.task import Task
 
 Handler = Callable[..., object]
 
@@ -56,20 +57,32 @@ class Settling:
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
         """Release or bury the task, as the policy has it, and write down why."""
-        failures = hold.task.failures + 1
-        if self._policy.buries(failed, failures):
-            hold.queue.bury(self._database, hold.task, failure=failed.failure)
-            return Settled("buried")
-        delay_s = self._policy.delay_s(failed, failures, self._runtime.random())
-        hold.queue.release(self._database, hold.task, delay=delay_s, failure=failed.failure)
-        return Settled("retried", delay_s)
+        random = self._runtime.random()
+
+        def body(tr: Transaction) -> Settled:
+            # As the queue has it: what was counted by mistake may have been taken back since the take.
+            failures = self._peek(tr, hold).failures + 1
+            if self._policy.buries(failed, failures):
+                hold.queue.bury(tr, hold.task, failure=failed.failure)
+                return Settled("buried")
+            delay_s = self._policy.delay_s(failed, failures, random)
+            hold.queue.release(tr, hold.task, delay=delay_s, failure=failed.failure)
+            return Settled("retried", delay_s)
+
+        return run_once(self._database, self._root, body)
+
+    def _peek(self, tr: Transaction, hold: Hold) -> Task:
+        try:
+            return hold.queue.peek(tr, hold.task)
+        except TaskNotFound:
+            raise NotTaken(id=hold.task.id) from None
 
     def bury_if_exhausted(self, hold: Hold) -> bool:
         """Whether too many attempts have ended before anybody could say what became of them."""
-        if not self._policy.is_exhausted(hold.task.failures):
+        most = self._policy.max_attempts
+        if most is None or hold.task.failures < most:
             return False
-        hold.queue.bury(self._database, hold.task)
-        return True
+        return hold.queue.exhaust(self._database, hold.task, most)
 
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
         """As if it had not been taken, but for the count of that; for others to have in `delay_s`."""

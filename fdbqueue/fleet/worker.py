@@ -27,7 +27,7 @@ from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks
 from fdbqueue.fleet.outage import Outage
-from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_ours, judge, troubles
+from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_away, is_ours, judge, troubles
 from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.presence import Appearance, Presence
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling
@@ -96,7 +96,7 @@ class Worker:
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
         self._settling = Settling(self._database, keys, Policy(max_attempts, backoff))
-        self._heartbeat = Heartbeat(self._database, self._timeout_s, self._overran, self._chores)
+        self._heartbeat = Heartbeat(self._database, keys, self._timeout_s, self._overran, self._chores)
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
         self._lock = self._runtime.lock()
         self._stopped = self._runtime.event()
@@ -184,11 +184,9 @@ class Worker:
             self._ended.set()
 
     def _start_some(self, free: int, until_empty: bool) -> None:
+        asked_at = self._runtime.now()
         found = self._take(free, limits.EMPTY_QUEUE_LOOK_S if until_empty else limits.WORKER_WAIT_S)
-        holds = [
-            Hold(queue, task, self._runtime, self._session_ttr_s / limits.BEATS_PER_TTR)
-            for queue, task in found
-        ]
+        holds = [Hold(queue, task, self._runtime, self._session, asked_at) for queue, task in found]
         for hold in holds:
             self._heartbeat.add(hold)
         # Several queues may have given one each, and nothing is begun once the end has come.
@@ -208,12 +206,13 @@ class Worker:
     def _take(self, free: int, timeout_s: float) -> list[Any]:
         try:
             if self._session.lost:
+                self._heartbeat.lose_all(self._session)
                 self._session = self._new_session()
             found = self._feed.take(free, self._session, timeout_s)
             self._no_tasks.over()
             return found
         except UnknownSession:
-            self._heartbeat.lose_all()
+            self._heartbeat.lose_all(self._session)
         except QueueNotFound:
             raise
         except troubles() as error:
@@ -273,12 +272,18 @@ class Worker:
                 pause_s = self._is_away(self._no_ground, error)
                 self._settling.give_back(hold, pause_s)
                 return Settled("retried", pause_s)
+            self._heartbeat.lose(hold)
         except NotTaken:
-            pass
-        except Exception:
+            self._heartbeat.lose(hold)
+        except Exception as failure:
             # Nothing has been written: the lease will end on its own, and that be written down.
             _log.exception("task %s could not be settled", hold.task.id)
+            self._owe_if_away(hold, failure)
         return Settled("lease_lost")
+
+    def _owe_if_away(self, hold: Hold, error: Exception) -> None:
+        if is_away(error):
+            self._heartbeat.owe(hold)
 
     def _tell(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:
         counted = {_TALLIED[settled.name]: 1}
@@ -309,6 +314,8 @@ class Worker:
 
     def _chores(self) -> float:
         now = self._runtime.monotonic()
+        if self._session.lost:
+            self._heartbeat.lose_all(self._session)
         if self._stopped.is_set() or self._session.lost:
             self._feed.end_waits(self._session)
             return now + _STOPPING_LOOK_S
@@ -352,9 +359,10 @@ class Worker:
         try:
             self._settling.give_back(hold, delay_s, limits.CLOSE_TIMEOUT_S)
         except NotTaken:
-            pass  # it went back by itself
+            self._heartbeat.lose(hold)  # it went back by itself
         except troubles() as error:
             _log.warning("task %s could not be given back: %s", hold.task.id, error)
+            self._owe_if_away(hold, error)
         self._heartbeat.remove(hold)
 
 

@@ -9,6 +9,7 @@
     TAKEN    touch, renew             ->  TAKEN, for longer
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
+    any      excuse                   ->  the same; BURIED -> READY, if that was a mistake
     any      delete, expire           ->  gone
 
 An edge is told the tasks as they are, in a state that it starts from, read serialisably in this transaction;
@@ -108,7 +109,7 @@ def due(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
     """Its failures so far count no longer."""
-    ready = [replace(freed(record), forgiven=record.failures, orphaned=0) for record in records]
+    ready = [replace(freed(record), forgiven=record.failures, orphaned=0, excused=0) for record in records]
     change.move(records, ready)
     return _counted(change, ready, "kick")
 
@@ -120,6 +121,13 @@ def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
     change.count("take", -len(records))
     change.count("other")
     return ready
+
+
+def excuse(change: Change, record: Record, excused: Record) -> None:
+    """Counted as it should have been; a lease that somebody has on it stays as it is."""
+    change.move([record], [excused])
+    if excused.state != record.state:
+        change.count("other")
 
 
 def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:

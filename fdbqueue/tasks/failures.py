@@ -4,6 +4,7 @@ Each failure goes to the slot of its number, blindly: nothing is read, and nothi
 task goes.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,12 +16,13 @@ from fdbqueue.task import Failure
 from fdbqueue.tasks.keys import Record, TaskKeys
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
+EXHAUSTED, EXCUSED = "exhausted", "excused"
 
 LEASE_OVER = Failure("LeaseLost", "its lease ended before anybody said what became of it")
 HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A failure as stored. Append fields with a default; never reorder them."""
 
     number: int
@@ -28,28 +30,42 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
-_from_bytes = msgspec.msgpack.Decoder(_Entry).decode
+_from_bytes = msgspec.msgpack.Decoder(Entry).decode
 
 
 def note(
     tr: Transaction, keys: TaskKeys, record: Record, failure: Failure, outcome: str, now_us: int
 ) -> Record:
     """Write down that the attempt failed; the record that counts it. Writes one key, reads nothing."""
-    entry = _Entry(record.failures + 1, _whole(failure, outcome, record.attempts, now_us))
-    tr.set(keys.failure(record.id, record.failures % limits.FAILURES_KEPT), _to_bytes(entry))
+    entry = Entry(record.failures + 1, _whole(failure, outcome, record.attempts, now_us))
+    tr.set(_key_of(keys, record.id, entry.number), _to_bytes(entry))
     return replace(record, failures=entry.number)
 
 
 def ask_failures(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Failure]]:
     """Ask for what is written down, by snapshot; the oldest comes first."""
+    asked = ask_entries(tr, keys, id_)
+    return lambda: [entry.failure for entry in asked()]
+
+
+def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Entry]]:
+    """The same with their numbers."""
     under = keys.failures_of(id_)
     found = tr.snapshot.get_range(under.start, under.stop, limit=limits.FAILURES_KEPT)
+    return lambda: sorted((_from_bytes(row.value) for row in found), key=lambda entry: entry.number)
 
-    def answer() -> list[Failure]:
-        entries = sorted((_from_bytes(row.value) for row in found), key=lambda entry: entry.number)
-        return [entry.failure for entry in entries]
 
-    return answer
+def rewrite(
+    tr: Transaction, keys: TaskKeys, id_: bytes, entry: Entry, outcome: str, message: str | None = None
+) -> None:
+    """Say something else of a failure that is written down. Writes one key, reads nothing."""
+    was = entry.failure
+    said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
+    tr.set(_key_of(keys, id_, entry.number), _to_bytes(Entry(entry.number, said)))
+
+
+def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:
+    return keys.failure(id_, (number - 1) % limits.FAILURES_KEPT)
 
 
 def clear_failures(tr: Transaction, keys: TaskKeys, records: Sequence[Record]) -> None:

@@ -69,6 +69,12 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """How many had when it was last kicked."""
     orphaned: int = 0
     """How many attempts in a row have ended without a word from whoever made them."""
+    excused: int = 0
+    """How many of its failures since it was last kicked were the database's, and do not count."""
+
+    @property
+    def failures_counted(self) -> int:
+        return self.failures - self.forgiven - self.excused
 
     @property
     def timer_us(self) -> int:

@@ -36,6 +36,7 @@ from fdbqueue.tasks import listing, verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
 from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import (
@@ -276,6 +277,26 @@ class TaskQueue:
         targets = [self._target(tr, task, None) for task in tasks]
         checked_verb_batch(len(targets))
         return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
+
+    def exhaust(self, tr: Any, task: Task, failures_max: int) -> bool:
+        """Bury the task if so many of its attempts have failed, as the queue knows it now; whether they have.
+
+        Raises NotTaken. Reads the task, and its failures by snapshot; moves it; conflicts with any change of
+        it.
+        """
+        target = self._target(tr, task, None)
+        return self._once(tr, lambda change: verbs.exhaust(change, target, failures_max))
+
+    def excuse(self, tr: Any, task: Task) -> bool:
+        """The lease of a taken task has ended, or is to end, only because the database was away: that does
+        not count as a failed attempt. Whether there was anything to do; twice is once.
+
+        What is still taken is released; what has been counted is taken back, whatever has become of the task,
+        and a lease that somebody else has on it stays. What was buried for it (`exhaust`) is ready again.
+        Reads the task, and its failures by snapshot; writes both; conflicts with any change of the task.
+        """
+        target, attempt = self._target(tr, task, None), task.attempts
+        return self._once(tr, lambda change: excuse(change, target.id, target.token, attempt))
 
     # Verbs of anybody.
 

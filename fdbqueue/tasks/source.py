@@ -17,7 +17,8 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.keys import SESSION_BYTES, Record, record_of, record_to_bytes
+from fdbqueue.tasks.excusing import forgive_missed
+from fdbqueue.tasks.keys import NUMBER, SESSION_BYTES, Record, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.tasks_of import ask_data, read_tasks, tasks_with
 
@@ -147,22 +148,28 @@ class TaskSource:
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         lease, change = lease_of(params), self.change(tr)
-        edges.take(change, [record_of(offer.value) for offer in offers], lease)
+        taken = edges.take(change, [record_of(offer.value) for offer in offers], lease)
         change.finish()
-        return [Delivery(offer.id, params) for offer in offers]
+        return [Delivery(record.id, params + NUMBER.pack(record.attempts)) for record in taken]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
-        """Those whose lease is still what it was; a session that has ended has none."""
+        """Those whose lease is still what it was; a session that has ended has none. Of the others nobody has
+        seen anything: they have not been taken.
+        """
         asked = {
             params: tr.get(self.shape.root.session(lease_of(params).session))
             for params in _params(deliveries)
         }
         change = self.change(tr)
         held = self._held(change, deliveries)
-        alive = [record for record in held if asked[params_of(Lease(record.session, record.token))].present()]
-        edges.give_back(change, [record for record in held if record not in alive])
+        live = [
+            record
+            for record in held
+            if asked[params_of(Lease(record.session, record.token))].present()
+            and record.until_us > change.now_us
+        ]
+        edges.give_back(change, [record for record in held if record not in live])
         change.finish()
-        live = [record for record in alive if record.until_us > change.now_us]
         return list(read_tasks(tr, self.shape.keys, self.shape.codec, live))
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
@@ -171,19 +178,35 @@ class TaskSource:
         change.finish()
 
     def _held(self, change: Change, deliveries: Sequence[Delivery]) -> list[Record]:
-        """The tasks that are still taken by the requests they were delivered to."""
+        """The tasks that are still taken by the requests they were delivered to; of the others it is taken
+        back if their leases were counted as lost.
+        """
         found = change.read(delivery.id for delivery in deliveries)
-        return [
-            record
-            for record, delivery in zip(found, deliveries, strict=True)
-            if record is not None
-            and record.state == TaskState.TAKEN
-            and params_of(Lease(record.session, record.token)) == delivery.value
-        ]
+        held = []
+        for record, delivery in zip(found, deliveries, strict=True):
+            if record is not None and _is_held(record, delivery):
+                held.append(record)
+            else:
+                forgive_missed(change, delivery.id, _attempt_of(delivery))
+        return held
+
+
+def _is_held(record: Record, delivery: Delivery) -> bool:
+    lease = Lease(record.session, record.token)
+    return record.state == TaskState.TAKEN and params_of(lease) == _params_of(delivery)
+
+
+def _params_of(delivery: Delivery) -> bytes:
+    return delivery.value[: -NUMBER.size]
+
+
+def _attempt_of(delivery: Delivery) -> int:
+    attempt: int = NUMBER.unpack(delivery.value[-NUMBER.size :])[0]
+    return attempt
 
 
 def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
-    return {delivery.value for delivery in deliveries}
+    return {_params_of(delivery) for delivery in deliveries}
 
 
 def _offer(record: Record) -> Offer:

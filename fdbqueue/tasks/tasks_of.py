@@ -70,7 +70,7 @@ def task_of(record: Record, data: Any) -> Task:
         pri=record.pri,
         key=layer.unpack(record.key)[0] if record.key else None,
         attempts=record.attempts,
-        failures=record.failures - record.forgiven,
+        failures=record.failures_counted,
         orphaned=record.orphaned,
         created=record.created_us / 1_000_000,
         expires=_seconds(record.expires_us),

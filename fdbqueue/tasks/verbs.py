@@ -12,7 +12,7 @@ from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.failures import ask_failures
+from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
 from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, record_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.tasks_of import ask_payload, task_of
@@ -115,6 +115,21 @@ def bury(change: Change, target: Target, failure: Failure | None) -> Task:
     if record.state == TaskState.BURIED:
         return _done(change, target, record, lambda: [record])
     return _done(change, target, record, lambda: edges.bury(change, [record], failure))
+
+
+def exhaust(change: Change, target: Target, failures_max: int) -> bool:
+    """Bury the task if so many of its attempts have failed, and say so of the last one that ended without a
+    word. Raises NotTaken. Reads the task, and its failures by snapshot; conflicts with any change of it.
+    """
+    asked = ask_entries(change.tr, change.shape.keys, target.id)
+    record = _held(change, target)
+    if record.failures_counted < failures_max:
+        return False
+    lost = [entry for entry in asked() if entry.failure.outcome == LEASE_LOST]
+    if lost:
+        rewrite(change.tr, change.shape.keys, record.id, lost[-1], outcome=EXHAUSTED)
+    edges.bury(change, [record])
+    return True
 
 
 def delete(change: Change, target: Target) -> Task:

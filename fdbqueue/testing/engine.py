@@ -5,7 +5,7 @@ four ways to read, the commit and the watches intercepted. A fault raises the en
 cluster would, so that whoever catches, retries or gives up is the code under test.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -37,8 +37,17 @@ _STALL_MIN_S = 1.0
 class Machine:
     """What the engine needs to know of the simulated machine that calls it."""
 
-    def __init__(self, runtime: SimulatedRuntime, random: Random, faults: Faults, trace: Trace) -> None:
+    def __init__(
+        self,
+        runtime: SimulatedRuntime,
+        random: Random,
+        faults: Faults,
+        trace: Trace,
+        outages: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        """`outages`: from when to when, in virtual seconds, the database answers nobody."""
         self.runtime = runtime
+        self._outages = outages
         self.scheduler = runtime.scheduler
         self.name = runtime.host.name
         self.random = random
@@ -83,6 +92,10 @@ class Machine:
     def fault(self, name: str) -> None:
         self.trace.fault(self.scheduler.now, self.name, name)
 
+    def is_cut_off(self) -> bool:
+        """Whether the database answers nobody now."""
+        return any(start <= self.scheduler.now < stop for start, stop in self._outages)
+
     def happens(self, name: str) -> bool:
         """Whether the fault `name` happens now."""
         probability = getattr(self.faults, name)
@@ -111,7 +124,7 @@ class Machine:
     def read(self) -> None:
         """A read is asked for. Raises FDBError for one that fails."""
         self.point()
-        trouble = self._reads.throw()
+        trouble = "future_version" if self.is_cut_off() else self._reads.throw()
         if trouble is not None:
             self.fault(trouble)
             raise FDBError(_CODES[trouble])
@@ -258,7 +271,7 @@ class FaultyTransaction(Transaction):
         if not self._buffer.writes_anything():
             super()._commit()
             return
-        trouble = machine.commits.throw()
+        trouble = "unknown_not_done" if machine.is_cut_off() else machine.commits.throw()
         if trouble is None:
             self._apply("committed")
         else:

@@ -108,6 +108,7 @@ class Simulation:
         # How much of their time clients pause: crowds and lulls find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
+        self._outages: list[tuple[float, float]] = []
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # as they were
         self._store = self._open_store()
@@ -131,6 +132,10 @@ class Simulation:
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
 
+    def outage(self, start_s: float, seconds: float) -> None:
+        """From `start_s` on, in virtual time, no machine reaches the database for so long."""
+        self._outages.append((start_s, start_s + seconds))
+
     def client(self, function: Callable[[Client], object], name: str) -> None:
         """Add a process that runs `function` and then closes its database. Names must differ."""
         self._start(function, name, self.faults)
@@ -142,7 +147,7 @@ class Simulation:
     def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
-        machine = Machine(runtime, random, faults, self.trace)
+        machine = Machine(runtime, random, faults, self.trace, self._outages)
         self._machines.append(machine)
         database = Database(FaultyDatabase(self._store, machine), runtime)
         client = Client(machine, database, self.trace, self._pace)

@@ -47,6 +47,7 @@ _MODULES = (
     "keyed",
     "named",
     "order",
+    "outages",
     "pipeline",
     "proxies",
     "recipe",

@@ -10,7 +10,7 @@ from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.tasks.failures import BURIED, LEASE_LOST
+from fdbqueue.tasks.failures import BURIED, EXHAUSTED
 from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
@@ -137,5 +137,5 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
         for data, failures, outcomes in look.result or ():
             if len(outcomes) != min(failures, limits.FAILURES_KEPT):
                 yield f"{data!r} failed {failures} times, of which {len(outcomes)} are told"
-            if not outcomes or outcomes[-1] not in (BURIED, LEASE_LOST):
+            if not outcomes or outcomes[-1] not in (BURIED, EXHAUSTED):
                 yield f"{data!r} is left, and its last attempt was {outcomes[-1:]}"

@@ -1,0 +1,95 @@
+"""Excusing: a lease that ended only because the database was away does not count as a failed attempt.
+
+Whoever sweeps cannot tell it from that of a dead worker, and counts it. Its holder can, and says so when the
+database is back. What was counted is found by the number of the attempt: no other lost lease of the task has
+it. So it is known exactly what to take back, whatever has become of the task since, and twice is once.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from fdbqueue.task import TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
+from fdbqueue.tasks.keys import Record
+
+DATABASE_AWAY = "the database was away when its lease ended: this does not count"
+NOBODY_THERE = "its lease ended before anybody had received it: this does not count"
+
+
+def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> bool:
+    """The database was away: take back what the end of a lease has counted, or end it uncounted; whether
+    there was anything to do.
+
+    Reads the task serialisably, what is written of its failures by snapshot; writes the task and that.
+    Conflicts with any change of the task.
+    """
+    check = change.shape.guard(change.tr)
+    asked = ask_entries(change.tr, change.shape.keys, id_)
+    [record] = change.read([id_])
+    check()
+    if record is None:
+        return False
+    if record.state == TaskState.TAKEN and record.token == token:
+        edges.release(change, [record])
+        return True
+    return _take_back(change, record, asked(), attempt, DATABASE_AWAY)
+
+
+def forgive_missed(change: Change, id_: bytes, attempt: int) -> None:
+    """The same of a task that a call was to be given, and whose lease ended before it was collected."""
+    asked = ask_entries(change.tr, change.shape.keys, id_)
+    [record] = change.read([id_])
+    if record is not None:
+        _take_back(change, record, asked(), attempt, NOBODY_THERE)
+
+
+def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt: int, why: str) -> bool:
+    lost = counted(record, entries, attempt)
+    if lost is None:
+        return False
+    keys = change.shape.keys
+    buried = buried_for(record, entries)
+    if buried is not None:
+        rewrite(change.tr, keys, record.id, buried, outcome=LEASE_LOST)
+    rewrite(change.tr, keys, record.id, lost, outcome=EXCUSED, message=why)
+    edges.excuse(change, record, excused(record, entries, lost))
+    return True
+
+
+def counted(record: Record, entries: Sequence[Entry], attempt: int) -> Entry | None:
+    """What was written when the lease of that attempt ended, if it still counts."""
+    return next(
+        (
+            entry
+            for entry in entries
+            if entry.number > record.forgiven
+            and entry.failure.attempt == attempt
+            and entry.failure.outcome in (LEASE_LOST, EXHAUSTED)
+        ),
+        None,
+    )
+
+
+def excused(record: Record, entries: Sequence[Entry], lost: Entry) -> Record:
+    """The task as if `lost` had not been counted. What it was buried for comes back to be judged anew."""
+    # A word of its holder ends the row of attempts that ended without one.
+    row_ended = any(entry.number > lost.number and entry.failure.outcome == RETRIED for entry in entries)
+    right = replace(
+        record,
+        excused=record.excused + 1,
+        orphaned=record.orphaned if row_ended else max(0, record.orphaned - 1),
+    )
+    return right if buried_for(record, entries) is None else edges.freed(right)
+
+
+def buried_for(record: Record, entries: Sequence[Entry]) -> Entry | None:
+    """The last lost lease of a task that was buried because there were too many of them."""
+    if record.state != TaskState.BURIED:
+        return None
+    return next(
+        (entry for entry in entries if entry.number > record.forgiven and entry.failure.outcome == EXHAUSTED),
+        None,
+    )

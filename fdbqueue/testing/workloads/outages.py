@@ -1,0 +1,96 @@
+"""Workers whose database is away for longer than their leases last: no attempt is counted for it."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from fdbqueue.database import Database, run
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.fleet import EFFECTS, ended, left, succeed
+from fdbqueue.testing.workloads.tasks import counted_and_found
+
+NAME = "patient"
+TTR_S = 2.0
+SESSION_TTR_S = 3.0
+QUIET_S = 30.0
+
+
+# Who dies, stands still, or has another clock loses a lease by his own fault, and that counts.
+@workload(clients=2, steps=4, never=("die", "stall", "clock_skew_s"))
+def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    # A transaction that takes long is the handler's fault, who is told so; here it never is.
+    simulation.limit(EFFECT_MAX_S=1000)
+    random = simulation.random
+    kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
+    for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):
+        simulation.outage(start_s, random.choice((0.5, 1.5, 3, 5)) * TTR_S)
+
+    def produce(client: Client) -> None:
+        q = opened(client, kind)
+        for value in values_of(client, size.steps):
+            key = client.name if kind == "utubettl" else None
+            client.call(NAME, "put", value, partial(q.put, client.db, value, key=key))
+            client.runtime.sleep(client.random.uniform(0, 5))
+
+    def work(client: Client) -> None:
+        opened(client, kind)
+        worker = hired(client)
+        worker.start()
+        client.runtime.sleep(QUIET_S)  # nobody can give anything back who ends while the database is away
+        worker.stop()
+        ended(worker)
+
+    def survive(client: Client) -> None:
+        q = opened(client, kind)
+        worker = hired(client)
+        worker.start(until_empty=True)
+        ended(worker)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+        client.call(NAME, "look at what is left", None, lambda: run(client.db, partial(left, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), nothing_failed, no_watch_left_behind]
+
+
+def opened(client: Client, kind: str) -> TaskQueue:
+    ttr = None if kind == "fifo" else TTR_S
+    return TaskQueue.create(client.db, NAME, kind, ttr=ttr, if_not_exists=True)
+
+
+def hired(client: Client) -> Worker:
+    """Whose tasks have one attempt, so that one that is counted by mistake is seen."""
+
+    def handler(task: HeldTask) -> None:
+        client.runtime.sleep(client.random.choice((0, 0.5, 2, 5)))
+        succeed(task)
+
+    return Worker(
+        client.db,
+        NAME,
+        handler,
+        threads=2,
+        max_attempts=1,
+        grace_s=30.0,
+        session_ttr_s=SESSION_TTR_S,
+    )
+
+
+def nothing_failed(trace: Trace, database: Database) -> Iterator[str]:
+    """Every task had its effect once, and none is left, as one would be whose only attempt was counted."""
+    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    for put in trace.of(NAME, "put"):
+        if put.done and effects.get(put.argument) != 1:
+            yield f"{effects.get(put.argument, 0)} effects of {put.argument!r}"
+    for look in trace.of(NAME, "look at what is left"):
+        for data, failures, outcomes in look.result or ():
+            yield f"{data!r} is left after {failures} failures: {outcomes}"
