@@ -32,6 +32,7 @@ _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
 _SLOW_MIN_S = 0.001
 _STALL_MIN_S = 1.0
+_NO_ANSWER_S = 1.0
 
 
 class Machine:
@@ -92,9 +93,12 @@ class Machine:
     def fault(self, name: str) -> None:
         self.trace.fault(self.scheduler.now, self.name, name)
 
-    def is_cut_off(self) -> bool:
-        """Whether the database answers nobody now."""
-        return any(start <= self.scheduler.now < stop for start, stop in self._outages)
+    def waits_in_vain(self) -> bool:
+        """Whether the database answers nobody; then so much time has passed until that is known."""
+        if not any(start <= self.scheduler.now < stop for start, stop in self._outages):
+            return False
+        self.runtime.sleep(_NO_ANSWER_S)
+        return True
 
     def happens(self, name: str) -> bool:
         """Whether the fault `name` happens now."""
@@ -124,7 +128,7 @@ class Machine:
     def read(self) -> None:
         """A read is asked for. Raises FDBError for one that fails."""
         self.point()
-        trouble = "future_version" if self.is_cut_off() else self._reads.throw()
+        trouble = "future_version" if self.waits_in_vain() else self._reads.throw()
         if trouble is not None:
             self.fault(trouble)
             raise FDBError(_CODES[trouble])
@@ -271,7 +275,7 @@ class FaultyTransaction(Transaction):
         if not self._buffer.writes_anything():
             super()._commit()
             return
-        trouble = "unknown_not_done" if machine.is_cut_off() else machine.commits.throw()
+        trouble = "unknown_not_done" if machine.waits_in_vain() else machine.commits.throw()
         if trouble is None:
             self._apply("committed")
         else:

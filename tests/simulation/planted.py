@@ -22,7 +22,7 @@ from fdbqueue.line import combine, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
-from fdbqueue.tasks import acks, capacity, change, failures, source, verbs
+from fdbqueue.tasks import acks, capacity, change, excusing, failures, source, verbs
 
 
 @dataclass(frozen=True)
@@ -556,6 +556,38 @@ PLANTS = (
         "record.failures % limits.FAILURES_KEPT",
         "record.attempts % limits.FAILURES_KEPT",
         "fleet",
+        200,
+    ),
+    Plant(
+        "an outage for which the task is held to account",
+        heartbeat.Heartbeat.lose,
+        "self.owe(hold)",
+        "pass",
+        "outages",
+        50,
+    ),
+    Plant(
+        "a task that stays buried though its attempt was excused",
+        excusing.excused,
+        "edges.freed(right)",
+        "right",
+        "outages",
+        200,
+    ),
+    Plant(
+        "a lease that ended before anybody had received it, counted",
+        source.TaskSource._held,
+        "forgive_missed(change, delivery.id, _attempt_of(delivery))",
+        "pass",
+        "outages",
+        200,
+    ),
+    Plant(
+        "a session that dies of an outage which only its keeper has met",
+        heartbeat.Heartbeat.lose,
+        "(self._silence, self._keeper.silence)",
+        "(self._silence,)",
+        "outages",
         200,
     ),
 )

@@ -26,7 +26,7 @@ QUIET_S = 30.0
 def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     # A transaction that takes long is the handler's fault, who is told so; here it never is.
-    simulation.limit(EFFECT_MAX_S=1000)
+    simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
     kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
     for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):

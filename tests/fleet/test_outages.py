@@ -1,0 +1,130 @@
+"""Whose fault a lost lease is: simulated outages, standstills and deaths, each longer than the ttr."""
+
+from functools import partial
+
+import pytest
+
+from fdbqueue import Done, TaskQueue, Worker
+from fdbqueue.fleet.outage import is_to_blame
+from fdbqueue.testing import Faults, Simulation
+
+NAME = "jobs"
+TTR_S = 3.0
+LONG_S = 4 * TTR_S
+AT_S, BUSY_S = 4.0, 20.0
+
+
+class Scene:
+    """One worker with one task, at which it is for a long time; another that has nothing to do; no chance."""
+
+    def __init__(self, kind="fifottl", seed=0):
+        self.simulation = Simulation(seed, faults=Faults())
+        self.kind = kind
+        self.told = []
+        self.simulation.client(self.first, "first")
+        self.simulation.client(self.second, "second")
+        self.simulation.afterwards(self.look, "looker")
+
+    def opened(self, client):
+        ttr = TTR_S if self.kind != "fifo" else None
+        return TaskQueue.create(client.db, NAME, self.kind, ttr=ttr, if_not_exists=True)
+
+    def first(self, client):
+        q = self.opened(client)
+        q.put(client.db, "x")
+        self.work(client, 0)
+
+    def second(self, client):
+        self.opened(client)
+        self.work(client, 2)
+
+    def work(self, client, wait_s):
+        client.runtime.sleep(wait_s)
+        handler = partial(self.handle, client)
+        worker = Worker(
+            client.db,
+            NAME,
+            handler,
+            threads=1,
+            max_attempts=1,
+            session_ttr_s=TTR_S,
+        )
+        worker.start()
+        client.runtime.sleep(60)
+        worker.stop()
+        worker.join()
+
+    def handle(self, client, task):
+        self.told.append(task.attempts)
+        client.runtime.sleep(BUSY_S if task.attempts == 1 else 0.1)
+        raise Done(lambda tr: tr.add(b"effect", b"\x01"))
+
+    def look(self, client):
+        q = self.opened(client)
+        self.left = [(task.state.value, task.failures) for s in "rt!~" for task in q.tasks(client.db, s, 9)]
+        self.effect = client.db[b"effect"]
+
+    def run(self):
+        result = self.simulation.run()
+        assert result.violations == ()
+        return self
+
+    def at(self, when_s, what):
+        """Do something to the first worker's machine."""
+        scheduler = self.simulation.scheduler
+        host = self.simulation._machines[0].runtime.host
+        scheduler.call_at(when_s, lambda: what(scheduler, host))
+
+
+def stall(scheduler, host):
+    scheduler.stall(host, scheduler.now + LONG_S)
+
+
+def die(scheduler, host):
+    scheduler.die(host)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utubettl"])
+def test_an_outage_longer_than_the_lease_costs_no_attempt(kind):
+    """Though whoever swept first found the lease over, or the session dead; in whatever phase of its beats.
+    That was its only attempt: the task comes back even if it has been buried.
+    """
+    for seed in range(20):
+        scene = Scene(kind=kind, seed=seed)
+        scene.simulation.outage(AT_S + seed / 10, LONG_S)
+        scene.run()
+        assert scene.told[0] == 1
+        assert (scene.left, scene.effect) == ([], b"\x01")
+
+
+@pytest.mark.parametrize("what", [stall, die])
+def test_a_worker_that_stands_still_or_dies_has_failed(what):
+    """Its only attempt: the task is buried, and stays so when the worker goes on."""
+    scene = Scene()
+    scene.at(AT_S, what)
+    scene.run()
+    assert (scene.left, scene.effect) == ([("!", 1)], None)
+
+
+def test_a_worker_that_stands_still_during_an_outage_has_failed():
+    """Nobody can tell whether it would have kept its lease."""
+    scene = Scene()
+    scene.simulation.outage(AT_S, LONG_S)
+    scene.at(AT_S + 0.5, stall)
+    scene.run()
+    assert (scene.left, scene.effect) == ([("!", 1)], None)
+
+
+def test_a_worker_that_dies_during_an_outage_has_failed():
+    scene = Scene()
+    scene.simulation.outage(AT_S, LONG_S)
+    scene.at(AT_S + 0.5, die)
+    scene.run()
+    assert (scene.left, scene.effect) == ([("!", 1)], None)
+
+
+def test_who_is_to_blame():
+    """A database that was silent, if its client was awake to hear."""
+    assert is_to_blame(unanswered_s=6, stood_still_s=0, lease_s=6)
+    assert not is_to_blame(unanswered_s=0.5, stood_still_s=0, lease_s=6)
+    assert not is_to_blame(unanswered_s=6, stood_still_s=6, lease_s=6)

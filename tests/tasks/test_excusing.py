@@ -1,0 +1,175 @@
+"""What a lost lease has counted is taken back when only the database was to blame for it."""
+
+import pytest
+
+from fdbqueue import Failure, Session
+from tests.tasks.support import keeper
+
+TTR_S = 10
+ODD = Failure("ValueError", "odd")
+
+
+@pytest.fixture
+def b(bench):
+    return bench("fifottl", ttr=TTR_S)
+
+
+def lapse(b, clock):
+    """Take a task, and let its lease end."""
+    task = b.take()
+    clock.advance(TTR_S)
+    b.sweep()
+    return task
+
+
+def standing(b, id_):
+    task = b.queue.peek(b.db, id_)
+    return task.state.value, task.attempts, task.failures, task.orphaned
+
+
+def outcomes(b, id_):
+    return [failure.outcome for failure in b.queue.failures(b.db, id_)]
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "limfifottl", "utubettl"])
+def test_what_a_sweeper_counted_is_taken_back(bench, clock, kind):
+    """And it is told so: the history says that the attempt was made, and does not count. Twice is once."""
+    b = bench(kind, ttr=TTR_S)
+    id_ = b.put()
+    task = lapse(b, clock)
+    assert standing(b, id_) == ("r", 1, 1, 1)
+    assert b.queue.excuse(b.db, task)
+    assert standing(b, id_) == ("r", 1, 0, 0)
+    assert outcomes(b, id_) == ["excused"]
+    assert not b.queue.excuse(b.db, task)
+    again = b.take()
+    assert (again.attempts, again.failures, again.orphaned) == (2, 0, 0)
+    assert b.counts("ready", "taken", "total") == (0, 1, 1)
+
+
+def test_what_nobody_has_swept_yet_is_released_uncounted(b, clock):
+    id_ = b.put()
+    task = b.take()
+    clock.advance(TTR_S)
+    assert b.queue.excuse(b.db, task)
+    b.sweep()
+    assert standing(b, id_) == ("r", 1, 0, 0)
+
+
+def test_the_end_of_a_session_is_taken_back_too(bench, clock):
+    b = bench("fifo")
+    id_ = b.put()
+    session = Session(b.db, ttr=5)
+    task = b.queue.take(b.db, 0, session=session)
+    keeper(b.db).forget(session)
+    clock.advance(6)
+    b.sweep()
+    assert standing(b, id_) == ("r", 1, 1, 1)
+    b.queue.excuse(b.db, task)
+    assert standing(b, id_) == ("r", 1, 0, 0)
+
+
+def test_a_lease_that_another_has_meanwhile_stays(b, clock):
+    """Its holder's attempt fails as the first one."""
+    id_ = b.put()
+    late = lapse(b, clock)
+    other = b.take()
+    b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("t", 2, 0, 0)
+    b.queue.release(b.db, other, failure=ODD)
+    assert standing(b, id_) == ("r", 2, 1, 0)
+    assert outcomes(b, id_) == ["excused", "retried"]
+
+
+def test_only_the_lease_in_question_is_taken_back(b, clock):
+    """Whatever else has been counted since, or before; in whatever order they are taken back."""
+    id_ = b.put()
+    b.queue.release(b.db, b.take(), failure=ODD)
+    first, second, third = lapse(b, clock), lapse(b, clock), lapse(b, clock)
+    assert standing(b, id_) == ("r", 4, 4, 3)
+    b.queue.excuse(b.db, third)
+    b.queue.excuse(b.db, first)
+    assert standing(b, id_) == ("r", 4, 2, 1)
+    assert outcomes(b, id_) == ["retried", "excused", "lease_lost", "excused"]
+    b.queue.excuse(b.db, second)
+    assert standing(b, id_) == ("r", 4, 1, 0)
+
+
+def test_a_row_of_lost_leases_that_has_ended_since_stays_ended(b, clock):
+    id_ = b.put()
+    late = lapse(b, clock)
+    b.queue.release(b.db, b.take(), failure=ODD)
+    lapse(b, clock)
+    assert standing(b, id_) == ("r", 3, 3, 1)
+    b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("r", 3, 2, 1)
+
+
+def test_what_was_buried_for_it_comes_back(b, clock):
+    """Its standing is what it was: the next taker may begin it."""
+    id_ = b.put()
+    late = lapse(b, clock)
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    assert (standing(b, id_), outcomes(b, id_)) == (("!", 2, 1, 1), ["exhausted"])
+    b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("r", 2, 0, 0)
+    assert not b.queue.exhaust(b.db, b.take(), 1)
+
+
+def test_what_was_buried_for_several_comes_back_for_any_of_them(b, clock):
+    id_ = b.put()
+    first, second = lapse(b, clock), lapse(b, clock)
+    b.queue.exhaust(b.db, b.take(), 2)
+    b.queue.excuse(b.db, first)
+    assert (standing(b, id_), outcomes(b, id_)) == (("r", 3, 1, 1), ["excused", "lease_lost"])
+    b.queue.excuse(b.db, second)
+    assert standing(b, id_) == ("r", 3, 0, 0)
+
+
+def test_what_somebody_buried_stays_buried(b, clock):
+    id_ = b.put()
+    late = lapse(b, clock)
+    b.queue.bury(b.db, id_)
+    b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("!", 1, 0, 0)
+
+
+def test_what_was_kicked_since_counts_no_longer_anyhow(b, clock):
+    id_ = b.put()
+    late = lapse(b, clock)
+    b.queue.bury(b.db, id_)
+    b.queue.kick(b.db)
+    lapse(b, clock)
+    assert not b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("r", 2, 1, 1)
+
+
+def test_a_kick_forgets_what_was_excused(b, clock):
+    id_ = b.put()
+    b.queue.excuse(b.db, lapse(b, clock))
+    b.queue.bury(b.db, id_)
+    b.queue.kick(b.db)
+    lapse(b, clock)
+    assert standing(b, id_) == ("r", 2, 1, 1)
+
+
+def test_what_its_holder_has_ended_is_left_alone(b):
+    """Acked, released, failed: there is nothing to excuse."""
+    for end in (b.queue.ack, b.queue.release, lambda db, task: b.queue.release(db, task, failure=ODD)):
+        b.put()
+        task = b.take()
+        end(b.db, task)
+        before = b.contents()
+        assert not b.queue.excuse(b.db, task)
+        assert b.contents() == before
+        b.queue.truncate(b.db)
+
+
+def test_what_waits_in_the_line_of_a_key_stays_in_its_place(bench, clock):
+    b = bench("utubettl", ttr=TTR_S)
+    ids = [b.put(n, key="k") for n in range(3)]
+    late = lapse(b, clock)
+    b.queue.excuse(b.db, late)
+    assert b.taken_data() == [0]
+    b.queue.ack(b.db, ids[0], session=b.session)
+    assert b.taken_data() == [1]
