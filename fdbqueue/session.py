@@ -65,9 +65,13 @@ class Session:
         self._keys = RootKeys(root)
         self._keeper = keeper_of(self._database, self._keys)
         self._owner = self._runtime.random_bytes(SESSION_BYTES)
-        self.id = self._open()
-        self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
         self._beat_at = self._runtime.monotonic() + ttr / limits.BEATS_PER_TTR
+        self._keeper.silence.asked(self)
+        try:
+            self.id = self._open()
+            self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
+        finally:
+            self._keeper.silence.answered(self)
         self._keeper.keep(self)
 
     def __enter__(self) -> "Session":
@@ -278,7 +282,7 @@ class Keeper:
         self._thread: Thread | None = None
         self._sweep_at = float("-inf")
         self.silence = Silence(database.runtime)
-        """When the database has left its questions unanswered: there are some in every round."""
+        """When the database has left questions of this process unanswered: there are some in every round."""
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
@@ -399,10 +403,10 @@ class Keeper:
     def _run(self) -> None:
         trouble = _Trouble(self._runtime)
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
-            self.silence.asked()
+            self.silence.asked(self)
             try:
                 self.tick()
-                self.silence.answered()
+                self.silence.answered(self)
             except _failures() as error:
                 if self._database.closed:
                     return

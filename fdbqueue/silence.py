@@ -1,6 +1,7 @@
-"""Silence: when a database has not answered, as one thread that asks it all the while knows it."""
+"""Silence: when a database has left those unanswered who ask it all the while."""
 
 from collections import deque
+from collections.abc import Hashable
 
 from fdbqueue import limits
 from fdbqueue.runtime import Runtime
@@ -21,24 +22,23 @@ class Spells:
 
 
 class Silence:
-    """From the first question that is not answered until one is."""
+    """For each who asks, from the first question that is not answered until one is."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
-        self._asked_at: float | None = None
+        self._asked_at: dict[Hashable, float] = {}
         self._spells = Spells()
 
-    def asked(self) -> None:
-        if self._asked_at is None:
-            self._asked_at = self._now()
+    def asked(self, who: Hashable) -> None:
+        self._asked_at.setdefault(who, self._now())
 
-    def answered(self) -> None:
-        if self._asked_at is not None:
-            self._spells.add(self._now(), self._now() - self._asked_at)
-        self._asked_at = None
+    def answered(self, who: Hashable) -> None:
+        now = self._now()
+        lasted_s = now - self._asked_at.pop(who, now)
+        if lasted_s >= limits.SILENCE_MIN_S:
+            self._spells.add(now, lasted_s)
 
     def longest_s(self, since: float) -> float:
         """The longest that ended after `since`, wall clock, or goes on."""
-        asked_at = self._asked_at
-        lasts_s = 0.0 if asked_at is None else self._now() - asked_at
+        lasts_s = self._now() - min(tuple(self._asked_at.values()), default=self._now())
         return max(lasts_s, self._spells.longest_s(since))

@@ -4,6 +4,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
@@ -13,10 +14,12 @@ from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.session import Session, keeper_of
+from fdbqueue.seam import Transaction
+from fdbqueue.session import Session
 from fdbqueue.silence import Silence
 from fdbqueue.tasks.queue import TaskQueue
+
+T = TypeVar("T")
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -25,7 +28,7 @@ class Heartbeat:
     def __init__(
         self,
         database: Database,
-        root: RootKeys,
+        silence: Silence,
         timeout_s: float | None,
         overran: Callable[[Hold], None],
         chores: Callable[[], float],
@@ -45,7 +48,7 @@ class Heartbeat:
         self._holds: dict[int, Hold] = {}
         self._owed: dict[int, Hold] = {}
         self._pulse = Pulse(database.runtime)
-        self._silence, self._keeper = Silence(database.runtime), keeper_of(database, root)
+        self._silence = silence
 
     def holds(self) -> list[Hold]:
         with self._lock:
@@ -79,8 +82,7 @@ class Heartbeat:
             return
         hold.judged = True
         since = hold.renewed_at - hold.session.ttr
-        unanswered_s = max(silence.longest_s(since) for silence in (self._silence, self._keeper.silence))
-        if is_to_blame(unanswered_s, self._pulse.stood_still_s(since), hold.lease_s):
+        if is_to_blame(self._silence.longest_s(since), self._pulse.stood_still_s(since), hold.lease_s):
             self.owe(hold)
 
     def owe(self, hold: Hold) -> None:
@@ -152,13 +154,11 @@ class Heartbeat:
 
     def _renew(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
         asked_at = self._runtime.now()
-        self._silence.asked()
         tasks = [hold.task for hold in holds]
         try:
-            held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
+            held = self._ask(lambda tr: queue.renew(tr, tasks))
         except QueueNotFound:
             held = []
-        self._silence.answered()
         for hold in holds:
             if hold.task.id in held:
                 hold.renewed(asked_at, self._runtime.monotonic())
@@ -172,11 +172,18 @@ class Heartbeat:
                 self._owed.pop(key)
 
     def _excuse(self, hold: Hold) -> None:
-        # Twice is once: no receipt is needed, and so it can be given up in time.
         with suppress(QueueNotFound):
-            if run(
-                self._database,
-                lambda tr: hold.queue.excuse(tr, hold.task),
-                timeout_s=limits.CLOSE_TIMEOUT_S,
-            ):
+            # Twice is once, so it needs no receipt.
+            if self._ask(lambda tr: hold.queue.excuse(tr, hold.task)):
                 _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
+
+    def _ask(self, body: Callable[[Transaction], T]) -> T:
+        """Raises the engine's error if the database does not answer in time."""
+        self._silence.asked(self)
+        try:
+            answer = run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        except QueueNotFound:
+            self._silence.answered(self)
+            raise
+        self._silence.answered(self)
+        return answer

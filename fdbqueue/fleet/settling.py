@@ -80,7 +80,7 @@ class Settling:
     def bury_if_exhausted(self, hold: Hold) -> bool:
         """Whether too many attempts have ended before anybody could say what became of them."""
         most = self._policy.max_attempts
-        if most is None or hold.task.failures < most:
+        if most is None or not self._policy.is_exhausted(hold.task.failures):
             return False
         return hold.queue.exhaust(self._database, hold.task, most)
 

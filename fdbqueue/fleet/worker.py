@@ -34,7 +34,7 @@ from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settli
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import Session
+from fdbqueue.session import Session, keeper_of
 from fdbqueue.task import Failure
 from fdbqueue.tasks.kinds import checked_whole, is_number
 from fdbqueue.tasks.queue import TaskQueue
@@ -96,7 +96,8 @@ class Worker:
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
         self._settling = Settling(self._database, keys, Policy(max_attempts, backoff))
-        self._heartbeat = Heartbeat(self._database, keys, self._timeout_s, self._overran, self._chores)
+        silence = keeper_of(self._database, keys).silence
+        self._heartbeat = Heartbeat(self._database, silence, self._timeout_s, self._overran, self._chores)
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
         self._lock = self._runtime.lock()
         self._stopped = self._runtime.event()

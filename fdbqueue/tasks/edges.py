@@ -127,7 +127,7 @@ def excuse(change: Change, record: Record, excused: Record) -> None:
     """Counted as it should have been; a lease that somebody has on it stays as it is."""
     change.move([record], [excused])
     if excused.state != record.state:
-        change.count("other")
+        _counted(change, [excused], "kick")
 
 
 def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:

@@ -125,7 +125,8 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
     record = _held(change, target)
     if record.failures_counted < failures_max:
         return False
-    lost = [entry for entry in asked() if entry.failure.outcome == LEASE_LOST]
+    counted = [entry for entry in asked() if entry.number > record.forgiven]
+    lost = [entry for entry in counted if entry.failure.outcome == LEASE_LOST]
     if lost:
         rewrite(change.tr, change.shape.keys, record.id, lost[-1], outcome=EXHAUSTED)
     edges.bury(change, [record])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import receipts, registry
+from fdbqueue import receipts, registry, session
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
@@ -368,8 +368,8 @@ PLANTS = (
     ),
     Plant(
         "a task given back to a later take's disadvantage",
-        source.TaskSource._held,
-        "and params_of(Lease(record.session, record.token)) == delivery.value",
+        source._is_held,
+        "and params_of(lease) == _params_of(delivery)",
         "",
         "tasks",
         600,
@@ -553,8 +553,8 @@ PLANTS = (
     Plant(
         "a failure written over another one",
         failures.note,
-        "record.failures % limits.FAILURES_KEPT",
-        "record.attempts % limits.FAILURES_KEPT",
+        "_key_of(keys, record.id, entry.number)",
+        "_key_of(keys, record.id, record.attempts + 1)",
         "fleet",
         200,
     ),
@@ -584,9 +584,9 @@ PLANTS = (
     ),
     Plant(
         "a session that dies of an outage which only its keeper has met",
-        heartbeat.Heartbeat.lose,
-        "(self._silence, self._keeper.silence)",
-        "(self._silence,)",
+        session.Keeper._run,
+        "self.silence.asked(self)",
+        "pass",
         "outages",
         200,
     ),

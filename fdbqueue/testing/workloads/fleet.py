@@ -10,7 +10,7 @@ from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.tasks.failures import BURIED, EXHAUSTED
+from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
 from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
@@ -135,7 +135,9 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
     """What is buried was buried for a reason that is written down, and after attempts that failed."""
     for look in trace.of(NAME, "look at what is left"):
         for data, failures, outcomes in look.result or ():
-            if len(outcomes) != min(failures, limits.FAILURES_KEPT):
-                yield f"{data!r} failed {failures} times, of which {len(outcomes)} are told"
-            if not outcomes or outcomes[-1] not in (BURIED, EXHAUSTED):
-                yield f"{data!r} is left, and its last attempt was {outcomes[-1:]}"
+            told = [outcome for outcome in outcomes if outcome != EXCUSED]
+            forgot = len(outcomes) == limits.FAILURES_KEPT
+            if len(told) > failures or (len(told) < failures and not forgot):
+                yield f"{data!r} failed {failures} times, of which {len(told)} are told"
+            if not told or told[-1] not in (BURIED, EXHAUSTED):
+                yield f"{data!r} is left, and its last attempt was {told[-1:]}"
