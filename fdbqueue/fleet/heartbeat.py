@@ -4,7 +4,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
@@ -14,12 +14,9 @@ from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
-from fdbqueue.seam import Transaction
 from fdbqueue.session import Session
 from fdbqueue.silence import Silence
 from fdbqueue.tasks.queue import TaskQueue
-
-T = TypeVar("T")
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -114,19 +111,23 @@ class Heartbeat:
 
     def _tick(self) -> float:
         """When to come again."""
+        self._silence.asked(self)
         try:
             self._beat()
             self._make_amends()
             again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
             ours = not isinstance(error, troubles())
+            if ours:
+                self._silence.answered(self)
             _log.warning("the heartbeat fails, and will be tried again: %s", error, exc_info=ours)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
-        return min([again, *(self._due_at(hold) for hold in self.holds() if hold.open)])
+        self._silence.answered(self)
+        return min([again, *(self._due_at(hold) for hold in self.holds())])
 
     def _due_at(self, hold: Hold) -> float:
         beat_at = float("inf") if hold.lost else hold.beat_at
-        if self._timeout_s is None or hold.began_at is None:
+        if self._timeout_s is None or hold.began_at is None or not hold.open:
             return beat_at
         return min(beat_at, hold.began_at + self._timeout_s)
 
@@ -156,7 +157,7 @@ class Heartbeat:
         asked_at = self._runtime.now()
         tasks = [hold.task for hold in holds]
         try:
-            held = self._ask(lambda tr: queue.renew(tr, tasks))
+            held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
         except QueueNotFound:
             held = []
         for hold in holds:
@@ -174,16 +175,6 @@ class Heartbeat:
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):
             # Twice is once, so it needs no receipt.
-            if self._ask(lambda tr: hold.queue.excuse(tr, hold.task)):
+            excuse = partial(hold.queue.excuse, task=hold.task)
+            if run(self._database, excuse, timeout_s=limits.CLOSE_TIMEOUT_S):
                 _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
-
-    def _ask(self, body: Callable[[Transaction], T]) -> T:
-        """Raises the engine's error if the database does not answer in time."""
-        self._silence.asked(self)
-        try:
-            answer = run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
-        except QueueNotFound:
-            self._silence.answered(self)
-            raise
-        self._silence.answered(self)
-        return answer
