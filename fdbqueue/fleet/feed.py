@@ -4,6 +4,7 @@ An idle worker stands in the waiting line of each queue once, whatever the numbe
 and one watch per queue, and what is put wakes one worker, not all of them.
 """
 
+import logging
 from collections.abc import Sequence
 
 from fdbqueue import limits
@@ -16,6 +17,8 @@ from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 
 Found = list[tuple[TaskQueue, Task]]
+
+_log = logging.getLogger("fdbqueue.worker")
 
 
 class Feed:
@@ -45,8 +48,23 @@ class Feed:
 
     def is_empty(self) -> bool:
         """Whether the queues hold nothing that anybody will ever take, unless it is kicked."""
-        live = [self._queues[number].statistics(self._database)["tasks"] for number in self._there()]
-        return not any(tasks["ready"] + tasks["taken"] + tasks["delayed"] for tasks in live)
+        return not any(self._live(number) for number in self._there())
+
+    def _live(self, number: int) -> int:
+        """How many tasks the queue holds that may be taken some time; none if it is gone."""
+        try:
+            tasks = self._queues[number].statistics(self._database)["tasks"]
+        except QueueNotFound:
+            self._go_on_without(number)
+            return 0
+        return tasks["ready"] + tasks["taken"] + tasks["delayed"]
+
+    def _go_on_without(self, number: int) -> None:
+        """Raises QueueNotFound if it was the last."""
+        if number not in self._gone:
+            _log.warning("the queue %r is gone: going on without it", self._queues[number].name)
+        self._gone.add(number)
+        self._there()
 
     def _there(self) -> list[int]:
         there = [number for number in range(len(self._queues)) if number not in self._gone]
@@ -74,8 +92,7 @@ class Feed:
         try:
             found = queue.take_many(self._database, count, timeout_s, session=session)
         except QueueNotFound:
-            self._gone.add(number)
-            self._there()
+            self._go_on_without(number)
             found = []
         return [(queue, task) for task in found]
 

@@ -159,10 +159,10 @@ class Heartbeat:
         try:
             held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
         except QueueNotFound:
-            held = []
+            held = {}
         for hold in holds:
             if hold.task.id in held:
-                hold.renewed(asked_at, self._runtime.monotonic())
+                hold.renewed(held[hold.task.id], asked_at)
             elif hold.open:
                 self.lose(hold)
 

@@ -25,17 +25,8 @@ class Hold:
         self.thread_id = 0
         self.judged = False
         """Whether it has been decided who was to blame for the end of its lease."""
-        self._now = runtime.now
-        self._span_s = None if task.until is None else max(0.0, task.until - runtime.now())
-        self._ends = task.until  # by the wall clock, as the queue judges it
-        # One that does not end on its own is looked after as often as its session.
-        lasts_s = session.ttr if self._span_s is None else self._span_s
-        self._every_s = lasts_s / BEATS_PER_LEASE
-        self.lease_s = min(lasts_s, session.ttr)
-        """How long it lasts without a word from us; nothing, if it was over when we were told of it."""
-        self.renewed_at = asked_at
-        """When the call began that last renewed it, wall clock."""
-        self.beat_at = runtime.monotonic() + self._every_s
+        self._runtime = runtime
+        self._held_until(task.until, asked_at)
         self._lock = runtime.lock()
         self._claimant: object = None
         self._taken_away = False
@@ -60,19 +51,26 @@ class Hold:
 
     @property
     def lost(self) -> bool:
-        return self._taken_away or (self._ends is not None and self._ends <= self._now())
+        return self._taken_away or (self._ends is not None and self._ends <= self._runtime.now())
 
     def take_away(self) -> None:
         self._taken_away = True
 
-    def renewed(self, asked_at: float, monotonic: float) -> None:
-        """The lease was renewed by a call begun at `asked_at`, wall clock: it ends no earlier than that plus
-        its span.
-        """
+    def renewed(self, until: float | None, asked_at: float) -> None:
+        """The lease was renewed, by a call begun at `asked_at`, wall clock."""
+        self._held_until(until, asked_at)
+
+    def _held_until(self, until: float | None, asked_at: float) -> None:
         self.renewed_at = asked_at
-        self.beat_at = monotonic + self._every_s
-        if self._span_s is not None:
-            self._ends = asked_at + self._span_s
+        """When the call began that took or last renewed it, wall clock."""
+        self._ends = until  # by the wall clock, as the queue judges it
+        # One that does not end on its own is looked after as often as its session.
+        ttr_s = self.session.ttr
+        lasts_s = ttr_s if until is None else max(0.0, until - self._runtime.now())
+        self.lease_s = min(lasts_s, ttr_s)
+        """How long it lasts without a word from us; nothing, if it was over when we were told of it."""
+        self.beat_at = self._runtime.monotonic() + lasts_s / BEATS_PER_LEASE
+        """When it is to be renewed, as runtime.monotonic()."""
 
 
 @dataclass(frozen=True, slots=True)

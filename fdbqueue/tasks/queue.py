@@ -267,8 +267,9 @@ class TaskQueue:
         target = self._target(tr, task, session)
         return self._once(tr, lambda change: verbs.touch(change, target, span_us("increment", increment)))
 
-    def renew(self, tr: Any, tasks: Sequence[Task]) -> list[str]:
-        """Hold tasks for their whole ttr from now; the ids of those that are still held, in order.
+    def renew(self, tr: Any, tasks: Sequence[Task]) -> dict[str, float | None]:
+        """Hold tasks for their whole ttr from now; until when, by id, those that are still held, in order:
+        seconds since the epoch, None for ever.
 
         Unlike `touch` it leaves their ttr and ttl as they are, counts nothing, and is for queues of every
         kind. Raises TooMuchForOneTransaction for more than limits.VERB_BATCH. Reads the tasks and writes

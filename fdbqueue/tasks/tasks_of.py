@@ -73,11 +73,11 @@ def task_of(record: Record, data: Any) -> Task:
         failures=record.failures_counted,
         orphaned=record.orphaned,
         created=record.created_us / 1_000_000,
-        expires=_seconds(record.expires_us),
-        until=_seconds(record.until_us),
+        expires=seconds_or_never(record.expires_us),
+        until=seconds_or_never(record.until_us),
         token=record.token or None,
     )
 
 
-def _seconds(time_us: int) -> float | None:
+def seconds_or_never(time_us: int) -> float | None:
     return None if time_us == NEVER_US else time_us / 1_000_000

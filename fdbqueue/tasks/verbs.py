@@ -15,7 +15,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
 from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, record_of
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.tasks_of import ask_payload, task_of
+from fdbqueue.tasks.tasks_of import ask_payload, seconds_or_never, task_of
 
 UNKNOWN = object()
 
@@ -97,16 +97,17 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
-def renew(change: Change, targets: Sequence[Target]) -> list[str]:
-    """The ids of those that are still held. Reads the tasks and writes those that are held and have a ttr;
+def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
+    """Until when they are held that still are. Reads the tasks and writes those that are held and have a ttr;
     conflicts with any change of them.
     """
     check = change.shape.guard(change.tr)
     found = zip(change.read(target.id for target in targets), targets, strict=True)
     check()
     held = [record for record, target in found if record is not None and target.holds(record, change.now_us)]
-    edges.renew(change, [record for record in held if record.until_us != NEVER_US])
-    return [id_text(record.id) for record in held]
+    renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
+    until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
+    return {id_text(id_): seconds for id_, seconds in until.items()}
 
 
 def bury(change: Change, target: Target, failure: Failure | None) -> Task:

@@ -404,6 +404,28 @@ def test_a_worker_whose_last_queue_is_dropped_ends(db, queue):
     assert isinstance(worker.error, QueueNotFound)
 
 
+@pytest.mark.parametrize("until_empty", [True, False])
+def test_a_worker_goes_on_without_a_queue_that_is_dropped(db, queue, space, told, caplog, until_empty):
+    """With the others, until they are empty; and says so."""
+    other = TaskQueue.create(db, "other", root=space)
+
+    def handler(task):
+        if task.queue == "jobs" and task.data == 1:
+            other.drop(db)
+            queue.put(db, 2)
+
+    queue.put(db, 1)
+    worker = Worker(db, [queue, other], handler, threads=1, hooks=told.hooks, root=space)
+    worker.start(until_empty=until_empty)
+    assert told.wait_for(2) == ["succeeded"] * 2
+    if not until_empty:
+        wait_until(lambda: "is gone" in caplog.text)
+        worker.stop()
+    assert worker.join(20)
+    assert (worker.error, worker.emptied) == (None, until_empty)
+    assert "the queue 'other' is gone" in caplog.text
+
+
 def test_a_worker_works_once(db, queue):
     worker = Worker(db, queue, print)
     worker.run(until_empty=True)

@@ -151,10 +151,10 @@ def test_renewing_holds_for_a_whole_ttr_from_now(bench, clock):
     first, second = b.take(), b.take()
     clock.advance(3)
     b.queue.ack(b.db, second)
-    assert b.queue.renew(b.db, [first, second]) == [first.id]
+    assert list(b.queue.renew(b.db, [first, second])) == [first.id]
     assert b.queue.peek(b.db, first.id).until == clock.now() + 4
     clock.advance(4)
-    assert b.queue.renew(b.db, [first]) == []
+    assert b.queue.renew(b.db, [first]) == {}
 
 
 def test_renewing_does_not_outlive_the_ttl(bench, clock):
@@ -170,9 +170,9 @@ def test_a_lease_for_ever_needs_no_renewing_but_may_be_asked_for(bench):
     b = bench("fifo")
     b.put()
     task = b.take()
-    assert b.queue.renew(b.db, [task]) == [task.id]
+    assert b.queue.renew(b.db, [task]) == {task.id: None}
     b.queue.release_all(b.db)
-    assert b.queue.renew(b.db, [task]) == []
+    assert b.queue.renew(b.db, [task]) == {}
 
 
 def test_one_transaction_renews_a_bounded_number(bench):
