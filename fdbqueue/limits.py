@@ -105,6 +105,8 @@ AWAY_FIRST_S = 0.5
 AWAY_MAX_S = 30.0
 PRESENCE_EVERY_S = 2.0
 RUNNING_SHOWN = 50
+# A value of FoundationDB has 100,000 bytes: so many for the names of queues, as many for what is running.
+PRESENCE_PART_BYTES_MAX = 40_000
 WORKERS_LISTED_MAX = 1_000
 THREADS_MAX = 1_000
 PROCESSES_MAX = 1_000

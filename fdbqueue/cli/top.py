@@ -144,10 +144,11 @@ def _key_record(found: KeyStatistics) -> Record:
 
 
 def _worker_record(worker: Presence, now: float) -> Record:
+    more = f" and {worker.more_queues} more" if worker.more_queues else ""
     return {
         "worker": f"{worker.host}:{worker.process_id}",
         "handler": worker.handler,
-        "queues": " ".join(worker.queues),
+        "queues": " ".join(worker.queues) + more,
         "threads": worker.threads,
         "running": len(worker.running),
         **asdict(worker.tally),

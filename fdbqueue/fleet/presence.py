@@ -4,10 +4,11 @@ One key per worker, beside its session and gone with it; written when there is s
 limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate, takewhile
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Session
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,10 @@ class Presence:
     since: float
     tally: Tally
     running: tuple[Running, ...]
-    """The first limits.RUNNING_SHOWN of them."""
+    """The first limits.RUNNING_SHOWN of them, or fewer if their texts are long."""
     seen: float
+    more_queues: int = 0
+    """How many there are besides `queues`, which has no room for more."""
 
 
 _to_bytes = msgspec.json.Encoder().encode
@@ -42,7 +47,8 @@ _from_bytes = msgspec.json.Decoder(Presence).decode
 def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> list[Presence]:
     """The workers that take from `queue`, or from any; at most limits.WORKERS_LISTED_MAX.
 
-    One that died is listed until its session's grace is over. Reads by snapshot; conflicts with nothing.
+    One that died is listed until its session's grace is over; one that takes from very many queues is found
+    by those whose names it has room for. Reads by snapshot; conflicts with nothing.
     """
     under = RootKeys(root).presences
     found = run(
@@ -51,6 +57,13 @@ def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> l
     )
     listed = [_from_bytes(row.value) for row in found]
     return [worker for worker in listed if queue is None or queue in worker.queues]
+
+
+def fitting(items: Sequence[T]) -> tuple[T, ...]:
+    """The first of them, as many as fit limits.PRESENCE_PART_BYTES_MAX as they are stored."""
+    sizes = accumulate(len(_to_bytes(item)) + 1 for item in items)
+    count = sum(1 for _ in takewhile(lambda size: size <= limits.PRESENCE_PART_BYTES_MAX, sizes))
+    return tuple(items[:count])
 
 
 class Appearance:

@@ -29,7 +29,7 @@ from fdbqueue.fleet.hooks import Event, Hooks
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_away, is_ours, judge, troubles
 from fdbqueue.fleet.pool import Pool
-from fdbqueue.fleet.presence import Appearance, Presence
+from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
@@ -324,16 +324,19 @@ class Worker:
 
     def _presence(self) -> Presence:
         status = self.status()
+        names = [queue.name for queue, _ in self._queues]
+        told = fitting(names)
         return Presence(
             host=node(),
             process_id=self._runtime.process_id(),
-            queues=tuple(queue.name for queue, _ in self._queues),
+            queues=told,
             handler=getattr(self._handler, "__qualname__", type(self._handler).__name__),
             threads=self._threads,
             since=self._since,
             tally=status.tally,
-            running=status.running[: limits.RUNNING_SHOWN],
+            running=fitting(status.running[: limits.RUNNING_SHOWN]),
             seen=self._runtime.now(),
+            more_queues=len(names) - len(told),
         )
 
     # The end.

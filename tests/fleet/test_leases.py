@@ -313,6 +313,20 @@ def test_workers_are_seen_while_they_live(db, queue, space, gate):
     assert workers(db, root=space) == []
 
 
+def test_a_worker_of_very_many_queues_is_seen_with_as_many_as_there_is_room_for(db, space):
+    """And how many more: a value has 100,000 bytes at most."""
+    queues = [TaskQueue.create(db, f"{number:03}" + 490 * "\n", root=space) for number in range(210)]
+    worker = Worker(db, queues[:1], print, root=space)
+    worker._queues = [(queue, 1) for queue in queues]  # it need not wait in all their lines
+    worker.start()
+    wait_until(lambda: workers(db, root=space))
+    [seen] = workers(db, root=space)
+    assert seen.queues == tuple(queue.name for queue in queues[: len(seen.queues)])
+    assert 0 < len(seen.queues) < len(seen.queues) + seen.more_queues == 210
+    worker.stop()
+    assert worker.join(20)
+
+
 def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, space):
     """Once, however often its transaction is tried, and not at all if it fails."""
 
