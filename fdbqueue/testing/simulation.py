@@ -72,6 +72,10 @@ class Client:
         if self.random.random() < 0.6:
             self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
 
+    def calm(self) -> None:
+        """From now on no fault happens to this machine."""
+        self._machine.set_faults(NONE)
+
     def thread(self, function: Callable[["Client"], object], name: str) -> SimulatedThread:
         """Run `function` in another thread of this machine."""
         return self.runtime.spawn(lambda: function(self), f"{self.name}/{name}")

@@ -161,6 +161,24 @@ def test_a_worker_that_stalls_past_its_lease_cannot_ack(fleet_of, db, queue, eff
     assert fleet.status().tally.lost == 1
 
 
+def test_a_process_that_was_stopped_past_its_lease_has_failed(fleet_of, db, queue, effects):
+    """SIGSTOP is no outage: its only attempt is counted, and not given back by SIGCONT."""
+    id_ = queue.put(db, ["stop"]).id
+    queue.put(db, ["sleep", 4])
+
+    def go_on_when_buried(status):
+        if queue.tasks(db, "!", 1):
+            for process in status.processes:
+                os.kill(process.process_id, signal.SIGCONT)
+
+    fleet = fleet_of(OBEY, processes=2, threads=1, max_attempts=1, **FAST)
+    fleet.run(go_on_when_buried)
+    assert fleet.status().tally.lost == 1
+    assert id_ not in effects()
+    assert (queue.peek(db, id_).state.value, queue.peek(db, id_).failures) == ("!", 1)
+    assert [failure.outcome for failure in queue.failures(db, id_)] == ["exhausted"]
+
+
 def test_sigterm_finishes_what_runs_and_exits_with_status_0(db, queue, supervise):
     """And takes no more: of ten tasks those two, and what was done before they were seen to run."""
     queue.put_many(db, [["sleep", 1.0]] * 10)

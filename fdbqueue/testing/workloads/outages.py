@@ -18,7 +18,7 @@ from fdbqueue.testing.workloads.tasks import counted_and_found
 NAME = "patient"
 TTR_S = 2.0
 SESSION_TTR_S = 3.0
-QUIET_S = 30.0
+FAULTY_S, QUIET_S = 30.0, 15.0
 
 
 # Who dies, stands still, or has another clock loses a lease by his own fault, and that counts.
@@ -43,7 +43,9 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         opened(client, kind)
         worker = hired(client)
         worker.start()
-        client.runtime.sleep(QUIET_S)  # nobody can give anything back who ends while the database is away
+        client.runtime.sleep(FAULTY_S)
+        client.calm()  # nobody can give anything back who ends while the database hardly answers
+        client.runtime.sleep(QUIET_S)
         worker.stop()
         ended(worker)
 
