@@ -7,10 +7,14 @@ version) beside FDB_CLUSTER_FILE, which says that there is a client library.
 import os
 import time
 from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
+from fdbqueue import HeldTask, TaskQueue, Worker
 from tests.cluster.servers import FDBCLI, FDBSERVER, SERVERS, Servers, wait_until
 from tests.conftest import CLUSTER_FILE
 
@@ -22,6 +26,8 @@ if FDBSERVER is None or FDBCLI is None:
 from tests.cluster.load import Load
 
 Rounds = Callable[[int, int], int]
+
+OUTAGE_S = 8.0
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +80,34 @@ def test_recoveries_are_forced_again_and_again(servers: Servers, drilled: Load, 
         goes_on(drilled)
     assert servers.generation() > before
     assert drilled.db.counters.unknown > 0
+
+
+def test_an_outage_longer_than_a_lease_costs_no_attempt(servers: Servers) -> None:
+    """All servers stand still while a worker is at a task with one attempt; another would bury it."""
+    servers.until_healthy()
+    url, root, attempts = f"fdb:{servers.cluster_file}", Subspace(("outage", os.urandom(8))), []
+    begun = Event()
+
+    def handler(task: HeldTask) -> None:
+        attempts.append(task.attempts)
+        begun.set()
+        time.sleep(OUTAGE_S + 2 if task.attempts == 1 else 0)
+
+    with fdbqueue.open(url) as here, fdbqueue.open(url) as there:
+        queue = TaskQueue.create(here, "jobs", "fifottl", ttr=2, root=root)
+        options: dict[str, Any] = {"max_attempts": 1, "session_ttr_s": 3, "root": root}
+        workers = [Worker(db, "jobs", handler, **options) for db in (here, there)]
+        for worker in workers:
+            worker.start()
+        queue.put(here, "x")
+        assert begun.wait(30)
+        for number in range(SERVERS):
+            servers.freeze(number)
+        time.sleep(OUTAGE_S)
+        for number in range(SERVERS):
+            servers.thaw(number)
+        wait_until(lambda: not queue.statistics(here)["tasks"]["total"], "the task stays")
+        for worker in workers:
+            worker.stop()
+            assert worker.join(60)
+        assert len(attempts) > 1
