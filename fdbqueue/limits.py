@@ -46,6 +46,12 @@ SERVE_PATIENCE_S = 0.05
 SERVE_PATIENCE_COMMITS = 8
 RESULTS_RETURNED_MAX = 10
 
+# Calls of one process that share transactions: the leader waits for those of the last round to come back, for
+# this part of the time that it took. (Where that is less than the least, waiting costs more than it brings.)
+GATHER_SHARE = 0.15
+GATHER_MAX_S = 0.001
+GATHER_MIN_S = 0.0001
+
 # Locks and events refuse to wait for as long as a caller may ask.
 PATIENCE_MAX_S = 3_600.0
 

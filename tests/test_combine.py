@@ -1,13 +1,16 @@
 """Calls of one process combine: shares, leadership, errors, deadlines."""
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fdbqueue import limits
 from fdbqueue.line.combine import Call, CallState, Combiner, shares
 from fdbqueue.runtime import RealRuntime
+from tests.support import PATIENCE_S
 
 
 def test_shares_are_consecutive_and_may_run_dry() -> None:
@@ -35,11 +38,12 @@ class Together:
         self.rounds.append(len(calls))
         self._work(crew, calls)
 
-    def start(self, number: int, **options: Any) -> None:
+    def start(self, number: int, times: int = 1, **options: Any) -> None:
         def call() -> None:
             try:
-                done = self.combiner.call(number, **options)
-                self.outcomes[number] = done.answer if done.state is CallState.SETTLED else "left"
+                for _ in range(times):
+                    done = self.combiner.call(number, **options)
+                    self.outcomes[number] = done.answer if done.state is CallState.SETTLED else "left"
             except Exception as error:
                 self.outcomes[number] = error
 
@@ -68,6 +72,33 @@ def test_calls_that_come_while_a_leader_works_share_its_round() -> None:
     wait_for_pending(together.combiner, 7)
     assert together.finish() == {number: [number] for number in range(8)}
     assert together.rounds == [8]
+
+
+def test_a_round_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first one back goes alone, and the others in the round after it."""
+    monkeypatch.setattr(limits, "GATHER_MIN_S", 0.0)
+    monkeypatch.setattr(limits, "GATHER_SHARE", math.inf)
+    monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
+    together = Together(echo)
+    together.start(0, times=5)
+    together.first_round.wait(10)
+    for number in range(1, 4):
+        together.start(number, times=5)
+    wait_for_pending(together.combiner, 3)
+    together.finish()
+    assert together.rounds == [4, 4, 4, 4, 4]
+
+
+def test_those_who_do_not_come_back_are_waited_for_a_moment_only() -> None:
+    together = Together(echo)
+    together.start(0)
+    together.first_round.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 1)
+    together.finish()
+    together.start(2)
+    assert together.finish()[2] == [2]
+    assert together.rounds == [2, 1]
 
 
 def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:

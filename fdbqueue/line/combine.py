@@ -3,12 +3,14 @@
 A transaction costs the same round trips for one item as for sixty, so sixty threads that each pay for their
 own get a sixtieth of what is possible. Whoever finds no leader leads: it *claims* the calls that it works
 for, runs one round of work, *settles* them with their answers, and passes leadership to the first call that
-is still pending. A call that is not claimed may give up when its time is over; one that is claimed may be
-about to get an item, and waits for the leader's word.
+is still pending. Before a round the leader waits a moment for the callers of the last one, who are on their
+way back. A call that is not claimed may give up when its time is over; one that is claimed may be about to
+get an item, and waits for the leader's word.
 """
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import accumulate, pairwise
 from typing import Any
@@ -48,6 +50,14 @@ class Call:
             self.event.set()
 
 
+@dataclass
+class _Round:
+    """What came of one round of work: how many calls it settled, in what time."""
+
+    count: int = 0
+    took_s: float = 0.0
+
+
 class Combiner:
     """The calls of one kind, with equal options, of one process on one queue.
 
@@ -63,6 +73,8 @@ class Combiner:
         self._led = False
         self._pending: list[Call] = []
         self._claimed: list[Call] = []
+        self._last = _Round()
+        self._gathered: Event | None = None
 
     def call(self, payload: Any, count: int = 1, size_bytes: int = 0, until: float | None = None) -> Call:
         """Have the call worked on, by this thread or another. Raises what the work raised for it.
@@ -73,6 +85,8 @@ class Combiner:
         try:
             with self._lock:
                 self._pending.append(mine)
+                if self._gathered is not None and len(self._pending) >= self._last.count:
+                    self._gathered.set()
                 mine.leads, self._led = not self._led, True
                 if not mine.leads:
                     mine.event = self._runtime.event()
@@ -119,6 +133,7 @@ class Combiner:
             for call, share in zip(settled, dealt, strict=False):
                 call.answer, call.state = share, CallState.SETTLED
             self._unclaim(dry)
+            self._last.count += len(settled)
         for call in settled:
             call.signal()
 
@@ -169,15 +184,36 @@ class Combiner:
         Also one whose time is over leads at least one, to end what its predecessor has begun.
         """
         begun = False
+        self._gather()
+        self._last = round_ = _Round()
+        began = self._runtime.monotonic()
         try:
             begun = bool(self._work(self, mine))
         except Exception as error:
             self.fail(error)
             if not mine.is_settled():
                 raise
+        round_.took_s = self._runtime.monotonic() - began
         if mine.is_settled():
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
+
+    def _gather(self) -> None:
+        """Wait a moment for those whom the last round has settled: they are on their way back.
+
+        Else the first one back goes alone, and all others in the round after it: two where one would do.
+        """
+        moment_s = min(self._last.took_s * limits.GATHER_SHARE, limits.GATHER_MAX_S)
+        if self._last.count < 2 or moment_s < limits.GATHER_MIN_S:
+            return
+        gathered = self._runtime.event()
+        with self._lock:
+            if len(self._pending) >= self._last.count:
+                return
+            self._gathered = gathered
+        gathered.wait(moment_s)
+        with self._lock:
+            self._gathered = None
 
     def _follow(self, mine: Call) -> None:
         event = mine.event
