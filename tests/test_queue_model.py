@@ -108,10 +108,11 @@ class QueueMachine(RuleBasedStateMachine):
         serve=st.booleans(),
         leave=st.booleans(),
         renew=st.booleans(),
+        leads=st.booleans(),
         wanted=st.integers(1, 3),
     )
-    def look(self, ticket: Ticket, serve: bool, leave: bool, renew: bool, wanted: int) -> Any:
-        how = Look(self.now_us(), serve, leave, renew and not leave, wanted=wanted)
+    def look(self, ticket: Ticket, serve: bool, leave: bool, renew: bool, leads: bool, wanted: int) -> Any:
+        how = Look(self.now_us(), serve, leave, renew and not leave, leads, wanted=wanted)
         turn = self.run(lambda tr: self.line.look(tr, ticket, how))
         self.asleep[ticket] = list(turn.watches)
         self.left([value for value, _ in turn.answers])
@@ -152,8 +153,8 @@ class QueueMachine(RuleBasedStateMachine):
             if watches and not any(watch.is_ready() for watch in watches):
                 assert self.db.get(keys.notice(ticket.rid)) is None
                 stands = self.db.get(keys.request(ticket)) is not None  # else it was dropped as dead
-                before = keys.requests_before(ticket)
-                leads = stands and not list(self.db.get_range(before.start, before.stop, limit=1))
+                upto = keys.requests_upto(ticket)
+                leads = stands and len(list(self.db.get_range(upto.start, upto.stop, limit=2))) == 1
                 assert not (leads and self.available())
 
     @invariant()

@@ -64,8 +64,9 @@ class LineKeys:
     def renewal(self, ticket: Ticket) -> bytes:
         return self._renewal + _NUMBER.pack(ticket.index) + ticket.rid
 
-    def requests_before(self, ticket: Ticket) -> slice:
-        return slice(self._request, self.request(ticket))
+    def requests_upto(self, ticket: Ticket) -> slice:
+        """Those before that of `ticket`, and that one."""
+        return slice(self._request, self.request(ticket) + b"\x00")
 
     def notice(self, rid: bytes) -> bytes:
         return self._notice + rid

@@ -30,7 +30,7 @@ from fdbqueue.line.keys import (
     renewal_value,
     request_value,
 )
-from fdbqueue.seam import Future, Range, Transaction, Value
+from fdbqueue.seam import Future, Range, Transaction
 
 DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
 
@@ -101,6 +101,7 @@ class Look:
     serve: bool = False  # pair what there is, although somebody else may be serving
     leave: bool = False  # withdraw if there is nothing
     renew: bool = False
+    leads: bool = False  # it stood at the head the last time: ask at once for what a server needs
     tried: Collection[bytes] = ()  # the items that this call's last attempt paired, in vain
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
 
@@ -113,19 +114,19 @@ class Turn:
     answers: Sequence[Any] = ()
     wrote: bool = True
     watches: Sequence[Future] = ()
+    leads: bool = False  # waits at the head of the line
     paired: Collection[bytes] = ()
     crowd: int = 0  # how many requests were served together
     due_us: int | None = None  # when to look again although no watch fired
 
 
 @dataclass(frozen=True)
-class _Own:
-    """The first round trip of a look: what the line holds for this request."""
+class _Work:
+    """What a server asks for, in one round trip: the first requests, what is available, what lies ready."""
 
-    request: Value
-    notice: Value
-    results: Range
-    before: Range
+    requests: Range
+    offers: Iterable[Offer]
+    due: Range
 
 
 class Line:
@@ -157,28 +158,31 @@ class Line:
     def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
         """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
 
-        Reads what is the request's own serialisably, the rest by snapshot. Writes, and conflicts, as the turn
-        it takes: collecting with whoever returns or clears the results, serving with whoever uses a paired
-        request or item, leaving with whoever serves this request; waiting writes nothing.
+        Reads the own notice serialisably, and the own request where it relies on that; the rest by snapshot.
+        Writes, and conflicts, as the turn it takes: collecting with whoever returns or clears the results,
+        serving with whoever uses a paired request or item, leaving and renewing with whoever removes this
+        request; waiting writes nothing.
         """
         check = self.source.guard(tr)
-        own = self._ask(tr, ticket)
-        notice = own.notice.value
+        asked, place = tr.get(self.keys.notice(ticket.rid)), self._ask_place(tr, ticket)
+        work = self._ask_work(tr) if how.leads or how.serve else None
+        notice = asked.value
         check()
         if notice is not None:
-            return self._collect(tr, ticket, notice, own.results, how)
-        if own.request.value is None:
+            return self._collect(tr, ticket, notice, how)
+        stands, before = self._place_in(place, ticket)
+        if not stands:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
-            tr.set(self.keys.renewal(ticket), renewal_value(how.now_us + DEADLINE_US))
-            return Turn(Outcome.AGAIN)
-        before = own.before.to_list()
-        served = None if before and not how.serve else self._serve(tr, ticket, how, registered=True)
+            return self._renew(tr, ticket, how.now_us)
+        if before is not None and not how.serve:
+            return self._stay(tr, before)
+        served = self._serve(tr, ticket, how, work or self._ask_work(tr), registered=True)
         if served is not None:
             return served
-        if how.leave and (how.serve or not before):
+        if how.leave:
             return self._leave(tr, ticket)
-        return self._stay(tr, before[0].key) if before else self._lead(tr, ticket)
+        return self._stay(tr, before) if before is not None else self._lead(tr, ticket)
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
         """Serve the line, and take what is left for one who stands behind it without a request.
@@ -188,7 +192,7 @@ class Line:
         whoever uses one of them.
         """
         passing = Ticket(-1, b"", count, params)
-        served = self._serve(tr, passing, how, registered=False)
+        served = self._serve(tr, passing, how, self._ask_work(tr), registered=False)
         return served or Turn(Outcome.LEFT, wrote=False)
 
     def withdraw(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
@@ -196,11 +200,10 @@ class Line:
 
         Reads the request, its notice and its results serialisably; conflicts with whoever serves it.
         """
-        own = self._ask(tr, ticket)
-        notice = own.notice.value
+        notice = tr.get(self.keys.notice(ticket.rid)).value
         if notice is not None:
-            self._collect(tr, ticket, notice, own.results, Look(now_us, wanted=0))
-        elif own.request.value is not None:
+            self._collect(tr, ticket, notice, Look(now_us, wanted=0))
+        elif tr.get(self.keys.request(ticket)).present():
             self._leave(tr, ticket)
 
     def anyone_alive(self, tr: Transaction, requests: Range, now_us: int) -> bool:
@@ -249,13 +252,23 @@ class Line:
 
     # One look, step by step.
 
-    def _ask(self, tr: Transaction, ticket: Ticket) -> _Own:
-        before = self.keys.requests_before(ticket)
-        return _Own(
-            request=tr.get(self.keys.request(ticket)),
-            notice=tr.get(self.keys.notice(ticket.rid)),
-            results=self._ask_results(tr, ticket.rid),
-            before=tr.snapshot.get_range(before.start, before.stop, limit=1, reverse=True),
+    def _ask_place(self, tr: Transaction, ticket: Ticket) -> Range:
+        """Ask for the own request and the one before it."""
+        upto = self.keys.requests_upto(ticket)
+        return tr.snapshot.get_range(upto.start, upto.stop, limit=2, reverse=True)
+
+    def _place_in(self, found: Range, ticket: Ticket) -> tuple[bool, bytes | None]:
+        """Whether `ticket` stands in the line, and behind which request, if any."""
+        keys = [request.key for request in found]
+        stands = keys[:1] == [self.keys.request(ticket)]
+        return stands, next(iter(keys[1:]), None)
+
+    def _ask_work(self, tr: Transaction) -> _Work:
+        requests = self.keys.requests
+        return _Work(
+            tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
+            self.source.available(tr, 2 * limits.SERVE_MAX),
+            self.ask_due(tr),
         )
 
     def _ask_results(self, tr: Transaction, rid: bytes) -> Range:
@@ -265,8 +278,8 @@ class Line:
     def _deliveries(self, results: Range) -> list[Delivery]:
         return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
 
-    def _collect(self, tr: Transaction, ticket: Ticket, notice: bytes, results: Range, how: Look) -> Turn:
-        deliveries = self._deliveries(results)
+    def _collect(self, tr: Transaction, ticket: Ticket, notice: bytes, how: Look) -> Turn:
+        deliveries = self._deliveries(self._ask_results(tr, ticket.rid))
         answers = self.source.collect(tr, deliveries[: how.wanted])
         if deliveries[how.wanted :]:
             self.source.give_back(tr, deliveries[how.wanted :])
@@ -290,23 +303,18 @@ class Line:
         """Wait at the head: for something to hand out, or for one who passes by and serves."""
         due_us = self.source.ask_next_due(tr)()
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(self.source.doorbell)]
-        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us)
+        return Turn(Outcome.WAIT, wrote=False, watches=watches, leads=True, due_us=due_us)
 
-    def _serve(self, tr: Transaction, mine: Ticket, how: Look, registered: bool) -> Turn | None:
+    def _serve(self, tr: Transaction, mine: Ticket, how: Look, work: _Work, registered: bool) -> Turn | None:
         """What serving came to; None if there was nothing to do, and nothing was written."""
-        requests = self.keys.requests
-        asked = tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX)
-        offers = self.source.available(tr, 2 * limits.SERVE_MAX)
-        due = self.ask_due(tr)
         tidied = self.source.tidy(tr)
-        if tidied:
-            offers = self.source.available(tr, 2 * limits.SERVE_MAX)
-        overdue = self.overdue(due, how.now_us)
+        offers = self.source.available(tr, 2 * limits.SERVE_MAX) if tidied else work.offers
+        overdue = self.overdue(work.due, how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
             return Turn(Outcome.AGAIN)
         live, dead = self._living(
-            tr, [self.keys.ticket_of(r.key, r.value) for r in asked.to_list()], how.now_us
+            tr, [self.keys.ticket_of(r.key, r.value) for r in work.requests.to_list()], how.now_us
         )
         if not registered and len(live) + len(dead) < limits.SERVE_MAX:  # else there may be more before it
             live.append(mine)
@@ -367,7 +375,13 @@ class Line:
         for _, offers in pairs:
             self.source.claim(tr, offers)
 
+    def _renew(self, tr: Transaction, ticket: Ticket, now_us: int) -> Turn:
+        tr.add_read_conflict_key(self.keys.request(ticket))  # else a renewal may outlive its request
+        tr.set(self.keys.renewal(ticket), renewal_value(now_us + DEADLINE_US))
+        return Turn(Outcome.AGAIN)
+
     def _leave(self, tr: Transaction, ticket: Ticket) -> Turn:
+        tr.add_read_conflict_key(self.keys.request(ticket))
         self._clear_request(tr, ticket)
         return Turn(Outcome.LEFT)
 

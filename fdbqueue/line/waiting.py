@@ -63,6 +63,7 @@ class Place:
         self._root = root
         self._line = line
         self.crowd = 0  # with how many requests it was served
+        self._leads = False
         began = self._runtime.monotonic()
         self._renew_at = began + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -101,7 +102,7 @@ class Place:
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
             turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
-            self.crowd = turn.crowd
+            self.crowd, self._leads = turn.crowd, turn.leads
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
@@ -126,7 +127,9 @@ class Place:
             nonlocal tried
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
-            turn = self._line.look(tr, self.ticket, Look(self._now_us(), serve, leave, renew, tried, wanted))
+            turn = self._line.look(
+                tr, self.ticket, Look(self._now_us(), serve, leave, renew, self._leads, tried, wanted)
+            )
             tried = turn.paired
             return turn
 

@@ -273,8 +273,8 @@ PLANTS = (
     Plant(
         "who stands at the head waits until it loses patience",
         staging.Line.look,
-        "None if before and not how.serve else",
-        "None if not how.serve else",
+        "if before is not None and not how.serve:",
+        "if not how.serve:\n        before = before or self.keys.request(ticket)",
         "waits",
         150,
     ),
@@ -504,7 +504,7 @@ PLANTS = (
     ),
     Plant(
         "a lock's token that nobody compares",
-        store._require,
+        store.Elements._require_lock,
         "Lock.from_bytes(held.value).token != token",
         "False",
         "elements",
