@@ -15,10 +15,10 @@ demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a pr
 	$(BIN)/fdbqueue demo
 
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
-	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto
+	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ from fdbqueue.line.staging import (
 )
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
-from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 
 NOW = 10**15
 
@@ -322,17 +322,34 @@ def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
     if not registered:
         steps.run(register)
     assert steps.is_woken(watch)
-    assert len(steps.look(behind).watches) == 2  # of the head: something to hand out, somebody who passes by
+    assert steps.look(behind).leads
 
 
 def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
-    (watch,) = steps.look(third).watches
+    watch, _own = steps.look(third).watches
     steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
     assert steps.is_woken(watch)
-    (watch,) = steps.look(third).watches
+    watch, _own = steps.look(third).watches
     steps.run(lambda tr: steps.line.withdraw(tr, first, NOW))
     assert steps.is_woken(watch)
+
+
+def test_one_that_is_served_by_a_server_that_does_not_see_the_one_before_it(steps: Steps) -> None:
+    """That one has come to its place, before others, after the server has read the line."""
+    head = steps.register()
+    places = [steps.arrive()[0] for _ in range(2)]
+    before, behind = sorted(places, key=lambda ticket: ticket.rid)
+    steps.run(partial(steps.line.register, ticket=behind, now_us=NOW))
+    steps.run(lambda tr: steps.line.withdraw(tr, head, NOW))
+    steps.queue.enqueue(steps.db, "a")
+    server = begin(steps.db)
+    steps.run(partial(steps.line.register, ticket=before, now_us=NOW))
+    watches = steps.look(behind).watches
+    steps.line.pass_by(server, 1, b"", Look(NOW))
+    assert commit_code(server) == 0
+    assert steps.db.runtime.wait_any(watches, PATIENCE_S)
+    assert steps.look(behind).answers == ["a"]
 
 
 def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
@@ -408,6 +425,22 @@ def test_waiters_of_several_clients_get_one_item_each(db: Database, space: Subsp
             queue.enqueue(db, number)
     assert sorted(answers) == list(range(6))
     assert queue.size(db) == 0
+
+
+def test_a_take_in_the_line_leaves_those_who_wait_to_be_told_that_their_time_is_over(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("LOOK_EVERY_S", "REQUEST_RENEW_S"):
+        monkeypatch.setattr(limits, pause, 100 * PATIENCE_S)
+    takes = Queue(space[0], root=space[1])._calls_of(db)._takes
+    with in_threads(1, lambda _: takes.wait(100 * PATIENCE_S)) as answers:
+        steps = Steps(db, space)
+        wait_until(lambda: steps.keys() == 1)
+        db.runtime.sleep(0.1)  # it sleeps: nothing tells when
+        takes._hint.served_among(limits.CROWD_MIN)
+        assert takes.take(1) == ()
+        takes.end_waits()
+    assert [list(answer) for answer in answers] == [[]]
 
 
 def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) -> None:

@@ -52,10 +52,11 @@ class Call:
 
 @dataclass
 class _Round:
-    """What came of one round of work: how many calls it settled, in what time."""
+    """What came of one round of work: how many calls it settled, in what time, and when it ended."""
 
     count: int = 0
     took_s: float = 0.0
+    ended: float = 0.0
 
 
 class Combiner:
@@ -193,7 +194,8 @@ class Combiner:
             self.fail(error)
             if not mine.is_settled():
                 raise
-        round_.took_s = self._runtime.monotonic() - began
+        round_.ended = self._runtime.monotonic()
+        round_.took_s = round_.ended - began
         if mine.is_settled():
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
@@ -205,6 +207,8 @@ class Combiner:
         """
         moment_s = min(self._last.took_s * limits.GATHER_SHARE, limits.GATHER_MAX_S)
         if self._last.count < 2 or moment_s < limits.GATHER_MIN_S:
+            return
+        if self._runtime.monotonic() > self._last.ended + moment_s:  # who was coming back has come
             return
         gathered = self._runtime.event()
         with self._lock:

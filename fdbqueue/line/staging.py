@@ -2,10 +2,10 @@
 
 A call registers a request, conflict-free like an enqueue. The owner of the request at the head serves the
 line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
-a watch of the request before its own. That one leaves no later than one's own is served, and if it leaves
-before, one may be the head: nobody has to hand over, and a server that is killed owes nothing. What an item
-is, and how it is handed to a request, is the `Source`'s business: a recipe queue moves the item, a task queue
-takes the lease in the requester's name.
+watches of the request before its own, without which it may be the head, and of its own, which is gone once it
+is served. Nobody has to hand over, and a server that is killed owes nothing. What an item is, and how it is
+handed to a request, is the `Source`'s business: a recipe queue moves the item, a task queue takes the lease
+in the requester's name.
 
 Every function here works in one transaction and is bounded by limits.SERVE_*. Being head only saves work:
 two servers at once are safe, because each adds a read-conflict key for every request and every item that it
@@ -136,9 +136,10 @@ class Line:
 
     def arrive(self, tr: Transaction, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future | None]:
         """A place behind the last request, and a watch of that one: whoever registers there may sleep until
-        it fires. None if nobody stands there: look as soon as the place is registered.
+        it fires, because a server sees that one, too, if it sees this. None if nobody stands there: look as
+        soon as the place is registered.
 
-        Reads the last request, serialisably; writes nothing.
+        Reads the last request; writes nothing.
         """
         requests = self.keys.requests
         last = tr.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
@@ -158,7 +159,8 @@ class Line:
     def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
         """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
 
-        Reads the own notice serialisably, and the own request where it relies on that; the rest by snapshot.
+        Reads the own notice serialisably, the own request where it relies on that, and what the source needs
+        so; the rest by snapshot.
         Writes, and conflicts, as the turn it takes: collecting with whoever returns or clears the results,
         serving with whoever uses a paired request or item, leaving and renewing with whoever removes this
         request; waiting writes nothing.
@@ -176,13 +178,13 @@ class Line:
         if how.renew:
             return self._renew(tr, ticket, how.now_us)
         if before is not None and not how.serve:
-            return self._stay(tr, before)
+            return self._stay(tr, ticket, before)
         served = self._serve(tr, ticket, how, work or self._ask_work(tr), registered=True)
         if served is not None:
             return served
         if how.leave:
             return self._leave(tr, ticket)
-        return self._stay(tr, before) if before is not None else self._lead(tr, ticket)
+        return self._stay(tr, ticket, before) if before is not None else self._lead(tr, ticket)
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
         """Serve the line, and take what is left for one who stands behind it without a request.
@@ -295,9 +297,14 @@ class Line:
 
     # The watches are of a transaction that wrote nothing: it saw what they wait to see changed.
 
-    def _stay(self, tr: Transaction, before: bytes) -> Turn:
-        """Wait behind the request `before`."""
-        return Turn(Outcome.WAIT, wrote=False, watches=[tr.watch(before)])
+    def _stay(self, tr: Transaction, ticket: Ticket, before: bytes) -> Turn:
+        """Wait behind the request `before`.
+
+        It may be one that a server in flight does not see, having come to its place after that one's read:
+        so one's own is watched as well.
+        """
+        watches = [tr.watch(before), tr.watch(self.keys.request(ticket))]
+        return Turn(Outcome.WAIT, wrote=False, watches=watches)
 
     def _lead(self, tr: Transaction, ticket: Ticket) -> Turn:
         """Wait at the head: for something to hand out, or for one who passes by and serves."""

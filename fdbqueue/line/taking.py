@@ -116,7 +116,8 @@ class Takes:
         calls = crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
         count = min(sum(call.count for call in calls), limits.SERVE_MAX)
         self._database.counters.requests += 1
-        return Place(self._database, self._root, self._line, count, self._new_params(), self._nudge)
+        nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
+        return Place(self._database, self._root, self._line, count, self._new_params(), nudge)
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

@@ -79,6 +79,7 @@ class Place:
         except BaseException:
             if self._before is not None:
                 self._before.cancel()
+            self._abandon()  # it may have been registered all the same
             raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:

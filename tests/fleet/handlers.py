@@ -1,5 +1,6 @@
 """Handlers that worker processes import: what they do is in the task."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Done, Hooks
+from fdbqueue.embedded import store
 
 # Where the test says: what its processes inherit is the environment.
 SPACE = "FDBQUEUE_TEST_SPACE"
@@ -51,10 +53,22 @@ def sub():
 
 
 def stop_once():
-    """At a quiet moment: who stops in the middle of a commit stops every writer of the directory."""
-    time.sleep(0.3)
+    """Between commits: who stops in the middle of one stops every writer of the directory."""
     if _attempts[-1] == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with contextlib.ExitStack() as stack:
+            for opened in list(store._stores.values()):
+                stack.enter_context(between_commits(opened.committer))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@contextlib.contextmanager
+def between_commits(committer):
+    while True:
+        with committer._lock:
+            if committer._leader is None:
+                yield
+                return
+        time.sleep(0.001)
 
 
 def fail():

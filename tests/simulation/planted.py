@@ -145,10 +145,10 @@ PLANTS = (
     Plant(
         "a waiter that does not watch the one before it",
         staging.Line._stay,
-        "watches=[tr.watch(before)]",
-        "watches=[]",
+        "watches = [tr.watch(before), ",
+        "watches = [",
         "waits",
-        150,
+        700,
     ),
     Plant(
         "watches that nobody cancels",
