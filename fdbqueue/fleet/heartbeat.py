@@ -70,10 +70,18 @@ class Heartbeat:
         """The session is over, and all its leases with it."""
         for hold in self.holds():
             if hold.session is session:
-                self.lose(hold)
+                self._found_over(hold)
+
+    def _found_over(self, hold: Hold) -> None:
+        hold.take_away()
+        # Whoever has claimed it may have been in time: the queue tells him, and he tells us.
+        if hold.open:
+            self.lose(hold)
 
     def lose(self, hold: Hold) -> None:
-        """Its lease is over. If only the database was to blame for that, it is not to count."""
+        """Its lease was over before anybody could say what became of it. If only the database was to blame
+        for that, it is not to count.
+        """
         hold.take_away()
         if hold.judged:
             return
@@ -139,7 +147,7 @@ class Heartbeat:
         due: dict[TaskQueue, list[Hold]] = defaultdict(list)
         for hold in self.holds():
             if hold.lost:
-                self.lose(hold)
+                self._found_over(hold)
             elif hold.beat_at <= now:
                 due[hold.queue].append(hold)
         for queue, holds in due.items():

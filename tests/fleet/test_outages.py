@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from fdbqueue import Done, TaskQueue, Worker
+from fdbqueue import Backoff, Done, TaskQueue, Worker
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.testing import Faults, Simulation
 
@@ -17,16 +17,18 @@ AT_S, BUSY_S = 4.0, 20.0
 class Scene:
     """One worker with one task, at which it is for a long time; another that has nothing to do; no chance."""
 
-    def __init__(self, kind="fifottl", seed=0):
+    def __init__(self, kind="fifottl", seed=0, ttr_s=TTR_S, **options):
         self.simulation = Simulation(seed, faults=Faults())
         self.kind = kind
+        self.ttr_s = ttr_s
+        self.options = {"threads": 1, "max_attempts": 1, "session_ttr_s": ttr_s, **options}
         self.told = []
         self.simulation.client(self.first, "first")
         self.simulation.client(self.second, "second")
         self.simulation.afterwards(self.look, "looker")
 
     def opened(self, client):
-        ttr = TTR_S if self.kind != "fifo" else None
+        ttr = self.ttr_s if self.kind != "fifo" else None
         return TaskQueue.create(client.db, NAME, self.kind, ttr=ttr, if_not_exists=True)
 
     def first(self, client):
@@ -40,15 +42,7 @@ class Scene:
 
     def work(self, client, wait_s):
         client.runtime.sleep(wait_s)
-        handler = partial(self.handle, client)
-        worker = Worker(
-            client.db,
-            NAME,
-            handler,
-            threads=1,
-            max_attempts=1,
-            session_ttr_s=TTR_S,
-        )
+        worker = Worker(client.db, NAME, partial(self.handle, client), **self.options)
         worker.start()
         client.runtime.sleep(60)
         worker.stop()
@@ -121,6 +115,22 @@ def test_a_worker_that_dies_during_an_outage_has_failed():
     scene.at(AT_S + 0.5, die)
     scene.run()
     assert (scene.left, scene.effect) == ([("!", 1)], None)
+
+
+def test_a_handler_that_overruns_after_an_outage_has_failed(monkeypatch):
+    """The lease has outlasted the outage: what ends the attempt is its own time."""
+    overran = Worker._overran
+
+    def overran_at_once(worker, hold):
+        overran(worker, hold)
+        hold.take_away()  # as the new thread does, which may come first
+
+    monkeypatch.setattr(Worker, "_overran", overran_at_once)
+    for seed in range(5):
+        scene = Scene(seed=seed, ttr_s=9, max_attempts=2, timeout_s=9, backoff=Backoff(first_s=600))
+        scene.simulation.outage(5.9, 1.5)  # in which the lease is to be renewed
+        scene.run()
+        assert (scene.told, scene.left) == ([1], [("~", 1)])
 
 
 def test_who_is_to_blame():
