@@ -173,6 +173,8 @@ class Heartbeat:
                 hold.renewed(held[hold.task.id], asked_at)
             elif hold.open:
                 self.lose(hold)
+            else:  # whoever has claimed it has ended it, and may have more to do
+                hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:
         for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:

@@ -128,6 +128,21 @@ def test_a_lease_that_does_not_end_on_its_own_is_looked_after_too(db, space, gat
     assert worker.join(20)
 
 
+def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, monkeypatch):
+    """Its task is acked: of that lease there is nothing to renew."""
+    renewals, renew = [], TaskQueue.renew
+    monkeypatch.setattr(TaskQueue, "renew", lambda *args: renewals.append(1) or renew(*args))
+    worker = Worker(db, short, lambda task: None, hooks=Hooks(succeeded=gate))
+    short.put(db, "x")
+    worker.start()
+    gate.begun.wait(20)
+    time.sleep(2 * TTR_S)
+    gate.may_end.set()
+    worker.stop()
+    assert worker.join(20)
+    assert len(renewals) <= 1
+
+
 def test_a_handler_that_hangs_costs_its_attempt_and_no_thread(db, queue, told):
     """With a timeout: another thread takes its place, and where it hangs is written down."""
     hang, done = threading.Event(), []
