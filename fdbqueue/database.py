@@ -13,11 +13,15 @@ from typing import Any, Protocol, TypeVar
 
 from fdbqueue.counters import Counters
 from fdbqueue.embedded.errors import FDBError as EmbeddedError
-from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase
+from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import EngineDatabase, Transaction
 
 T = TypeVar("T")
+
+# The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
+# large or misused meets is its author's own affair.
+_AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
 
 
 class Service(Protocol):
@@ -154,6 +158,13 @@ def engine_errors() -> tuple[type[EmbeddedError], ...]:
     """
     binding = sys.modules.get("fdb.impl")
     return (EmbeddedError,) if binding is None else (EmbeddedError, binding.FDBError)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether a database cannot be reached, or has no room."""
+    if isinstance(error, engine_errors()):
+        return error.code in _AWAY
+    return isinstance(error, DatabaseClosed | StorageFull)
 
 
 def run(

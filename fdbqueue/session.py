@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.database import Database, as_database, engine_errors, run
+from fdbqueue.database import Database, as_database, engine_errors, is_away, run
 from fdbqueue.errors import FdbQueueError, InvalidArgument, QueueNotFound, UnknownSession
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -26,6 +26,8 @@ from fdbqueue.seam import Transaction
 from fdbqueue.silence import Silence
 
 SESSION_BYTES = 16
+
+T = TypeVar("T")
 
 _log = logging.getLogger("fdbqueue")
 
@@ -113,7 +115,7 @@ class Session:
     def beat(self) -> None:
         """Renew the heartbeat. Reads and writes keys of this session only; conflicts with its end."""
         self._beat_at = self._runtime.monotonic() + self.ttr / limits.BEATS_PER_TTR
-        if not run(self._database, self._beat, timeout_s=limits.CLOSE_TIMEOUT_S):
+        if not self._keeper.ask(self._beat):
             self.lost = True  # and never the other way: it may have been ended meanwhile
 
     def _open(self) -> bytes:
@@ -282,7 +284,7 @@ class Keeper:
         self._thread: Thread | None = None
         self._sweep_at = float("-inf")
         self.silence = Silence(database.runtime)
-        """When the database has left questions of this process unanswered: there are some in every round."""
+        """When the database has left questions of this process unanswered."""
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
@@ -371,10 +373,7 @@ class Keeper:
     def _tidy_all(self) -> None:
         queues, step = self._queues, limits.QUEUES_PER_TRANSACTION
         for start in range(0, len(queues), step):
-            among = queues[start : start + step]
-            for queue in run(
-                self._database, partial(self._due_among, among), timeout_s=limits.CLOSE_TIMEOUT_S
-            ):
+            for queue in self.ask(partial(self._due_among, queues[start : start + step])):
                 self._tidy(queue)
 
     def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
@@ -396,21 +395,32 @@ class Keeper:
 
     def _tidy(self, queue: Tidied) -> None:
         with suppress(QueueNotFound):
-            while run(self._database, queue.tidy, timeout_s=limits.CLOSE_TIMEOUT_S):
+            while self.ask(queue.tidy):
                 if self._stop.is_set():
                     return
 
+    def ask(self, body: Callable[[Transaction], T]) -> T:
+        """Run it in a transaction, for a bounded time; `silence` knows for how long nothing was answered."""
+        return self.silence.ask(self, partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S))
+
     def _run(self) -> None:
+        try:
+            self._tick_until_stopped()
+        finally:
+            self.silence.answered(self)  # nobody waits for an answer any more
+
+    def _tick_until_stopped(self) -> None:
         trouble = _Trouble(self._runtime)
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
-            self.silence.asked(self)
             try:
                 self.tick()
-                self.silence.answered(self)
             except _failures() as error:
                 if self._database.closed:
                     return
                 trouble.met(error)
+                if is_away(error):
+                    continue
+            self.silence.answered(self)
 
 
 class _Trouble:

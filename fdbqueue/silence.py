@@ -1,10 +1,13 @@
 """Silence: when a database has left those unanswered who ask it all the while."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 from fdbqueue import limits
 from fdbqueue.runtime import Runtime
+
+T = TypeVar("T")
 
 
 class Spells:
@@ -28,6 +31,13 @@ class Silence:
         self._now = runtime.now
         self._asked_at: dict[Hashable, float] = {}
         self._spells = Spells()
+
+    def ask(self, who: Hashable, question: Callable[[], T]) -> T:
+        """One transaction. If it fails, the question stays open: who asks knows whether that is an answer."""
+        self.asked(who)
+        answer = question()
+        self.answered(who)
+        return answer
 
     def asked(self, who: Hashable) -> None:
         self._asked_at.setdefault(who, self._now())

@@ -5,18 +5,22 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, is_away, run
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
+from fdbqueue.seam import Transaction
 from fdbqueue.session import Session
 from fdbqueue.silence import Silence
 from fdbqueue.tasks.queue import TaskQueue
+
+T = TypeVar("T")
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -119,14 +123,13 @@ class Heartbeat:
 
     def _tick(self) -> float:
         """When to come again."""
-        self._silence.asked(self)
         try:
             self._beat()
             self._make_amends()
             again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
             ours = not isinstance(error, troubles())
-            if ours:
+            if not is_away(error):
                 self._silence.answered(self)
             _log.warning("the heartbeat fails, and will be tried again: %s", error, exc_info=ours)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
@@ -165,7 +168,7 @@ class Heartbeat:
         asked_at = self._runtime.now()
         tasks = [hold.task for hold in holds]
         try:
-            held = run(self._database, lambda tr: queue.renew(tr, tasks), timeout_s=limits.CLOSE_TIMEOUT_S)
+            held = self._ask(lambda tr: queue.renew(tr, tasks))
         except QueueNotFound:
             held = {}
         for hold in holds:
@@ -185,6 +188,9 @@ class Heartbeat:
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):
             # Twice is once, so it needs no receipt.
-            excuse = partial(hold.queue.excuse, task=hold.task)
-            if run(self._database, excuse, timeout_s=limits.CLOSE_TIMEOUT_S):
+            if self._ask(partial(hold.queue.excuse, task=hold.task)):
                 _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
+
+    def _ask(self, body: Callable[[Transaction], T]) -> T:
+        question = partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        return self._silence.ask(self, question)

@@ -16,16 +16,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from fdbqueue.database import engine_errors
-from fdbqueue.errors import DatabaseClosed, FdbQueueError, InvalidArgument, LeaseLost, NotTaken, StorageFull
+from fdbqueue.database import is_away as is_database_away
+from fdbqueue.errors import FdbQueueError, InvalidArgument, LeaseLost, NotTaken
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.task import Failure
 from fdbqueue.tasks.kinds import is_number
 
 Effect = Callable[[Any], object]
-
-# The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
-# large or misused meets is the handler's own affair.
-_AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
 
 
 class Verdict(Exception):
@@ -111,9 +108,7 @@ def is_away(error: BaseException) -> bool:
     """Whether a database, ours or one that the handler uses, cannot be reached, or has no room; or what else
     the handler says is not there.
     """
-    if isinstance(error, engine_errors()):
-        return error.code in _AWAY
-    return isinstance(error, DatabaseClosed | StorageFull | Unavailable)
+    return is_database_away(error) or isinstance(error, Unavailable)
 
 
 def text_of(said: object) -> str:

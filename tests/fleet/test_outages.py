@@ -5,7 +5,10 @@ from functools import partial
 import pytest
 
 from fdbqueue import Backoff, Done, TaskQueue, Worker
+from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.fleet.outage import is_to_blame
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.session import Session, keeper_of
 from fdbqueue.testing import Faults, Simulation
 
 NAME = "jobs"
@@ -131,6 +134,43 @@ def test_a_handler_that_overruns_after_an_outage_has_failed(monkeypatch):
         scene.simulation.outage(5.9, 1.5)  # in which the lease is to be renewed
         scene.run()
         assert (scene.told, scene.left) == ([1], [("~", 1)])
+
+
+class Untidy:
+    """Something for the keeper to tidy, in so many transactions, each of which takes a moment."""
+
+    def __init__(self, runtime, transactions, error=None):
+        self.runtime, self.left, self.error = runtime, transactions, error
+
+    def guard(self, tr):
+        return lambda: None
+
+    def ask_next_due(self, tr):
+        return lambda: 0
+
+    def tidy(self, tr):
+        if self.error is not None:
+            raise self.error
+        self.runtime.sleep(0.05)
+        self.left = max(0, self.left - 1)
+        return self.left > 0
+
+
+@pytest.mark.parametrize("error", [None, PayloadUnreadable(codec="json", reason="test")])
+def test_what_the_keeper_is_busy_with_is_no_silence_of_the_database(error):
+    """Nor what it cannot do for a reason of ours."""
+    simulation, silent_s = Simulation(0, faults=Faults()), []
+
+    def keep(client):
+        with Session(client.db):
+            keeper = keeper_of(client.db, RootKeys(DEFAULT_ROOT))
+            keeper.look_after(Untidy(client.runtime, 40, error))
+            client.runtime.sleep(10)
+            silent_s.append(keeper.silence.longest_s(since=0))
+
+    simulation.client(keep, "keeper")
+    assert simulation.run().violations == ()
+    assert silent_s[0] < 0.2
 
 
 def test_who_is_to_blame():

@@ -584,9 +584,9 @@ PLANTS = (
     ),
     Plant(
         "a session that dies of an outage which only its keeper has met",
-        session.Keeper._run,
-        "self.silence.asked(self)",
-        "pass",
+        session.Keeper.ask,
+        "self.silence.ask(self, ",
+        "(lambda question: question())(",
         "outages",
         200,
     ),
