@@ -113,13 +113,16 @@ class Heartbeat:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while not self._ended:
-            self._wakes_at = self._tick()
-            self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
-            self._woken.clear()
-        if self._owed:
-            self._tick()
-        self._pulse.end()
+        try:
+            while not self._ended:
+                self._wakes_at = self._tick()
+                self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
+                self._woken.clear()
+            if self._owed:
+                self._tick()
+        finally:
+            self._silence.answered(self)  # nobody waits for an answer any more
+            self._pulse.end()
 
     def _tick(self) -> float:
         """When to come again."""

@@ -173,6 +173,28 @@ def test_what_the_keeper_is_busy_with_is_no_silence_of_the_database(error):
     assert silent_s[0] < 0.2
 
 
+def test_a_worker_that_ends_during_an_outage_leaves_no_question_open():
+    """The next one, of the same process, would find the database to blame for whatever it does."""
+    simulation, silent_s = Simulation(0, faults=Faults()), []
+
+    def work(client):
+        q = TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S)
+        q.put(client.db, "x")
+        worker = Worker(client.db, NAME, lambda task: client.runtime.sleep(BUSY_S), threads=1, grace_s=1)
+        worker.start()
+        client.runtime.sleep(AT_S + TTR_S)
+        worker.stop()
+        assert worker.join(60)
+        client.runtime.sleep(60)
+        silence = keeper_of(client.db, RootKeys(DEFAULT_ROOT)).silence
+        silent_s.append(silence.longest_s(since=client.runtime.now() - 5))
+
+    simulation.client(work, "worker")
+    simulation.outage(AT_S, 3 * LONG_S)
+    assert simulation.run().violations == ()
+    assert silent_s[0] < 0.2
+
+
 def test_who_is_to_blame():
     """A database that was silent, if its client was awake to hear."""
     assert is_to_blame(unanswered_s=6, stood_still_s=0, lease_s=6)
