@@ -118,8 +118,7 @@ class Heartbeat:
                 self._wakes_at = self._tick()
                 self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
                 self._woken.clear()
-            if self._owed:
-                self._tick()
+            self._make_last_amends()
         finally:
             self._silence.answered(self)  # nobody waits for an answer any more
             self._pulse.end()
@@ -127,9 +126,11 @@ class Heartbeat:
     def _tick(self) -> float:
         """When to come again."""
         try:
-            self._beat()
-            self._make_amends()
-            again = self._chores()
+            try:
+                self._beat()
+                self._make_amends()
+            finally:  # a stop is to be heard while the database is away, too
+                again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
             ours = not isinstance(error, troubles())
             if not is_away(error):
@@ -137,6 +138,8 @@ class Heartbeat:
             _log.warning("the heartbeat fails, and will be tried again: %s", error, exc_info=ours)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         self._silence.answered(self)
+        if self._owed:
+            return self._runtime.monotonic()
         return min([again, *(self._due_at(hold) for hold in self.holds())])
 
     def _due_at(self, hold: Hold) -> float:
@@ -183,10 +186,30 @@ class Heartbeat:
                 hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:
+        """A few, as leases are to be renewed in between. Raises the error of a database that is away; those
+        that are left are for later.
+        """
         for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
-            self._excuse(hold)
             with self._lock:
-                self._owed.pop(key)
+                del self._owed[key]
+            try:
+                self._excuse(hold)
+            except troubles() as error:
+                if is_away(error):
+                    with self._lock:
+                        self._owed[key] = hold
+                    raise
+                _log.warning(
+                    "task %s: its attempt counts, though the database was away: %s", hold.task.id, error
+                )
+
+    def _make_last_amends(self) -> None:
+        until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
+        try:
+            while self._owed and self._runtime.monotonic() < until:
+                self._make_amends()
+        except troubles() as error:
+            _log.warning("%d attempts may count, though the database was away: %s", len(self._owed), error)
 
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from fdbqueue import Done, Hooks, TaskQueue, Worker, workers
+from fdbqueue import Done, Hooks, Session, TaskQueue, Worker, workers
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import (
     EffectTooLarge,
     EffectTooSlow,
@@ -15,7 +16,9 @@ from fdbqueue.errors import (
     WorkerUsed,
 )
 from fdbqueue.fleet.heartbeat import Heartbeat
+from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.pool import Pool
+from fdbqueue.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
@@ -218,6 +221,59 @@ def test_a_heartbeat_that_fails_goes_on(db, short, told, monkeypatch):
     short.put(db, "x")
     Worker(db, short, lambda _: time.sleep(1.5), hooks=told.hooks).run(until_empty=True)
     assert (told.names, failing) == (["succeeded"], [])
+
+
+class Owing:
+    """A heartbeat that owes word of tasks whose attempts are not to count."""
+
+    def __init__(self, db, queue, space, count):
+        session = Session(db, root=space)
+        queue.put_many(db, range(count))
+        self.runtime, self.chores = db.runtime, 0
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, print, self.chore)
+        tasks = queue.take_many(db, count, session=session)
+        self.holds = [Hold(queue, task, db.runtime, session, db.runtime.now()) for task in tasks]
+        for hold in self.holds:
+            self.heartbeat.owe(hold)
+
+    def chore(self):
+        self.chores += 1
+        return self.runtime.monotonic() + 20
+
+
+def test_a_heartbeat_owes_nothing_when_it_ends(db, queue, space):
+    """However much it was."""
+    owing = Owing(db, queue, space, 100)
+    owing.heartbeat.start()
+    owing.heartbeat.end(20)
+    assert queue.statistics(db)["tasks"]["ready"] == 100
+
+
+def test_a_heartbeat_sends_word_until_it_owes_none(db, queue, space):
+    """A few at a time, and not only when it is woken."""
+    owing = Owing(db, queue, space, 100)
+    owing.heartbeat.start()
+    wait_until(lambda: queue.statistics(db)["tasks"]["ready"] == 100)
+    owing.heartbeat.end(20)
+
+
+@pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
+def test_word_that_cannot_be_sent_is_in_nobodys_way(db, queue, space, monkeypatch, code, left):
+    """Neither in that of others nor of the chores; and it is tried again if the database was away."""
+    owing = Owing(db, queue, space, 3)
+    bad, excuse = owing.holds[0].task.id, TaskQueue.excuse
+
+    def fail_for_one(queue, tr, task):
+        if task.id == bad:
+            raise FDBError(code)
+        return excuse(queue, tr, task)
+
+    monkeypatch.setattr(TaskQueue, "excuse", fail_for_one)
+    owing.heartbeat._tick()
+    assert owing.chores == 1
+    owing.heartbeat._tick()
+    assert (owing.chores, queue.statistics(db)["tasks"]["taken"]) == (2, 1)
+    assert len(owing.heartbeat._owed) == left
 
 
 def test_stopping_lets_what_runs_finish(db, queue, gate, told):
