@@ -279,7 +279,8 @@ class Worker:
         except Exception as failure:
             # Nothing has been written: the lease will end on its own, and that be written down.
             _log.exception("task %s could not be settled", hold.task.id)
-            self._owe_if_away(hold, failure)
+            if not isinstance(judgement, Failed):
+                self._owe_if_away(hold, failure)
         return Settled("lease_lost")
 
     def _owe_if_away(self, hold: Hold, error: Exception) -> None:

@@ -10,6 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.embedded import FDBError
+from fdbqueue.fleet.settling import Settling
 from tests.fleet.conftest import SOON
 
 
@@ -192,6 +193,27 @@ def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
 
     queue.put(db, "x")
     assert work(handler, max_attempts=1) == [("retried", "x")] * 3 + [("succeeded", "x")]
+
+
+def test_an_error_that_cannot_be_written_down_counts_nevertheless(db, space, monkeypatch):
+    """The database is away just then, but that is not what the handler has failed of."""
+    q = TaskQueue.create(db, "short", "fifottl", ttr=0.5, root=space)
+    seen, away, fail = [], [FDBError(1031)], Settling.fail
+
+    def fail_at_second_try(settling, hold, failed):
+        if away:
+            raise away.pop()
+        return fail(settling, hold, failed)
+
+    def handler(task):
+        seen.append(task.failures)
+        if task.attempts == 1:
+            raise ValueError
+
+    monkeypatch.setattr(Settling, "fail", fail_at_second_try)
+    q.put(db, "x")
+    Worker(db, q, handler, threads=1, backoff=SOON, root=space).run(until_empty=True)
+    assert (seen, away) == ([0, 1], [])
 
 
 def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, space):
