@@ -103,6 +103,7 @@ WORKER_WAIT_S = 30.0
 BEAT_AGAIN_S = 0.5
 # How closely a worker knows whether it has been running; how many standstills and silences it remembers.
 PULSE_S = 0.25
+LATE_MIN_S = 0.05
 SPELLS_KEPT = 1_000
 SILENCE_MIN_S = 0.1
 AMENDS_PER_BEAT = 20

@@ -23,6 +23,10 @@ class Spells:
         """Of those that ended after `since`; zero if there was none."""
         return max((seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since), default=0.0)
 
+    def total_s(self, since: float) -> float:
+        """Of all that ended after `since`."""
+        return sum(seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since)
+
 
 class Silence:
     """For each who asks, from the first question that is not answered until one is."""

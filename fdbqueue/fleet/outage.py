@@ -6,13 +6,13 @@ from fdbqueue.runtime import Runtime
 
 def is_to_blame(unanswered_s: float, stood_still_s: float, lease_s: float) -> bool:
     """Whether a database is to blame for the end of a lease, as it left its holder unanswered for so long,
-    and not the holder, as he stood still for so long at most.
+    and not the holder, as he stood still for no more than so long in all.
 
     A lease is renewed when a third of it is over, and so is a session: nobody to whom the database answers
     loses either, unless he stands still for the two thirds that are left. Half a beat in vain is enough, as
-    those who ask are out of step.
+    those who ask are out of step. Who was starved for half of a silence may have missed the answer.
     """
-    return unanswered_s >= lease_s / 6 and stood_still_s <= lease_s / 2
+    return unanswered_s >= lease_s / 6 and stood_still_s <= min(lease_s, unanswered_s) / 2
 
 
 class Outage:

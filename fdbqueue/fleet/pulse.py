@@ -24,11 +24,11 @@ class Pulse:
         self._ended.set()
 
     def stood_still_s(self, since: float) -> float:
-        """The longest that this process has stood still, of what ended after `since`, wall clock; zero for
-        less than is worth a word.
+        """For how long this process has not been running, in all, by what it woke late after `since`, wall
+        clock.
         """
         # Who asks may have woken before the pulse did.
-        return max(self._late_s(), self._still.longest_s(since))
+        return self._late_s() + self._still.total_s(since)
 
     def _run(self) -> None:
         while not self._ended.wait(limits.PULSE_S):
@@ -38,5 +38,5 @@ class Pulse:
 
     def _late_s(self) -> float:
         # By the wall clock, as leases end by it: the other one stops while a machine sleeps.
-        passed_s = self._runtime.now() - self._beat_at
-        return passed_s if passed_s >= 2 * limits.PULSE_S else 0.0
+        late_s = self._runtime.now() - self._beat_at - limits.PULSE_S
+        return late_s if late_s >= limits.LATE_MIN_S else 0.0

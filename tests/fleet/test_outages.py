@@ -7,6 +7,7 @@ import pytest
 from fdbqueue import Backoff, Done, TaskQueue, Worker
 from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.fleet.outage import is_to_blame
+from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Session, keeper_of
 from fdbqueue.testing import Faults, Simulation
@@ -200,3 +201,23 @@ def test_who_is_to_blame():
     assert is_to_blame(unanswered_s=6, stood_still_s=0, lease_s=6)
     assert not is_to_blame(unanswered_s=0.5, stood_still_s=0, lease_s=6)
     assert not is_to_blame(unanswered_s=6, stood_still_s=6, lease_s=6)
+    assert not is_to_blame(unanswered_s=2, stood_still_s=2, lease_s=6)
+
+
+def test_standing_still_adds_up():
+    """A process that is starved never stands still for long; but that is why it has not heard an answer."""
+    simulation, stood_still_s = Simulation(0, faults=Faults()), []
+
+    def live(client):
+        pulse = Pulse(client.runtime)
+        pulse.start()
+        client.runtime.sleep(20)
+        stood_still_s.append(pulse.stood_still_s(since=0))
+        pulse.end()
+
+    simulation.client(live, "starved")
+    scheduler, host = simulation.scheduler, simulation._machines[0].runtime.host
+    for number in range(20):
+        scheduler.call_at(1 + number / 2, lambda: scheduler.stall(host, scheduler.now + 0.4))
+    assert simulation.run().violations == ()
+    assert stood_still_s[0] > 3
