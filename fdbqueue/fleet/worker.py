@@ -193,7 +193,8 @@ class Worker:
         # Several queues may have given one each, and nothing is begun once the end has come.
         room = 0 if self._stopped.is_set() else free
         # What is put off goes first: what is begun may be the end of this process.
-        begun = [hold for hold in holds[:room] if not hold.task.orphaned or self._suspect.claim(hold)]
+        there = [hold for hold in holds[:room] if not hold.lost]  # they may have been long on their way
+        begun = [hold for hold in there if not hold.task.orphaned or self._suspect.claim(hold)]
         for hold in holds:
             if hold not in begun:
                 late = hold.task.orphaned and room

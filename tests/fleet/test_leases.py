@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from fdbqueue.errors import (
     QueueNotFound,
     WorkerUsed,
 )
+from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.pool import Pool
@@ -144,6 +146,26 @@ def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, monk
     worker.stop()
     assert worker.join(20)
     assert len(renewals) <= 1
+
+
+def test_a_lease_that_is_over_on_arrival_begins_nothing(db, queue, told, monkeypatch):
+    """No handler sees the task before somebody really holds it; and that was no attempt."""
+    seen, late, take = [], [True], Feed.take
+
+    def take_late(feed, *args):
+        found = take(feed, *args)
+        if found and late and late.pop():
+            return [(q, replace(task, until=time.time() - 1)) for q, task in found]
+        return found
+
+    monkeypatch.setattr(Feed, "take", take_late)
+    worker = Worker(db, queue, lambda task: seen.append((task.lost, task.failures)), hooks=told.hooks)
+    queue.put(db, "x")
+    worker.start()
+    assert told.wait_for(1) == ["succeeded"]
+    worker.stop()
+    assert worker.join(20)
+    assert (seen, late) == ([(False, 0)], [])
 
 
 def test_a_handler_that_hangs_costs_its_attempt_and_no_thread(db, queue, told):
