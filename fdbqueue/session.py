@@ -368,7 +368,8 @@ class Keeper:
     def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
-            end_the_dead(self._database, self._keys)
+            # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
+            self.silence.ask(self, partial(end_the_dead, self._database, self._keys))
 
     def _tidy_all(self) -> None:
         queues, step = self._queues, limits.QUEUES_PER_TRANSACTION

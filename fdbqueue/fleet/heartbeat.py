@@ -130,6 +130,7 @@ class Heartbeat:
                 self._beat()
                 self._make_amends()
             finally:  # a stop is to be heard while the database is away, too
+                self._silence.asked(self)  # some of them ask, and leases wait meanwhile
                 again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
             ours = not isinstance(error, troubles())

@@ -137,7 +137,7 @@ def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, monk
     """Its task is acked: of that lease there is nothing to renew."""
     renewals, renew = [], TaskQueue.renew
     monkeypatch.setattr(TaskQueue, "renew", lambda *args: renewals.append(1) or renew(*args))
-    worker = Worker(db, short, lambda task: None, hooks=Hooks(succeeded=gate))
+    worker = Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))
     short.put(db, "x")
     worker.start()
     gate.begun.wait(20)

@@ -143,13 +143,13 @@ class Untidy:
     def __init__(self, runtime, transactions, error=None):
         self.runtime, self.left, self.error = runtime, transactions, error
 
-    def guard(self, tr):
+    def guard(self, _):
         return lambda: None
 
-    def ask_next_due(self, tr):
+    def ask_next_due(self, _):
         return lambda: 0
 
-    def tidy(self, tr):
+    def tidy(self, _):
         if self.error is not None:
             raise self.error
         self.runtime.sleep(0.05)
@@ -181,7 +181,7 @@ def test_a_worker_that_ends_during_an_outage_leaves_no_question_open():
     def work(client):
         q = TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S)
         q.put(client.db, "x")
-        worker = Worker(client.db, NAME, lambda task: client.runtime.sleep(BUSY_S), threads=1, grace_s=1)
+        worker = Worker(client.db, NAME, lambda _: client.runtime.sleep(BUSY_S), threads=1, grace_s=1)
         worker.start()
         client.runtime.sleep(AT_S + TTR_S)
         worker.stop()
