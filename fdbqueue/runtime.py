@@ -86,7 +86,8 @@ class RealRuntime:
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
     random_bytes = staticmethod(os.urandom)
-    random = staticmethod(_random.random)
+    # The system's: children of a fork do not jitter in step, and nobody else's seed or sequence is touched.
+    random = staticmethod(_random.SystemRandom().random)
     lock = staticmethod(threading.Lock)
     event = staticmethod(threading.Event)
     thread_id = staticmethod(threading.get_ident)
