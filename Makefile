@@ -18,7 +18,7 @@ test: $(VENV)/.ready   ## the tests, slow ones in their short version
 	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
-	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal
+	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal --timeout 3600
 
 check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .

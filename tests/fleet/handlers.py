@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from fdb.subspace_impl import Subspace
@@ -53,12 +54,16 @@ def sub():
 
 
 def stop_once():
-    """Between commits: who stops in the middle of one stops every writer of the directory."""
+    """Between commits: who stops in the middle of one stops every writer of the directory.
+
+    The signal is this thread's own: one of the process may be taken by another thread, and this one be
+    stopped a little later, when it has gone on to its ack.
+    """
     if _attempts[-1] == 1:
         with contextlib.ExitStack() as stack:
             for opened in list(store._stores.values()):
                 stack.enter_context(between_commits(opened.committer))
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 @contextlib.contextmanager
