@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.line.keys import Due as DueResults
-from fdbqueue.line.keys import LineKeys, Ticket, notice_value, request_value
+from fdbqueue.line.keys import LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.line.staging import DEADLINE_US
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, suffix, whole
@@ -73,7 +73,7 @@ def test_results_that_nobody_collects(
     for number in range(LONG):
         rid = b"dead%08d" % number
         tr.set(line.due_key(DueResults(deadline_us, rid)), b"")
-        tr.set(line.notice(rid), notice_value(deadline_us, 1))
+        tr.set(line.notice(rid), notice_value(Notice(deadline_us, crowd=1)))
         tr.set(line.result(rid, suffix(number, b"x")), whole(b"%d" % number))
     tr.commit().wait()
     client, engine = counted
@@ -93,7 +93,7 @@ def test_a_long_line_is_served_a_portion_at_a_time(
     now_us = round(time.time() * 1_000_000)
     for number in range(3 * limits.SERVE_MAX):
         tr = db.create_transaction()
-        line.register(tr, Ticket(number, b"rid%09d" % number, 1), now_us)
+        line.register(tr, b"rid%09d" % number, 1, b"", now_us)
         tr.commit().wait()
     fill(db, queue)
     client, engine = counted

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -108,15 +107,14 @@ class Steps:
         return answer
 
     def register(self, count: int = 1, now_us: int = NOW) -> Ticket:
-        ticket, _ = self.arrive(count)
-        self.run(lambda tr: self.line.register(tr, ticket, now_us))
-        return ticket
+        return self.register_and_watch(count, now_us)[0]
 
-    def arrive(self, count: int = 1) -> tuple[Ticket, Any]:
+    def register_and_watch(self, count: int = 1, now_us: int = NOW) -> tuple[Ticket, Any, bool]:
+        return self.run(lambda tr: self.register_in(tr, count, now_us))
+
+    def register_in(self, tr: Any, count: int = 1, now_us: int = NOW) -> tuple[Ticket, Any, bool]:
         self._rids += 1
-        rid = b"the-%08d" % self._rids
-        place: tuple[Ticket, Any] = self.run(lambda tr: self.line.arrive(tr, rid, count, b""))
-        return place
+        return self.line.register(tr, b"the-%08d" % self._rids, count, b"", now_us)
 
     def is_woken(self, watch: Any) -> bool:
         return self.db.runtime.wait_any([watch], PATIENCE_S)
@@ -147,9 +145,20 @@ def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
 
 def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
-    for tr, rid in ((first, b"x"), (second, b"y")):
-        steps.line.register(tr, Ticket(0, rid, 1), NOW)
+    for tr in (first, second):
+        steps.register_in(tr)
     assert commit_code(first) == commit_code(second) == 0
+
+
+def test_registering_does_not_conflict_with_serving_the_one_before_it(steps: Steps) -> None:
+    head = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    registering = begin(steps.db)
+    ticket, watch, alone = steps.register_in(registering)
+    assert steps.look(head).answers == ["a"]
+    assert commit_code(registering) == 0
+    assert (alone, watch.is_ready()) == (False, False)
+    assert steps.look(ticket).leads
 
 
 def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
@@ -276,9 +285,9 @@ def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> N
     assert steps.look(owner, leave=True, serve=True).answers == [1]
 
 
-def test_the_first_to_arrive_looks_at_once(steps: Steps) -> None:
-    _, watch = steps.arrive()
-    assert watch is None
+def test_only_the_first_to_come_finds_nobody(steps: Steps) -> None:
+    found = [steps.register_and_watch()[2] for _ in range(3)]
+    assert found == [True, False, False]
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
@@ -307,30 +316,24 @@ def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
 @pytest.mark.parametrize(
     "leave", [served_alone, served_by_one_who_passes, withdrawn, left_with_nothing, dropped_as_dead]
 )
-@pytest.mark.parametrize("registered", [True, False])
 def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
-    steps: Steps, leave: Callable[[Steps, Ticket], None], registered: bool
+    steps: Steps, leave: Callable[[Steps, Ticket], None]
 ) -> None:
-    """Also where the one before leaves while the one behind is still registering."""
     before = steps.register()
-    behind, watch = steps.arrive()
-    register = partial(steps.line.register, ticket=behind, now_us=NOW + 2 * DEADLINE_US)
-    if registered:
-        steps.run(register)
+    behind = steps.register(now_us=NOW + 2 * DEADLINE_US)
+    _own, watch = steps.look(behind).watches
     assert not watch.is_ready()
     leave(steps, before)
-    if not registered:
-        steps.run(register)
     assert steps.is_woken(watch)
     assert steps.look(behind).leads
 
 
 def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
-    watch, _own = steps.look(third).watches
+    _own, watch = steps.look(third).watches
     steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
     assert steps.is_woken(watch)
-    watch, _own = steps.look(third).watches
+    _own, watch = steps.look(third).watches
     steps.run(lambda tr: steps.line.withdraw(tr, first, NOW))
     assert steps.is_woken(watch)
 
@@ -338,13 +341,14 @@ def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps:
 def test_one_that_is_served_by_a_server_that_does_not_see_the_one_before_it(steps: Steps) -> None:
     """That one has come to its place, before others, after the server has read the line."""
     head = steps.register()
-    places = [steps.arrive()[0] for _ in range(2)]
-    before, behind = sorted(places, key=lambda ticket: ticket.rid)
-    steps.run(partial(steps.line.register, ticket=behind, now_us=NOW))
+    late = begin(steps.db)
+    steps.register_in(late)  # reads the line now, and is first in the order of their names
+    behind = steps.register()
     steps.run(lambda tr: steps.line.withdraw(tr, head, NOW))
     steps.queue.enqueue(steps.db, "a")
     server = begin(steps.db)
-    steps.run(partial(steps.line.register, ticket=before, now_us=NOW))
+    server.get_read_version().wait()
+    assert commit_code(late) == 0
     watches = steps.look(behind).watches
     steps.line.pass_by(server, 1, b"", Look(NOW))
     assert commit_code(server) == 0
@@ -354,16 +358,101 @@ def test_one_that_is_served_by_a_server_that_does_not_see_the_one_before_it(step
 
 def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
     head = steps.register()
-    places = []
-    for _ in range(3):
-        ticket, watch = steps.arrive()
-        steps.run(partial(steps.line.register, ticket=ticket, now_us=NOW))
-        places.append((ticket, watch))
+    places = [steps.register_and_watch() for _ in range(3)]
     steps.queue.enqueue_many(steps.db, range(4))
     assert steps.look(head).answers == [0]
-    for number, (ticket, watch) in enumerate(places, 1):
+    for number, (ticket, watch, _alone) in enumerate(places, 1):
         assert steps.is_woken(watch)
-        assert steps.look(ticket).answers == [number]
+        assert steps.look(ticket, called=True).answers == [number]
+
+
+def test_one_that_is_called_and_not_served_looks_as_any_other(steps: Steps) -> None:
+    """What has changed may be that somebody took it for dead, or nothing: a watch may fire for no reason."""
+    first, second = steps.register(), steps.register()
+    assert steps.look(second, called=True).outcome is Outcome.WAIT
+    assert steps.look(first, called=True).leads
+    steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
+    assert steps.look(second, called=True).outcome is Outcome.GONE
+
+
+# In a crowd whoever is served first serves those who have come since.
+
+
+def served_in_a_crowd(steps: Steps, count: int = limits.CROWD_MIN) -> list[Ticket]:
+    """The places of `count` who were served together, the server's first."""
+    places = [steps.register() for _ in range(count)]
+    steps.queue.enqueue_many(steps.db, range(count))
+    assert steps.look(places[0]).answers == [0]
+    return places
+
+
+def test_in_a_crowd_the_first_to_collect_serves_those_who_have_come_since(steps: Steps) -> None:
+    _server, relay, other, *_ = served_in_a_crowd(steps)
+    late = [steps.register_and_watch() for _ in range(2)]
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    assert steps.look(other, called=True).answers == [2]
+    assert not any(watch.is_ready() for _, watch, _ in late)
+    assert steps.look(relay, called=True).answers == [1]
+    for (ticket, watch, _), expected in zip(late, "ab", strict=True):
+        assert steps.is_woken(watch)
+        assert steps.look(ticket).answers == [expected]
+
+
+def test_those_who_serve_on_hand_it_on(steps: Steps) -> None:
+    _server, relay, *_ = served_in_a_crowd(steps)
+    crowd = [steps.register() for _ in range(limits.CROWD_MIN)]
+    steps.queue.enqueue_many(steps.db, range(limits.CROWD_MIN))
+    steps.look(relay)
+    last = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    steps.look(crowd[0])
+    assert steps.look(last).answers == ["a"]
+
+
+def test_nobody_serves_on_where_there_is_no_crowd(steps: Steps) -> None:
+    """Those who come take for themselves, and serve on their way: they would be in each other's way."""
+    _server, other, *_ = served_in_a_crowd(steps, limits.CROWD_MIN - 1)
+    late = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    steps.look(other)
+    assert steps.look(late).leads is False
+    assert steps.queue.size(steps.db) == 0
+
+
+def test_one_that_lost_to_another_server_collects_without_serving(steps: Steps) -> None:
+    _server, relay, *_ = served_in_a_crowd(steps)
+    steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(relay, relay=False).answers == [1]
+    assert steps.queue.size(steps.db) == 1
+
+
+def test_serving_on_with_nothing_to_hand_out_is_collecting(steps: Steps) -> None:
+    _server, relay, *_ = served_in_a_crowd(steps)
+    late = steps.register()
+    assert steps.look(relay).answers == [1]
+    assert steps.look(late).outcome is Outcome.WAIT
+
+
+def test_one_that_serves_on_conflicts_with_another_server_over_those_it_serves(steps: Steps) -> None:
+    _server, relay, *_ = served_in_a_crowd(steps)
+    late = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    serving_on, server = begin(steps.db), begin(steps.db)
+    steps.line.look(serving_on, relay, Look(NOW))
+    assert steps.line.look(server, late, Look(NOW)).answers == ["a"]
+    assert [commit_code(server), commit_code(serving_on)] == [0, NOT_COMMITTED]
+    assert steps.look(relay, relay=False).answers == [1]
+
+
+@pytest.mark.parametrize("size", [10, limits.NOTICE_BYTES_MAX, 3 * limits.NOTICE_BYTES_MAX])
+def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
+    server, owner = steps.register(), steps.register(3)
+    values = ["x" * size, "y" * size, "z"]
+    steps.queue.enqueue_many(steps.db, ["mine", *values])
+    steps.look(server)
+    assert steps.look(owner).answers == values
+    assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
 
 def test_the_head_is_woken_if_one_who_passes_by_serves_it(steps: Steps) -> None:

@@ -11,13 +11,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 import fdbqueue
 from fdbqueue import Queue, limits
 from fdbqueue.codec import codec_named
-from fdbqueue.line.keys import Ticket
+from fdbqueue.line.keys import Ticket, notice_of
 from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, stored
 from tests.support import ManualClock
 
 SPACE = Subspace(("model",))
+SMALL = {"PAYLOAD_PIECE_BYTES_MAX": 20, "NOTICE_BYTES_MAX": 60, "CROWD_MIN": 2, "OFFERS_AT_FIRST": 2}
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -27,9 +28,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        # Small pieces: every second item is split, and the test stays fast.
+        # Every second item is split, few results are part of a notice, two are a crowd; and it stays fast.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(limits, "PAYLOAD_PIECE_BYTES_MAX", 20)
+        for name, small in SMALL.items():
+            self.patch.setattr(limits, name, small)
         self.clock = ManualClock()
         self.db = fdbqueue.open("memory:", runtime=self.clock)
         self.queue = Queue(SPACE[0], root=SPACE[1])
@@ -97,9 +99,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=tickets, count=st.integers(1, 3))
     def register(self, count: int) -> Ticket:
         rid = self.clock.random_bytes(12)
-        ticket, before = self.run(lambda tr: self.line.arrive(tr, rid, count, b""))
-        self.run(lambda tr: self.line.register(tr, ticket, self.now_us()))
-        self.asleep[ticket] = [] if before is None else [before]
+        ticket, served, _ = self.run(lambda tr: self.line.register(tr, rid, count, b"", self.now_us()))
+        self.asleep[ticket] = [served]
         return cast(Ticket, ticket)
 
     @rule(
@@ -109,10 +110,12 @@ class QueueMachine(RuleBasedStateMachine):
         leave=st.booleans(),
         renew=st.booleans(),
         leads=st.booleans(),
+        called=st.booleans(),
+        relay=st.booleans(),
         wanted=st.integers(1, 3),
     )
-    def look(self, ticket: Ticket, serve: bool, leave: bool, renew: bool, leads: bool, wanted: int) -> Any:
-        how = Look(self.now_us(), serve, leave, renew and not leave, leads, wanted=wanted)
+    def look(self, ticket: Ticket, renew: bool, leave: bool, **how_else: Any) -> Any:
+        how = Look(self.now_us(), leave=leave, renew=renew and not leave, **how_else)
         turn = self.run(lambda tr: self.line.look(tr, ticket, how))
         self.asleep[ticket] = list(turn.watches)
         self.left([value for value, _ in turn.answers])
@@ -132,11 +135,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     def delivered(self) -> list[int]:
         """Values that lie ready for somebody, read straight from their keys."""
-        results = self.line.keys.all_results
         recipe = Recipe(QueueKeys(SPACE[0]), codec_named("json"))
-        rows = list(self.db.get_range(results.start, results.stop))
-        items = [(self.line.keys.item_id_of(row.key), row.value) for row in rows]
-        return [value for value, _ in self.run(lambda tr: recipe._values(tr, items))]
+        results = self.results()
+        return [value for value, _ in self.run(lambda tr: recipe._values(tr, results))]
+
+    def results(self) -> list[tuple[bytes, bytes]]:
+        keys = self.line.keys
+        beside = self.db.get_range(keys.all_results.start, keys.all_results.stop)
+        notices = self.db.get_range(keys.all_notices.start, keys.all_notices.stop)
+        inside = [result for notice in notices for result in notice_of(notice.value).results]
+        return [*inside, *((keys.item_id_of(row.key), row.value) for row in beside)]
 
     @invariant()
     def every_item_is_in_one_place(self) -> None:
@@ -154,8 +162,10 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self.db.get(keys.notice(ticket.rid)) is None
                 stands = self.db.get(keys.request(ticket)) is not None  # else it was dropped as dead
                 upto = keys.requests_upto(ticket)
+                # Who has just registered is woken if it is served, and looks by itself if it is not.
+                looked = len(watches) > 1
                 leads = stands and len(list(self.db.get_range(upto.start, upto.stop, limit=2))) == 1
-                assert not (leads and self.available())
+                assert not (looked and leads and self.available())
 
     @invariant()
     def size_is_exact(self) -> None:
@@ -164,12 +174,10 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def pieces_belong_to_items(self) -> None:
         keys = QueueKeys(SPACE[0])
-        rows = [
-            *self.db.get_range(keys.items.start, keys.items.stop),
-            *self.db.get_range(self.line.keys.all_results.start, self.line.keys.all_results.stop),
-        ]
+        items = [row.value for row in self.db.get_range(keys.items.start, keys.items.stop)]
+        delivered = [value for _, value in self.results()]
         pieces = sum(1 for _ in self.db.get_range(keys.pieces.start, keys.pieces.stop))
-        assert pieces == sum(stored(row.value).pieces for row in rows)
+        assert pieces == sum(stored(value).pieces for value in [*items, *delivered])
 
 
 TestQueueMachine = QueueMachine.TestCase

@@ -7,7 +7,8 @@ keys, which the tuple layer makes a third of its cost.
     L[0] index rid         request   count, deadline_us, params        servers; its owner, serialisably; who
                                                                        stands behind it watches it
     L[1] deadline_us rid   due       empty                             whoever finds nothing, every server
-    L[2] rid               notice    deadline_us, crowd: served        its owner, whoever returns the results
+    L[2] rid               notice    deadline_us, crowd, relay:        its owner, whoever returns the results
+                                     served; the results, if small
     L[3] rid item-id       result    what the source delivered         the same
     L[4] index rid         renewal   deadline_us                       servers, of requests that look dead
 
@@ -15,6 +16,7 @@ Requests and due results are neighbours so that one read with limit 1 tells whet
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fdb import tuple as layer
@@ -25,7 +27,8 @@ REQUEST, DUE, NOTICE, RESULT, RENEWAL = range(5)
 
 _NUMBER = struct.Struct(">Q")
 _REQUEST = struct.Struct(">IQ")
-_NOTICE = struct.Struct(">QI")
+_NOTICE = struct.Struct(">QI?")
+_RESULT_SIZES = struct.Struct(">HI")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,18 @@ class Ticket:
     rid: bytes
     count: int
     params: bytes = b""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """To the owner of a request: it is served. `results` are ids and values; none if those have own keys."""
+
+    deadline_us: int
+    crowd: int
+    """How many requests were served together."""
+    relay: bool = False
+    """Whoever collects this serves those who have come since."""
+    results: Sequence[tuple[bytes, bytes]] = ()
 
 
 @dataclass(frozen=True)
@@ -114,15 +129,28 @@ def renewal_value(deadline_us: int) -> bytes:
     return _NUMBER.pack(deadline_us)
 
 
-def notice_value(deadline_us: int, crowd: int) -> bytes:
-    return _NOTICE.pack(deadline_us, crowd)
+def notice_value(notice: Notice) -> bytes:
+    parts = [_NOTICE.pack(notice.deadline_us, notice.crowd, notice.relay)]
+    for item_id, value in notice.results:
+        parts += (_RESULT_SIZES.pack(len(item_id), len(value)), item_id, value)
+    return b"".join(parts)
 
 
-def deadline_of(renewal_or_notice: bytes) -> int:
-    deadline_us: int = _NUMBER.unpack_from(renewal_or_notice)[0]
+def deadline_of(renewal: bytes) -> int:
+    deadline_us: int = _NUMBER.unpack(renewal)[0]
     return deadline_us
 
 
-def crowd_of(notice: bytes) -> int:
-    crowd: int = _NOTICE.unpack(notice)[1]
-    return crowd
+def notice_of(value: bytes) -> Notice:
+    deadline_us, crowd, relay = _NOTICE.unpack_from(value)
+    return Notice(deadline_us, crowd, relay, list(_results_in(value)))
+
+
+def _results_in(notice: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = _NOTICE.size
+    while at < len(notice):
+        id_bytes, value_bytes = _RESULT_SIZES.unpack_from(notice, at)
+        id_at = at + _RESULT_SIZES.size
+        value_at = id_at + id_bytes
+        at = value_at + value_bytes
+        yield notice[id_at:value_at], notice[value_at:at]

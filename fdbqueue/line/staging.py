@@ -2,8 +2,9 @@
 
 A call registers a request, conflict-free like an enqueue. The owner of the request at the head serves the
 line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
-watches of the request before its own, without which it may be the head, and of its own, which is gone once it
-is served. Nobody has to hand over, and a server that is killed owes nothing. What an item is, and how it is
+watches of its own request, which is gone once it is served, and of the one before it, without which it may be
+the head. In a crowd whoever is served first serves on, as it collects; nobody has to, and a server that is
+killed owes nothing. What an item is, and how it is
 handed to a request, is the `Source`'s business: a recipe queue moves the item, a task queue takes the lease
 in the requester's name.
 
@@ -14,7 +15,7 @@ and FoundationDB drops a read conflict on a key that the transaction has already
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
 from typing import Any, Protocol
@@ -23,9 +24,10 @@ from fdbqueue import limits
 from fdbqueue.line.keys import (
     Due,
     LineKeys,
+    Notice,
     Ticket,
-    crowd_of,
     deadline_of,
+    notice_of,
     notice_value,
     renewal_value,
     request_value,
@@ -102,6 +104,8 @@ class Look:
     leave: bool = False  # withdraw if there is nothing
     renew: bool = False
     leads: bool = False  # it stood at the head the last time: ask at once for what a server needs
+    called: bool = False  # its request has been seen to change: ask for the notice only, it will be there
+    relay: bool = True  # serve on the way, if the notice says so
     tried: Collection[bytes] = ()  # the items that this call's last attempt paired, in vain
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
 
@@ -113,7 +117,7 @@ class Turn:
     outcome: Outcome
     answers: Sequence[Any] = ()
     wrote: bool = True
-    watches: Sequence[Future] = ()
+    watches: Sequence[Future] = ()  # the first is of the own request
     leads: bool = False  # waits at the head of the line
     paired: Collection[bytes] = ()
     crowd: int = 0  # how many requests were served together
@@ -134,27 +138,22 @@ class Line:
         self.keys = keys
         self.source = source
 
-    def arrive(self, tr: Transaction, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future | None]:
-        """A place behind the last request, and a watch of that one: whoever registers there may sleep until
-        it fires, because a server sees that one, too, if it sees this. None if nobody stands there: look as
-        soon as the place is registered.
+    def register(
+        self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int
+    ) -> tuple[Ticket, Future, bool]:
+        """Join the line behind the last request; the place, a watch that fires when it is served, and whether
+        nobody stood there.
 
-        Reads the last request; writes nothing.
+        (A watch of the request before it would be a serialisable read of that: each serving would abort all
+        who are about to come.)
+        Reads the last request by snapshot; writes the own one; conflicts with nothing.
         """
-        requests = self.keys.requests
-        last = tr.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
-        if not last:
-            return Ticket(0, rid, count, params), None
-        return Ticket(self.keys.index_of_request(last[0].key) + 1, rid, count, params), tr.watch(last[0].key)
-
-    def register(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
-        """Join the line at the place of `ticket`, unless somebody else has come there, then beside it.
-
-        Writes the request; conflicts with nothing.
-        """
-        check = self.source.guard(tr)
+        check, requests = self.source.guard(tr), self.keys.requests
+        last = tr.snapshot.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
         check()
+        ticket = Ticket(self.keys.index_of_request(last[0].key) + 1 if last else 0, rid, count, params)
         tr.set(self.keys.request(ticket), request_value(ticket, now_us + DEADLINE_US))
+        return ticket, tr.watch(self.keys.request(ticket)), not last
 
     def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
         """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
@@ -166,13 +165,14 @@ class Line:
         request; waiting writes nothing.
         """
         check = self.source.guard(tr)
-        asked, place = tr.get(self.keys.notice(ticket.rid)), self._ask_place(tr, ticket)
-        work = self._ask_work(tr) if how.leads or how.serve else None
+        asked = tr.get(self.keys.notice(ticket.rid))
+        place = None if how.called else self._ask_place(tr, ticket)
+        work = self._ask_work(tr) if (how.leads or how.serve) and not how.called else None
         notice = asked.value
         check()
         if notice is not None:
-            return self._collect(tr, ticket, notice, how)
-        stands, before = self._place_in(place, ticket)
+            return self._collect_and_relay(tr, ticket, notice_of(notice), how)
+        stands, before = self._place_in(self._ask_place(tr, ticket) if place is None else place, ticket)
         if not stands:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
@@ -204,7 +204,7 @@ class Line:
         """
         notice = tr.get(self.keys.notice(ticket.rid)).value
         if notice is not None:
-            self._collect(tr, ticket, notice, Look(now_us, wanted=0))
+            self._collect(tr, ticket, notice_of(notice), Look(now_us, wanted=0))
         elif tr.get(self.keys.request(ticket)).present():
             self._leave(tr, ticket)
 
@@ -232,20 +232,25 @@ class Line:
             (entry, tr.get(self.keys.notice(entry.rid)), self._ask_results(tr, entry.rid))
             for entry in overdue
         ]
-        for entry, notice, results in asked:
-            if notice.value is not None and deadline_of(notice.value) == entry.deadline_us:
-                self.source.give_back(tr, self._deliveries(results))
-                self._clear_results(tr, entry)
+        for entry, found, results in asked:
+            notice = None if found.value is None else notice_of(found.value)
+            if notice is not None and notice.deadline_us == entry.deadline_us:
+                self.source.give_back(tr, _inside(notice) or self._beside(results))
+                self._clear_results(tr, entry.rid, notice)
             tr.clear(self.keys.due_key(entry))
 
     def leave_results(
-        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], notice: bytes
+        self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], notice: Notice
     ) -> None:
         """Lay `deliveries` ready for the owner of `ticket`, until the deadline in `notice`."""
-        for delivery in deliveries:
-            tr.set(self.keys.result(ticket.rid, delivery.id), delivery.value)
-        tr.set(self.keys.notice(ticket.rid), notice)
-        tr.set(self.keys.due_key(Due(deadline_of(notice), ticket.rid)), b"")
+        results = [(delivery.id, delivery.value) for delivery in deliveries]
+        if sum(len(item_id) + len(value) for item_id, value in results) > limits.NOTICE_BYTES_MAX:
+            for item_id, value in results:
+                tr.set(self.keys.result(ticket.rid, item_id), value)
+        else:
+            notice = replace(notice, results=results)
+        tr.set(self.keys.notice(ticket.rid), notice_value(notice))
+        tr.set(self.keys.due_key(Due(notice.deadline_us, ticket.rid)), b"")
 
     def clear_results(self, tr: Transaction) -> None:
         """Forget everything that lies ready. Blind: their owners, if alive, register again."""
@@ -277,23 +282,33 @@ class Line:
         results = self.keys.results(rid)
         return tr.get_range(results.start, results.stop, limit=limits.SERVE_MAX)
 
-    def _deliveries(self, results: Range) -> list[Delivery]:
+    def _beside(self, results: Range) -> list[Delivery]:
         return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
 
-    def _collect(self, tr: Transaction, ticket: Ticket, notice: bytes, how: Look) -> Turn:
-        deliveries = self._deliveries(self._ask_results(tr, ticket.rid))
+    def _collect_and_relay(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
+        """Whoever is served first serves, as it leaves, those who have come since: its server has not
+        seen them, and nobody else would come to them before their patience ends.
+        """
+        work = self._ask_work(tr) if how.relay and notice.relay else None
+        turn = self._collect(tr, ticket, notice, how)
+        if work is not None:
+            self._serve(tr, ticket, how, work, registered=True)
+        return turn
+
+    def _collect(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
+        deliveries = _inside(notice) or self._beside(self._ask_results(tr, ticket.rid))
         answers = self.source.collect(tr, deliveries[: how.wanted])
         if deliveries[how.wanted :]:
             self.source.give_back(tr, deliveries[how.wanted :])
-        due = Due(deadline_of(notice), ticket.rid)
-        self._clear_results(tr, due)
-        tr.clear(self.keys.due_key(due))
-        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers, crowd=crowd_of(notice))
+        self._clear_results(tr, ticket.rid, notice)
+        tr.clear(self.keys.due_key(Due(notice.deadline_us, ticket.rid)))
+        return Turn(Outcome.SERVED if deliveries else Outcome.GONE, answers, crowd=notice.crowd)
 
-    def _clear_results(self, tr: Transaction, due: Due) -> None:
-        results = self.keys.results(due.rid)
-        tr.clear_range(results.start, results.stop)
-        tr.clear(self.keys.notice(due.rid))
+    def _clear_results(self, tr: Transaction, rid: bytes, notice: Notice) -> None:
+        if not notice.results:
+            beside = self.keys.results(rid)
+            tr.clear_range(beside.start, beside.stop)
+        tr.clear(self.keys.notice(rid))
 
     # The watches are of a transaction that wrote nothing: it saw what they wait to see changed.
 
@@ -303,7 +318,7 @@ class Line:
         It may be one that a server in flight does not see, having come to its place after that one's read:
         so one's own is watched as well.
         """
-        watches = [tr.watch(before), tr.watch(self.keys.request(ticket))]
+        watches = [tr.watch(self.keys.request(ticket)), tr.watch(before)]
         return Turn(Outcome.WAIT, wrote=False, watches=watches)
 
     def _lead(self, tr: Transaction, ticket: Ticket) -> Turn:
@@ -362,12 +377,15 @@ class Line:
         for ticket in leaving:
             self._clear_request(tr, ticket)
         own: list[Delivery] = []
+        relay = len(pairs) >= limits.CROWD_MIN
         for ticket, offers in pairs:
             deliveries = self.source.deliver(tr, offers, ticket.params)
             if ticket == mine:
                 own = deliveries
             else:
-                self.leave_results(tr, ticket, deliveries, notice_value(now_us + DEADLINE_US, len(pairs)))
+                notice = Notice(now_us + DEADLINE_US, len(pairs), relay)
+                self.leave_results(tr, ticket, deliveries, notice)
+                relay = False
         return Turn(
             Outcome.SERVED if own else Outcome.AGAIN,
             self.source.collect(tr, own),
@@ -398,6 +416,10 @@ class Line:
 
 
 Pair = tuple[Ticket, Sequence[Offer]]
+
+
+def _inside(notice: Notice) -> list[Delivery]:
+    return [Delivery(item_id, value) for item_id, value in notice.results]
 
 
 def _renewed(value: bytes | None, now_us: int) -> bool:

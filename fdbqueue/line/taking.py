@@ -117,7 +117,9 @@ class Takes:
         count = min(sum(call.count for call in calls), limits.SERVE_MAX)
         self._database.counters.requests += 1
         nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
-        return Place(self._database, self._root, self._line, count, self._new_params(), nudge)
+        return Place(
+            self._database, self._root, self._line, count, self._new_params(), nudge, self._hint.is_fresh()
+        )
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

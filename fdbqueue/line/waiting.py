@@ -4,17 +4,18 @@ Each step is a transaction of its own (line/staging.py); this is the loop around
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line, Look, Outcome, Turn
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Future, Transaction
 
 
 class Nudge:
@@ -53,9 +54,10 @@ class Place:
         count: int,
         params: bytes,
         nudge: Nudge,
+        crowded: bool,
     ) -> None:
         """Register for `count` items, at most limits.SERVE_MAX of which one serving gives. A `nudge` wakes it
-        to look at its callers' time again.
+        to look at its callers' time again. `crowded`: others will come, and are worth waiting for.
         """
         self._nudge = nudge
         self._database = database
@@ -63,23 +65,29 @@ class Place:
         self._root = root
         self._line = line
         self.crowd = 0  # with how many requests it was served
-        self._leads = False
+        self._called = False
         began = self._runtime.monotonic()
         self._renew_at = began + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self.ticket, self._before = run(database, lambda tr: line.arrive(tr, rid, count, params))
-        self._register()
+        self._crowded = crowded
+        self._served: Future | None
+        self._ticket, self._served, self._alone = self._register(rid, count, params)
+        self._leads = self._alone
         self._commit_s = self._runtime.monotonic() - began
 
-    def _register(self) -> None:
+    def _register(self, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future, bool]:
+        tried: list[Ticket] = []
+
+        def body(tr: Transaction) -> tuple[Ticket, Future, bool]:
+            ticket, served, alone = self._line.register(tr, rid, count, params, self._now_us())
+            tried.append(ticket)
+            return ticket, served, alone
+
         try:
-            run_once(
-                self._database, self._root, lambda tr: self._line.register(tr, self.ticket, self._now_us())
-            )
+            return run_once(self._database, self._root, body)
         except BaseException:
-            if self._before is not None:
-                self._before.cancel()
-            self._abandon()  # it may have been registered all the same
+            for ticket in tried:
+                self._abandon(ticket)  # it may have been registered all the same
             raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
@@ -93,45 +101,52 @@ class Place:
             return self._stand(crew, leader)
         except BaseException:
             if not crew.anyone_else(leader):
-                self._abandon()
+                self._abandon(self._ticket)
             raise
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
-        serve = not self._wait_behind(crew, leader)
+        self._wait_at_first(crew, leader)
+        serve = False
         while True:
             over = leader.until is not None and self._runtime.monotonic() >= leader.until
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
             turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
-            self.crowd, self._leads = turn.crowd, turn.leads
+            self.crowd, self._leads, self._called = turn.crowd, turn.leads, False
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
                 # Nobody came to serve for a while: whoever should have may be dead.
                 serve = not self._sleep(turn, leader)
 
-    def _wait_behind(self, crew: Combiner, leader: Call) -> bool:
-        """At first: until the one leaves behind whom the request was registered. False if it did not."""
-        before, self._before = self._before, None
-        if before is None:
-            return True
+    def _wait_at_first(self, crew: Combiner, leader: Call) -> None:
+        """Until the request is served; not for long, as whoever serves at this moment may not see it, and it
+        be the head afterwards.
+        """
+        served, self._served = self._served, None
+        commits = _commits_to_wait(self._alone, self._crowded)
+        if served is None:
+            return
+        if not commits:
+            served.cancel()
+            return
         crew.release()
-        return self._sleep(Turn(Outcome.WAIT, watches=[before]), leader)
+        self._wait([served], min(commits * self._commit_s, self._patience(leader)))
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
         if renew:
             self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
         tried: Collection[bytes] = ()
+        relay = True  # once: who loses to another server leaves it to that one
 
         def body(tr: Transaction) -> Turn:
-            nonlocal tried
+            nonlocal tried, relay
             # Claimed before anything is read: what is not there now may be told only to these.
-            wanted = sum(call.count for call in crew.claim(self.ticket.count, limits.BATCH_BYTES_MAX))
-            turn = self._line.look(
-                tr, self.ticket, Look(self._now_us(), serve, leave, renew, self._leads, tried, wanted)
-            )
-            tried = turn.paired
+            wanted = sum(call.count for call in crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX))
+            how = Look(self._now_us(), serve, leave, renew, self._leads, self._called, relay, tried, wanted)
+            turn = self._line.look(tr, self._ticket, how)
+            tried, relay = turn.paired, False
             return turn
 
         def keep(turn: Turn) -> None:
@@ -144,10 +159,14 @@ class Place:
         patience = self._patience(leader)
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
-        woken = self._runtime.wait_any([*turn.watches, self._nudge], max(0.0, patience))
+        return self._wait(turn.watches, patience)
+
+    def _wait(self, watches: Sequence[Future], patience_s: float) -> bool:
+        woken = self._runtime.wait_any([*watches, self._nudge], max(0.0, patience_s))
         self._nudge.forget()
+        self._called = watches[0].is_ready()
         self._database.counters.wake_ups += woken
-        for watch in turn.watches:
+        for watch in watches:
             watch.cancel()
         return woken
 
@@ -162,12 +181,12 @@ class Place:
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)
 
-    def _abandon(self) -> None:
+    def _abandon(self, ticket: Ticket) -> None:
         """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
         with suppress(Exception):
             run(
                 self._database,
-                lambda tr: self._line.withdraw(tr, self.ticket, self._now_us()),
+                lambda tr: self._line.withdraw(tr, ticket, self._now_us()),
                 timeout_s=limits.CLOSE_TIMEOUT_S,
             )
 
@@ -182,6 +201,12 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
         crew.deal((), to_all=to_all)
     else:
         crew.release()
+
+
+def _commits_to_wait(alone: bool, crowded: bool) -> float:
+    if crowded:
+        return limits.GATHER_COMMITS if alone else limits.RELAY_COMMITS
+    return 0 if alone else limits.SERVED_COMMITS
 
 
 class Hint:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.line.keys import Ticket, notice_value
+from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.staging import DEADLINE_US, Look, Offer, Outcome, within
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
@@ -71,7 +71,7 @@ class Holder:
         values = self._recipe.first(tr.snapshot, len(offers))
         self._recipe.claim(tr, offers[: len(values)])
         deliveries = self._recipe.deliver(tr, offers[: len(values)], b"")
-        line.leave_results(tr, self._ticket, deliveries, notice_value(now_us + DEADLINE_US, crowd=1))
+        line.leave_results(tr, self._ticket, deliveries, Notice(now_us + DEADLINE_US, crowd=1))
         return values
 
     def _first(self, tr: Transaction) -> Sequence[Offer]:

@@ -139,8 +139,16 @@ class Recipe:
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         items = self.keys.items
-        found = tr.snapshot.get_range(items.start, items.stop, limit=limit)
+        first = tr.snapshot.get_range(items.start, items.stop, limit=min(limit, limits.OFFERS_AT_FIRST))
+        found = self._and_more(tr, first, limit)
         return (Offer(self._suffix(item), item.value, stored(item.value).size_bytes) for item in found)
+
+    def _and_more(self, tr: Transaction, first: Range, limit: int) -> Iterator[KeyValue]:
+        items = first.to_list()
+        yield from items
+        if limits.OFFERS_AT_FIRST <= len(items) < limit:
+            after = items[-1].key + b"\x00"
+            yield from tr.snapshot.get_range(after, self.keys.items.stop, limit=limit - len(items))
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:

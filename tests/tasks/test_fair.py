@@ -11,7 +11,6 @@ import fdbqueue
 from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
-from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Look
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
@@ -207,8 +206,7 @@ def test_a_server_that_lost_races_leaves_the_key_alone_not_its_first_task(
         b.put(word, key=word[0])
     line = calls_of(b.db, b.queue._shape).source.line
     params = params_of(Lease(b.session.id, b"token"))
-    ticket = Ticket(0, b"its request.", 1, params)
-    run(b.db, lambda tr: line.register(tr, ticket, NOW_US))
+    ticket, _, _ = run(b.db, lambda tr: line.register(tr, b"its request.", 1, params, NOW_US))
     turn = run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, tried=lost)))
     assert [task.data for task in turn.answers] == [expected]
 

@@ -11,7 +11,6 @@ import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
-from fdbqueue.line.keys import Ticket
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Keeper, end_the_dead
@@ -284,8 +283,8 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     b = bench()
     source = calls_of(b.db, b.queue._shape).source
     params = params_of(Lease(b.session.id, b"the dead one"))
-    ticket = Ticket(0, b"its request.", 1, params)
-    run(b.db, lambda tr: source.line.register(tr, ticket, round(b.clock.now() * 1e6)))
+    now_us = round(b.clock.now() * 1e6)
+    run(b.db, lambda tr: source.line.register(tr, b"its request.", 1, params, now_us))
     b.queue.put_many(b.db, ["first", 2, 3, 4])
     assert b.take().data == 2
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
