@@ -11,8 +11,12 @@ def is_to_blame(unanswered_s: float, stood_still_s: float, lease_s: float) -> bo
     A lease is renewed when a third of it is over, and so is a session: nobody to whom the database answers
     loses either, unless he stands still for the two thirds that are left. Half a beat in vain is enough, as
     those who ask are out of step. Who was starved for half of a silence may have missed the answer.
+    Where those two thirds are shorter than any silence that is noted, as of a lease that was all but over
+    when its holder was told of it, only standing still can be known.
     """
-    return unanswered_s >= lease_s / 6 and stood_still_s <= min(lease_s, unanswered_s) / 2
+    is_too_short_to_tell = lease_s * 2 / 3 < limits.SILENCE_MIN_S
+    was_silent = unanswered_s >= lease_s / 6 or is_too_short_to_tell
+    return was_silent and stood_still_s <= min(lease_s, unanswered_s) / 2
 
 
 class Outage:

@@ -6,6 +6,7 @@ import pytest
 
 from fdbqueue import Backoff, Done, TaskQueue, Worker
 from fdbqueue.errors import PayloadUnreadable
+from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -137,6 +138,23 @@ def test_a_handler_that_overruns_after_an_outage_has_failed(monkeypatch):
         assert (scene.told, scene.left) == ([1], [("~", 1)])
 
 
+def test_a_lease_that_is_all_but_over_on_arrival_costs_no_attempt(monkeypatch):
+    """The answer to the take was on its way for all of it but a moment, too short for any renewal."""
+    take = Feed.take
+
+    def take_late(feed, *args):
+        found = take(feed, *args)
+        for _, task in found:
+            if task.attempts == 1:
+                feed._runtime.sleep(task.until - feed._runtime.now() - 0.001)
+        return found
+
+    monkeypatch.setattr(Feed, "take", take_late)
+    scene = Scene().run()
+    assert scene.told[0] == 1
+    assert (scene.left, scene.effect) == ([], b"\x01")
+
+
 class Untidy:
     """Something for the keeper to tidy, in so many transactions, each of which takes a moment."""
 
@@ -202,6 +220,8 @@ def test_who_is_to_blame():
     assert not is_to_blame(unanswered_s=0.5, stood_still_s=0, lease_s=6)
     assert not is_to_blame(unanswered_s=6, stood_still_s=6, lease_s=6)
     assert not is_to_blame(unanswered_s=2, stood_still_s=2, lease_s=6)
+    assert is_to_blame(unanswered_s=0, stood_still_s=0, lease_s=0.1)  # so short a silence is not noted
+    assert not is_to_blame(unanswered_s=0, stood_still_s=0.1, lease_s=0.1)
 
 
 def test_standing_still_adds_up():
