@@ -64,7 +64,7 @@ class Place:
         self._runtime = database.runtime
         self._root = root
         self._line = line
-        self.crowd = 0  # with how many requests it was served
+        self.crowd = 0  # with how many requests it was served; 0 if it brought nothing
         self._called = False
         began = self._runtime.monotonic()
         self._renew_at = began + limits.REQUEST_RENEW_S
@@ -112,7 +112,8 @@ class Place:
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
             turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
-            self.crowd, self._leads, self._called = turn.crowd, turn.leads, False
+            self.crowd = turn.crowd if turn.answers else 0
+            self._leads, self._called = turn.leads, False
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
@@ -210,7 +211,11 @@ def _commits_to_wait(alone: bool, crowded: bool) -> float:
 
 
 class Hint:
-    """Whether this process stood in a crowd a moment ago: then it goes straight to the line."""
+    """Whether this process stood in a crowd a moment ago: then it goes straight to the line.
+
+    Not after a request that brought nothing: a plain attempt asks for what the line takes for granted, such
+    as whether the session still lives, and costs the least where there is nothing to take.
+    """
 
     def __init__(self, database: Database) -> None:
         self._monotonic = database.runtime.monotonic
@@ -219,6 +224,8 @@ class Hint:
     def served_among(self, crowd: int) -> None:
         if crowd >= limits.CROWD_MIN:
             self._until = self._monotonic() + limits.STAGED_HINT_S
+        elif crowd == 0:
+            self._until = float("-inf")
 
     def is_fresh(self) -> bool:
         return self._monotonic() < self._until

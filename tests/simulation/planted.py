@@ -78,7 +78,7 @@ PLANTS = (
         "tr.add_read_conflict_key(self.keys.request(ticket))",
         "pass",
         "crowd",
-        50,
+        350,
     ),
     Plant(
         "conflict keys added after their own writes",
@@ -92,7 +92,7 @@ PLANTS = (
     self._protect(tr, leaving, pairs)
 """,
         "crowd",
-        50,
+        350,
     ),
     Plant(
         "a snapshot read of the items that a take removes",

@@ -53,6 +53,19 @@ def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
     assert b.counts("ready") == (1,)
 
 
+def test_a_session_that_has_ended_unnoticed_is_told_so_in_a_crowd_too(bench: MakeBench) -> None:
+    """Not served again and again with what it may not have: the line asks for no session before it serves."""
+    b = bench()
+    b.put(1)
+    session = Session(b.db)
+    calls_of(b.db, b.queue._shape).takes(session)._hint.served_among(limits.CROWD_MIN)
+    b.clock.advance(limits.STAGED_HINT_S / 2)
+    b.db.clear(RootKeys(DEFAULT_ROOT).session(session.id))
+    with pytest.raises(UnknownSession):
+        b.queue.take(b.db, 0, session=session)
+    assert b.counts("ready") == (1,)
+
+
 def test_a_dead_session_keeps_its_tasks_for_its_grace_and_no_longer(bench: MakeBench) -> None:
     b = bench()
     b.put(1)

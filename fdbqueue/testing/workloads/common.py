@@ -74,6 +74,17 @@ def cramped(simulation: Simulation) -> None:
             BATCH_ITEMS_MAX=12,
             PAYLOAD_PIECE_BYTES_MAX=random.choice((8, limits.PAYLOAD_PIECE_BYTES_MAX)),
         )
+    crowded(simulation)
+
+
+def crowded(simulation: Simulation) -> None:
+    """In many runs, two are a crowd, no result is small, and a server asks for its items one by one."""
+    random = simulation.random
+    simulation.limit(
+        CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
+        NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
+        OFFERS_AT_FIRST=random.choice((1, limits.OFFERS_AT_FIRST)),
+    )
 
 
 def values_of(client: Client, steps: int) -> list[str]:

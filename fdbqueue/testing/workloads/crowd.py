@@ -9,6 +9,7 @@ from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import (
     bounded,
     checks,
+    crowded,
     dequeue,
     drain,
     enqueue,
@@ -22,7 +23,8 @@ NAME = "crowd"
 
 @workload(clients=8, steps=2)
 def crowd(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    simulation.limit(SERVE_MAX=simulation.random.randint(1, 3), RESULTS_RETURNED_MAX=1)
+    simulation.limit(SERVE_MAX=simulation.random.randint(1, 4), RESULTS_RETURNED_MAX=1)
+    crowded(simulation)
     q = queue(NAME)
     patience_s = scattered(simulation.random, 0.01, 4)
     threaded = simulation.random.random() < 0.5
