@@ -398,6 +398,21 @@ def test_in_a_crowd_the_first_to_collect_serves_those_who_have_come_since(steps:
         assert steps.look(ticket).answers == [expected]
 
 
+def test_what_has_no_caller_any_more_is_the_first_to_be_handed_out_by_one_that_serves_on(
+    steps: Steps,
+) -> None:
+    server, relay = steps.register(), steps.register(3)
+    for _ in range(limits.CROWD_MIN - 2):
+        steps.register()
+    steps.queue.enqueue_many(steps.db, range(limits.CROWD_MIN + 2))
+    steps.look(server)
+    late = [steps.register() for _ in range(3)]
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    assert steps.look(relay, wanted=1).answers == [1]
+    assert [steps.look(ticket).answers for ticket in late] == [[2], [3], ["a"]]
+    assert (steps.queue.items(steps.db, 9), steps.queue.size(steps.db)) == (["b"], 1)
+
+
 def test_those_who_serve_on_hand_it_on(steps: Steps) -> None:
     _server, relay, *_ = served_in_a_crowd(steps)
     crowd = [steps.register() for _ in range(limits.CROWD_MIN)]

@@ -289,10 +289,10 @@ class Line:
         """Whoever is served first serves, as it leaves, those who have come since: its server has not
         seen them, and nobody else would come to them before their patience ends.
         """
-        work = self._ask_work(tr) if how.relay and notice.relay else None
         turn = self._collect(tr, ticket, notice, how)
-        if work is not None:
-            self._serve(tr, ticket, how, work, registered=True)
+        if how.relay and notice.relay:
+            # Asked for only now: collecting may give items back, and change tasks that it does not get.
+            self._serve(tr, ticket, how, self._ask_work(tr), registered=True)
         return turn
 
     def _collect(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
