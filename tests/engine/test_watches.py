@@ -129,6 +129,32 @@ def test_a_watch_in_a_writing_transaction_sees_its_own_write(db, k):
     assert becomes_ready(future)
 
 
+def test_a_watch_of_a_key_that_its_transaction_has_written_is_no_read(db, k):
+    """Blind writers who watch what they write do not conflict; whose value did not last is told at once."""
+    first, second = begin(db), begin(db)
+    futures = []
+    for tr, value in ((first, b"first"), (second, b"second")):
+        tr[k("a")] = value
+        futures.append(tr.watch(k("a")))
+    assert [commit_code(first), commit_code(second)] == [0, 0]
+    assert becomes_ready(futures[0])
+    assert not becomes_ready(futures[1], A_WHILE_S)
+    db[k("a")] = b"other"
+    assert becomes_ready(futures[1])
+
+
+def test_a_watch_of_an_own_write_fires_if_the_key_is_cleared_right_after_the_commit(db, k):
+    """Whatever comes first at the place that keeps the key, the clear or the watch."""
+    for number in range(50):
+        key = k(b"%d" % number)
+        tr = begin(db)
+        tr[key] = b"mine"
+        future = tr.watch(key)
+        tr.commit().wait()
+        db.clear(key)
+        assert becomes_ready(future)
+
+
 def test_an_own_write_after_the_watch_fires_it(db, k):
     """A later set of another value in the same transaction is a change."""
     db[k("a")] = b"1"
