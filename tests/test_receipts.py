@@ -18,7 +18,7 @@ from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime
 from tests.queue_support import FaultyEngine, faulty
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, ManualClock
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, TRANSACTION_TOO_LARGE, ManualClock
 
 CLUSTER_VERSION_CHANGED = 1039
 FATES = [
@@ -69,6 +69,22 @@ def test_the_same_in_the_line(
     assert queue.dequeue(db) == "a"
     assert queue.items(db, 10) == ["b"]
     assert queue.size(db) == 1
+
+
+def test_who_cannot_register_withdraws_all_its_attempts_in_one_transaction(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """Where a commit fails, the next one may take as long: one is what a caller that gives up waits for."""
+    db, engine = faults
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue(db, "a")
+    lost, unknown = [(NOT_COMMITTED, False)] * 2, [(COMMIT_UNKNOWN, False)] * 3
+    scripted(engine, *lost, *unknown, (TRANSACTION_TOO_LARGE, False))
+    before = engine.commits
+    with pytest.raises(engine.error):
+        queue.dequeue(db)
+    assert engine.commits - before == len(lost) + len(unknown) + 1 + 1
+    assert queue.items(db, 10) == ["a"]
 
 
 def test_many_clients_whose_commits_fail_all_the_time(

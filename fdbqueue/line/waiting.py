@@ -4,7 +4,7 @@ Each step is a transaction of its own (line/staging.py); this is the loop around
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -76,18 +76,17 @@ class Place:
         self._commit_s = self._runtime.monotonic() - began
 
     def _register(self, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future, bool]:
-        tried: list[Ticket] = []
+        tried: dict[Ticket, None] = {}  # most attempts come to the same place
 
         def body(tr: Transaction) -> tuple[Ticket, Future, bool]:
             ticket, served, alone = self._line.register(tr, rid, count, params, self._now_us())
-            tried.append(ticket)
+            tried[ticket] = None
             return ticket, served, alone
 
         try:
             return run_once(self._database, self._root, body)
         except BaseException:
-            for ticket in tried:
-                self._abandon(ticket)  # it may have been registered all the same
+            self._abandon(tried)  # it may have been registered all the same
             raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
@@ -101,7 +100,7 @@ class Place:
             return self._stand(crew, leader)
         except BaseException:
             if not crew.anyone_else(leader):
-                self._abandon(self._ticket)
+                self._abandon([self._ticket])
             raise
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
@@ -182,14 +181,18 @@ class Place:
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)
 
-    def _abandon(self, ticket: Ticket) -> None:
-        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
+    def _abandon(self, tickets: Iterable[Ticket]) -> None:
+        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead.
+
+        At most one of `tickets` stands in the line.
+        """
+
+        def withdraw(tr: Transaction) -> None:
+            for ticket in tickets:
+                self._line.withdraw(tr, ticket, self._now_us())
+
         with suppress(Exception):
-            run(
-                self._database,
-                lambda tr: self._line.withdraw(tr, ticket, self._now_us()),
-                timeout_s=limits.CLOSE_TIMEOUT_S,
-            )
+            run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def _now_us(self) -> int:
         return round(self._runtime.now() * 1_000_000)
