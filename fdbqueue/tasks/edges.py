@@ -116,6 +116,8 @@ def kick(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
     """A take that nobody was there to receive: it has not happened."""
+    if not records:  # nothing has become available: nobody need wake
+        return []
     ready = [replace(freed(record), attempts=record.attempts - 1) for record in records]
     change.move(records, ready)
     change.count("take", -len(records))

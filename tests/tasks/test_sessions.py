@@ -11,6 +11,7 @@ import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
+from fdbqueue.line.staging import Look
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Keeper, end_the_dead
@@ -289,6 +290,21 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
         task = queue.take(second, 5)
         assert task is not None
         assert task.attempts == 2
+
+
+def test_collecting_what_was_delivered_rings_no_doorbell(bench: Any) -> None:
+    """Nothing becomes available by it: whoever waits at the head of the line need not look."""
+    b = bench()
+    source, now_us = calls_of(b.db, b.queue._shape).source, round(b.clock.now() * 1e6)
+    params = params_of(Lease(b.session.id, b"its token"))
+    ticket, _, _ = run(b.db, lambda tr: source.line.register(tr, b"its request.", 1, params, now_us))
+    b.queue.put_many(b.db, ["delivered", "taken"])
+    assert b.take().data == "taken"
+    before = bytes(b.db.get(source.doorbell))
+    assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, ticket, Look(now_us))).answers] == [
+        "delivered"
+    ]
+    assert bytes(b.db.get(source.doorbell)) == before
 
 
 def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_take(bench: MakeBench) -> None:
