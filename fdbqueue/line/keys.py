@@ -4,8 +4,8 @@ Line L, a subspace of the queue that it serves. `rid` is the random name of a re
 column come plain bytes, numbers big-endian in eight of them: a contended take packs and parses some forty
 keys, which the tuple layer makes a third of its cost.
 
-    L[0] index rid         request   count, deadline_us, params        servers; its owner, serialisably; who
-                                                                       stands behind it watches it
+    L[0] index rid         request   count, deadline_us, params        servers; its owner and who stands
+                                                                       behind it watch it
     L[1] deadline_us rid   due       empty                             whoever finds nothing, every server
     L[2] rid               notice    deadline_us, crowd, relay:        its owner, whoever returns the results
                                      served; the results, if small

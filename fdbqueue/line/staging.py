@@ -4,9 +4,8 @@ A call registers a request, conflict-free like an enqueue. The owner of the requ
 line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
 watches of its own request, which is gone once it is served, and of the one before it, without which it may be
 the head. In a crowd whoever is served first serves on, as it collects; nobody has to, and a server that is
-killed owes nothing. What an item is, and how it is
-handed to a request, is the `Source`'s business: a recipe queue moves the item, a task queue takes the lease
-in the requester's name.
+killed owes nothing. What an item is, and how it is handed to a request, is the `Source`'s business: a recipe
+queue moves the item, a task queue takes the lease in the requester's name.
 
 Every function here works in one transaction and is bounded by limits.SERVE_*. Being head only saves work:
 two servers at once are safe, because each adds a read-conflict key for every request and every item that it
