@@ -560,6 +560,23 @@ def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) ->
     assert sorted(answers) == list(range(8))
 
 
+def test_who_is_refused_a_watch_looks_now_and_then(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.2)
+    queue, client = Queue(space[0], root=space[1]), apart(db)
+    client.engine.options.set_max_watches(0)
+    try:
+        with in_threads(1, lambda _: queue.dequeue(client, timeout=PATIENCE_S)) as answers:
+            db.runtime.sleep(1)
+            looks = client.counters.wake_ups
+            queue.enqueue(db, "a")
+    finally:
+        client.engine.options.set_max_watches(10_000)
+    assert answers == ["a"]
+    assert looks < 10  # of hundreds, were each refusal a call
+
+
 def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:
     steps = Steps(db, space)
     began = time.monotonic()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line, Look, Outcome, Turn
@@ -162,9 +162,11 @@ class Place:
         return self._wait(turn.watches, patience)
 
     def _wait(self, watches: Sequence[Future], patience_s: float) -> bool:
-        woken = self._runtime.wait_any([*watches, self._nudge], max(0.0, patience_s))
+        refused = [_is_refused(watch) for watch in watches]
+        heard = [watch for watch, is_refused in zip(watches, refused, strict=True) if not is_refused]
+        woken = self._runtime.wait_any([*heard, self._nudge], max(0.0, patience_s))
         self._nudge.forget()
-        self._called = watches[0].is_ready()
+        self._called = watches[0].is_ready() and not refused[0]
         self._database.counters.wake_ups += woken
         for watch in watches:
             watch.cancel()
@@ -205,6 +207,17 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
         crew.deal((), to_all=to_all)
     else:
         crew.release()
+
+
+def _is_refused(watch: Future) -> bool:
+    """Ready with an error: there are too many. Taken for a call, its waiter would look without end."""
+    if not watch.is_ready():
+        return False
+    try:
+        watch.wait()
+    except engine_errors():
+        return True
+    return False
 
 
 def _commits_to_wait(alone: bool, crowded: bool) -> float:
