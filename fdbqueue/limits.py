@@ -42,7 +42,7 @@ PLAIN_ATTEMPTS_MAX = 2
 # Served together with so many others, a process goes straight to the line for a while. (With fewer, the
 # line's two commits cost more than the races that it saves. 32 processes on a cluster of one: 390
 # items a second with this hint, 183 without.)
-CROWD_MIN = 4
+CROWD_MIN = 6
 STAGED_HINT_S = 0.5
 # A call that may not wait for an item still waits this long for the one who is serving the line already:
 # thirty callers that all serve at once abort each other. In seconds, or in commits of its own: the longer.

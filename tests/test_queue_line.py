@@ -424,6 +424,17 @@ def test_those_who_serve_on_hand_it_on(steps: Steps) -> None:
     assert steps.look(last).answers == ["a"]
 
 
+def test_one_that_comes_from_a_crowd_has_the_few_that_are_left_serve_on(steps: Steps) -> None:
+    """They count on it: who was served in a crowd waits longer before it looks by itself."""
+    server, relay = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, [0, 1])
+    steps.look(server, crowded=True)
+    late = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(relay).answers == [1]
+    assert steps.look(late).answers == ["a"]
+
+
 def test_nobody_serves_on_where_there_is_no_crowd(steps: Steps) -> None:
     """Those who come take for themselves, and serve on their way: they would be in each other's way."""
     _server, other, *_ = served_in_a_crowd(steps, limits.CROWD_MIN - 1)

@@ -105,6 +105,7 @@ class Look:
     leads: bool = False  # it stood at the head the last time: ask at once for what a server needs
     called: bool = False  # its request has been seen to change: ask for the notice only, it will be there
     relay: bool = True  # serve on the way, if the notice says so
+    crowded: bool = False  # whom it serves is to serve on, however few there are
     tried: Collection[bytes] = ()  # the items that this call's last attempt paired, in vain
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
 
@@ -343,7 +344,7 @@ class Line:
         if not pairs and not dead:
             return Turn(Outcome.AGAIN) if tidied else None
         leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
-        return self._act(tr, mine, pairs, leaving, how.now_us)
+        return self._act(tr, mine, pairs, leaving, how)
 
     def _living(
         self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
@@ -370,19 +371,19 @@ class Line:
         mine: Ticket,
         pairs: Sequence["Pair"],
         leaving: Sequence[Ticket],
-        now_us: int,
+        how: Look,
     ) -> Turn:
         self._protect(tr, leaving, pairs)
         for ticket in leaving:
             self._clear_request(tr, ticket)
         own: list[Delivery] = []
-        relay = len(pairs) >= limits.CROWD_MIN
+        relay = how.crowded or len(pairs) >= limits.CROWD_MIN
         for ticket, offers in pairs:
             deliveries = self.source.deliver(tr, offers, ticket.params)
             if ticket == mine:
                 own = deliveries
             else:
-                notice = Notice(now_us + DEADLINE_US, len(pairs), relay)
+                notice = Notice(how.now_us + DEADLINE_US, len(pairs), relay)
                 self.leave_results(tr, ticket, deliveries, notice)
                 relay = False
         return Turn(

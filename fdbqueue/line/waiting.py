@@ -6,6 +6,7 @@ waits. It works for the callers of a Combiner: one request in the line stands fo
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from fdbqueue import limits
@@ -144,8 +145,8 @@ class Place:
             nonlocal tried, relay
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX))
-            how = Look(self._now_us(), serve, leave, renew, self._leads, self._called, relay, tried, wanted)
-            turn = self._line.look(tr, self._ticket, how)
+            how = Look(self._now_us(), serve, leave, renew, self._leads, self._called, relay, self._crowded)
+            turn = self._line.look(tr, self._ticket, replace(how, tried=tried, wanted=wanted))
             tried, relay = turn.paired, False
             return turn
 
