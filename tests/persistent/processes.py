@@ -41,6 +41,7 @@ def wait_for_an_item(db: fdbqueue.Database, name: str, owner: str | None) -> Non
     q = PersistentQueue(db, name, owner=owner, ttr=TTR_S)
     say("waiting")
     say(q.get())
+    time.sleep(100)  # its end would give back what it has not acked, and somebody else get it
 
 
 def end_without_closing(db: fdbqueue.Database, name: str, _: str | None) -> None:
