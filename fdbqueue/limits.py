@@ -30,8 +30,8 @@ CLOCK_SKEW_S = 5.0
 # The staged request set (docs/design.md, section 7).
 SERVE_MAX = 50
 SERVE_BYTES_MAX = 500_000
-# A server asks for so many items together with the requests, and for more only if there are more requests.
-OFFERS_AT_FIRST = 16
+# Whoever looks at the line asks for as many items as it expects to be for those before it, and so many more.
+OFFERS_TO_SPARE = 4
 # Results that are smaller come with the notice of them: one key to read, write and clear instead of two.
 NOTICE_BYTES_MAX = 8_000
 REQUEST_DEADLINE_S = 10.0
@@ -39,21 +39,17 @@ REQUEST_RENEW_S = 3.0
 LOOK_EVERY_S = 2.0
 # After this many lost races for the head a take stands in the line.
 PLAIN_ATTEMPTS_MAX = 2
-# Served together with so many others, a process goes straight to the line for a while. (With fewer, the
-# line's two commits cost more than the races that it saves. 32 processes on a cluster of one: 390
-# items a second with this hint, 183 without.)
-CROWD_MIN = 6
+# Where so many stood in the line, a process goes straight to it for a while. (With fewer, the line's two
+# commits cost more than the races that they save: two processes on one directory make 1,010 takes a second
+# with races, 660 in the line; four 838 and 1,110.)
+CROWD_MIN = 3
 STAGED_HINT_S = 0.5
-# A call that may not wait for an item still waits this long for the one who is serving the line already:
-# thirty callers that all serve at once abort each other. In seconds, or in commits of its own: the longer.
+# A call that may not wait for an item still waits this long for those who have a share and have not taken it:
+# they are about to, and would meet whoever serves them. In seconds, or in commits of its own: the longer.
 SERVE_PATIENCE_S = 0.05
 SERVE_PATIENCE_COMMITS = 8
-# Whoever has come to the line looks after so many commits of its own, if it is not served before: those who
-# serve at that moment may not see it, and nobody serve after them. In a crowd somebody does, mostly; there
-# the first to come waits for others, as one serving costs about the same for one and for ten.
-SERVED_COMMITS = 1
-RELAY_COMMITS = 4
-GATHER_COMMITS = 1
+# While there is something to take, a process looks no oftener for what has come due in the line.
+LINE_TIDIED_EVERY_S = 0.5
 RESULTS_RETURNED_MAX = 10
 
 # Calls of one process that share transactions: the leader waits for those of the last round to come back, for

@@ -1,12 +1,28 @@
-"""What the queue's tests share: commits with an unknown result, transactions that count their keys."""
+"""What the queue's tests share: places in a line, unknown results of commits, counted reads and writes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fdbqueue.database import Database
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import Line
 from fdbqueue.runtime import Runtime
 
 Fate = Callable[[Any], int]
+
+
+def registered(db: Any, line: Line, rid: bytes, now_us: int, count: int = 1, params: bytes = b"") -> Ticket:
+    """A place in a line."""
+    return registered_by(db.create_transaction(), line, rid, now_us, count, params)
+
+
+def registered_by(
+    tr: Any, line: Line, rid: bytes, now_us: int, count: int = 1, params: bytes = b""
+) -> Ticket:
+    line.register(tr, rid, count, params, now_us)
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    return Ticket(bytes(stamp.wait()), rid, count, params)
 
 
 class CountingTransaction:

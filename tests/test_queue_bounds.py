@@ -8,8 +8,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
+from fdbqueue.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.line.keys import Due as DueResults
-from fdbqueue.line.keys import LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.line.staging import DEADLINE_US
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, suffix, whole
@@ -53,9 +53,8 @@ def test_a_line_full_of_the_dead(
     queue, line = Queue(space[0], root=space[1]), LineKeys(QueueKeys(space[0]).line)
     tr = db.create_transaction()
     for number in range(LONG):
-        tr.set(
-            line.request(Ticket(number, b"dead", 1)), request_value(Ticket(number, b"dead", 1), long_ago_us())
-        )
+        dead = Ticket(number.to_bytes(STAMP_BYTES, "big"), b"its rid", 1)
+        tr.set(line.request(dead), request_value(1, long_ago_us(), b""))
     tr.commit().wait()
     queue.enqueue_many(db, ["a", "b"])
     client, engine = counted

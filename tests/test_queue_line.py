@@ -20,13 +20,15 @@ from fdbqueue.line.staging import (
     Offer,
     Outcome,
     Turn,
+    at_most,
+    free_of,
     pair,
-    passing_over,
     portion_of,
     within,
 )
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
+from tests.queue_support import registered_by
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 
 NOW = 10**15
@@ -36,25 +38,30 @@ NOW = 10**15
 
 
 def ticket(number: int, count: int = 1) -> Ticket:
-    return Ticket(number, b"rid%d" % number, count)
+    return Ticket(b"its stamp ", b"%d" % number, count)
 
 
 def offer(number: int, size_bytes: int = 1) -> Offer:
     return Offer(b"item%d" % number, bytes(min(size_bytes, 1000)), size_bytes)
 
 
+def offers_of(names: str) -> list[Offer]:
+    """Of the key that is the first letter of its name each."""
+    return [Offer(name.encode(), b"", 1, key=name[:1].encode()) for name in names.split()]
+
+
 def test_requests_and_offers_are_paired_in_order() -> None:
     requests, offers = [ticket(0, 2), ticket(1), ticket(2, 5), ticket(3)], [offer(n) for n in range(5)]
     pairs = pair(requests, [2, 1, 5, 1], offers)
-    assert [(who.index, [o.id for o in what]) for who, what in pairs] == [
-        (0, [b"item0", b"item1"]),
-        (1, [b"item2"]),
-        (2, [b"item3", b"item4"]),
+    assert [(who.rid, [o.id for o in what]) for who, what in pairs] == [
+        (b"0", [b"item0", b"item1"]),
+        (b"1", [b"item2"]),
+        (b"2", [b"item3", b"item4"]),
     ]
 
 
 def test_a_request_without_callers_gets_nothing() -> None:
-    assert [who.index for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [1]
+    assert [who.rid for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [b"1"]
 
 
 def test_nobody_gets_more_than_one_collection_can_carry() -> None:
@@ -64,28 +71,35 @@ def test_nobody_gets_more_than_one_collection_can_carry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "needed", "expected"),
-    [(0, 2, "a1 a2"), (1, 2, "b1 c1"), (3, 1, "c1"), (9, 1, "c1"), (1, 3, "b1 c1 b2"), (1, 4, "a1 a2 b1 c1")],
+    ("left", "shares", "free"),
+    [
+        ("", "a1 b1 a2", "a1 b1 a2"),
+        ("a1", "a2 b1", "b1"),
+        ("a1 b1", "c1 b2 c2 a2", "c1 c2"),
+        ("a1", "b1", "b1"),
+    ],
 )
-def test_the_contended_head_is_left_to_its_winners_with_all_of_its_key(
-    lost: int, needed: int, expected: str
-) -> None:
-    offers = [Offer(name.encode(), b"", 1, key=name[:1].encode()) for name in ["a1", "a2", "b1", "c1", "b2"]]
-    assert [o.id.decode() for o in passing_over(lost, offers, needed)] == expected.split()
+def test_of_a_key_the_second_is_left_to_those_who_get_the_first(left: str, shares: str, free: str) -> None:
+    pairs = [(ticket(number), [offer]) for number, offer in enumerate(offers_of(shares))]
+    assert [o.id.decode() for _, (o,) in free_of(offers_of(left), pairs)] == free.split()
 
 
-def test_without_keys_the_head_is_left_as_far_as_nobody_goes_without() -> None:
-    offers = [offer(number) for number in range(5)]
-    assert passing_over(2, offers, 2) == offers[2:4]
-    assert passing_over(4, offers, 3) == offers[2:]
+def test_what_is_left_of_a_key_leaves_all_that_a_request_would_get_with_it() -> None:
+    pairs = [(ticket(0, 2), offers_of("a2 b1")), (ticket(1), offers_of("b2")), (ticket(2), offers_of("c1"))]
+    assert [who.rid for who, _ in free_of(offers_of("a1"), pairs)] == [b"2"]
 
 
-def test_a_serving_moves_a_bounded_number_of_bytes_but_at_least_one_item() -> None:
-    assert [o.id for o in within(2500, iter([offer(0, 1000), offer(1, 1000), offer(2, 1000)]))] == [
-        b"item0",
-        b"item1",
-    ]
-    assert len(list(within(10, iter([offer(0, 1000), offer(1, 1000)])))) == 1
+def test_one_transaction_hands_out_a_bounded_number_but_at_least_one_share() -> None:
+    pairs = [(ticket(number, 2), [offer(2 * number), offer(2 * number + 1)]) for number in range(3)]
+    assert at_most(5, pairs) == pairs[:2]
+    assert at_most(1, pairs) == pairs[:1]
+    assert at_most(1, []) == []
+
+
+def test_what_is_read_has_a_bounded_number_of_bytes_but_at_least_one_item() -> None:
+    three = [offer(0, 1000), offer(1, 1000), offer(2, 1000)]
+    assert within(2500, three) == three[:2]
+    assert within(10, three) == three[:1]
 
 
 # Transactions of the line, step by step.
@@ -107,14 +121,11 @@ class Steps:
         return answer
 
     def register(self, count: int = 1, now_us: int = NOW) -> Ticket:
-        return self.register_and_watch(count, now_us)[0]
+        return self.register_by(self.db.create_transaction(), count, now_us)
 
-    def register_and_watch(self, count: int = 1, now_us: int = NOW) -> tuple[Ticket, Any, bool]:
-        return self.run(lambda tr: self.register_in(tr, count, now_us))
-
-    def register_in(self, tr: Any, count: int = 1, now_us: int = NOW) -> tuple[Ticket, Any, bool]:
+    def register_by(self, tr: Any, count: int = 1, now_us: int = NOW) -> Ticket:
         self._rids += 1
-        return self.line.register(tr, b"the-%08d" % self._rids, count, b"", now_us)
+        return registered_by(tr, self.line, b"the-%08d" % self._rids, now_us, count)
 
     def is_woken(self, watch: Any) -> bool:
         return self.db.runtime.wait_any([watch], PATIENCE_S)
@@ -131,11 +142,140 @@ def steps(db: Database, space: Subspace) -> Steps:
     return Steps(db, space)
 
 
-def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
+def test_everybody_takes_the_share_of_its_own_place(steps: Steps) -> None:
+    tickets = [steps.register() for _ in range(3)]
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c", "d"])
+    turns = [steps.look(tickets[number]) for number in (1, 2, 0)]
+    assert [(turn.answers, turn.crowd, turn.ahead) for turn in turns] == [
+        (["b"], 2, 1),
+        (["c"], 2, 1),
+        (["a"], 1, 0),
+    ]
+    assert (steps.queue.items(steps.db, 9), steps.queue.size(steps.db), steps.keys()) == (["d"], 1, 0)
+
+
+def test_those_who_take_their_shares_do_not_conflict(steps: Steps) -> None:
+    tickets = [steps.register(count) for count in (1, 3, 1)]
+    steps.queue.enqueue_many(steps.db, range(5))
+    together = [begin(steps.db) for _ in tickets]
+    taken = [steps.line.look(tr, who, Look(NOW)).answers for tr, who in zip(together, tickets, strict=True)]
+    assert taken == [[0], [1, 2, 3], [4]]
+    assert [commit_code(tr) for tr in together] == [0, 0, 0]
+
+
+def test_nor_do_they_with_one_who_comes_and_with_one_who_puts(steps: Steps) -> None:
+    who = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    taking, coming, putting = (begin(steps.db) for _ in range(3))
+    assert steps.line.look(taking, who, Look(NOW)).answers == ["a"]
+    steps.queue.enqueue(putting, "b")
+    steps.register_by(coming)
+    assert [commit_code(tr) for tr in (putting, taking)] == [0, 0]
+
+
+def test_places_are_in_the_order_of_commits(steps: Steps) -> None:
+    """Nobody comes to stand before one that is there already: then all behind would use others' shares."""
+    late = begin(steps.db)
+    late.get_read_version().wait()
+    first = steps.register()
+    second = steps.register_by(late)
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    assert steps.look(second).answers == ["b"]
+    assert steps.look(first).answers == ["a"]
+
+
+def test_two_who_take_one_item_for_theirs_conflict(steps: Steps) -> None:
+    """One has seen that somebody left without taking anything, the other has not."""
+    leaving, first, second = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    early = begin(steps.db)
+    steps.run(lambda tr: steps.line.withdraw(tr, leaving, NOW))
+    late = begin(steps.db)
+    assert steps.line.look(early, first, Look(NOW)).answers == ["b"]
+    assert steps.line.look(late, second, Look(NOW)).answers == ["b"]
+    assert [commit_code(late), commit_code(early)] == [0, NOT_COMMITTED]
+    assert steps.look(first).answers == ["a"]
+
+
+def test_a_plain_dequeue_costs_the_line_one_conflict(steps: Steps) -> None:
+    first, second = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    attempts = [begin(steps.db), begin(steps.db)]
+    steps.line.look(attempts[0], first, Look(NOW))
+    steps.line.look(attempts[1], second, Look(NOW))
+    assert steps.run(steps.queue.dequeue) == "a"
+    assert [commit_code(tr) for tr in attempts] == [NOT_COMMITTED, 0]
+    assert steps.look(first).answers == ["c"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 60])
+def test_a_guess_of_how_many_items_are_for_others_may_be_wrong(steps: Steps, ahead: int) -> None:
+    *_, last = (steps.register(3) for _ in range(4))
+    steps.queue.enqueue_many(steps.db, range(12))
+    assert steps.look(last, ahead=ahead, wanted=3).answers == [9, 10, 11]
+
+
+def test_what_is_for_those_before_it_is_waited_for_also_by_one_who_may_not_wait(steps: Steps) -> None:
+    """They may leave without it: "nothing" is true only when it has gone."""
+    first, second = steps.register(), steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    waiting = steps.look(second, leave=True)
+    assert waiting.outcome is Outcome.WAIT
+    assert steps.look(first).answers == ["a"]
+    assert steps.is_woken(waiting.watches[1])
+    assert steps.look(second, leave=True).outcome is Outcome.LEFT
+
+
+def test_one_that_stands_too_far_back_waits_until_others_have_gone(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not look at all of them, so it cannot say that there is nothing either."""
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(second).outcome is Outcome.WAIT
-    served = steps.look(first)
+    waiting = steps.look(third, leave=True)
+    assert waiting.outcome is Outcome.WAIT
+    assert steps.look(second).answers == ["b"]
+    assert steps.is_woken(waiting.watches[1])
+    assert steps.look(third, slept=True).answers == ["c"]
+    assert steps.look(first).answers == ["a"]
+
+
+def test_one_that_stands_too_far_back_leaves_an_empty_queue(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
+    *_, third = (steps.register() for _ in range(3))
+    assert steps.look(third, leave=True).outcome is Outcome.LEFT
+
+
+def test_one_whom_nobody_serves_serves_all(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it may be frozen: it serves them, too, or it would never come to its own share."""
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
+    first, second, third = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    assert steps.look(third, serve=True).outcome is Outcome.AGAIN
+    assert steps.look(third, serve=True).answers == ["c"]
+    assert [steps.look(who).answers for who in (second, first)] == [["b"], ["a"]]
+    assert steps.keys() == 0
+
+
+def test_large_items_are_left_to_those_before_one_unread(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SERVE_BYTES_MAX", 2_500)
+    first, second, third = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["x" * 1000, "y" * 1000, "z" * 1000])
+    assert steps.look(third, leave=True).outcome is Outcome.WAIT
+    assert steps.look(first).answers == ["x" * 1000]
+    assert steps.look(third, leave=True).answers == ["z" * 1000]
+    assert steps.look(second).answers == ["y" * 1000]
+
+
+def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> None:
+    first, second, third = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    served = steps.look(first, slept=True)
     assert (served.outcome, served.answers, served.crowd) == (Outcome.SERVED, ["a"], 3)
     assert steps.queue.size(steps.db) == 0
     assert steps.look(third).answers == ["c"]
@@ -143,22 +283,42 @@ def test_the_head_serves_everybody_and_each_collects(steps: Steps) -> None:
     assert steps.keys() == 0
 
 
+def test_but_not_those_before_it(steps: Steps) -> None:
+    _first, second, third = (steps.register() for _ in range(3))
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    assert steps.look(second, slept=True).answers == ["b"]
+    assert steps.look(third, called=True).answers == ["c"]
+    assert steps.queue.items(steps.db, 9) == ["a"]
+
+
+def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
+    first, _second = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    assert steps.look(first, slept=True, alone=True).answers == ["a"]
+    assert steps.queue.items(steps.db, 9) == ["b"]
+
+
+def test_a_server_and_one_that_helps_itself_conflict(steps: Steps) -> None:
+    first, second = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    server, taker = begin(steps.db), begin(steps.db)
+    steps.line.look(server, first, Look(NOW, slept=True))
+    steps.line.look(taker, second, Look(NOW))
+    assert [commit_code(server), commit_code(taker)] == [0, NOT_COMMITTED]
+    assert steps.look(second).answers == ["b"]
+
+
 def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
-    for tr in (first, second):
-        steps.register_in(tr)
-    assert commit_code(first) == commit_code(second) == 0
+    places = [steps.register_by(tr) for tr in (first, second)]
+    assert places == sorted(places, key=lambda ticket: ticket.stamp)
 
 
-def test_registering_does_not_conflict_with_serving_the_one_before_it(steps: Steps) -> None:
-    head = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    registering = begin(steps.db)
-    ticket, watch, alone = steps.register_in(registering)
-    assert steps.look(head).answers == ["a"]
-    assert commit_code(registering) == 0
-    assert (alone, watch.is_ready()) == (False, False)
-    assert steps.look(ticket).leads
+def test_a_request_is_found_by_its_name(steps: Steps) -> None:
+    """Who does not know whether it has registered does not know its stamp."""
+    tickets = [steps.register() for _ in range(3)]
+    assert [steps.run(lambda tr, t=t: steps.line.find(tr, t.rid)) for t in tickets] == tickets
+    assert steps.run(lambda tr: steps.line.find(tr, b"nobody's")).stamp == b""
 
 
 def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
@@ -194,7 +354,7 @@ def test_a_request_for_several_is_satisfied_by_fewer(steps: Steps) -> None:
 def test_what_has_no_caller_any_more_returns_to_its_old_place_uncounted(steps: Steps) -> None:
     first, second = steps.register(), steps.register(3)
     steps.queue.enqueue_many(steps.db, [0, 1, 2, 3])
-    steps.look(first)
+    steps.look(first, slept=True)
     steps.queue.enqueue(steps.db, 4)
     assert steps.look(second, wanted=1).answers == [1]
     assert steps.queue.items(steps.db, 9) == [2, 3, 4]
@@ -213,11 +373,11 @@ def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> Non
 def test_results_of_the_dead_go_back_under_their_old_keys(steps: Steps, db: Database) -> None:
     server, _dead = steps.register(), steps.register(2)
     steps.queue.enqueue_many(db, [0, 1, "x" * 200_000, 3])
-    steps.look(server)
+    steps.look(server, slept=True)
     later = NOW + DEADLINE_US + 1
     assert steps.queue.size(db) == 1
     mine = steps.register(now_us=later)
-    assert steps.look(mine, later).outcome is Outcome.AGAIN
+    assert steps.look(mine, later, tidy=True).outcome is Outcome.AGAIN
     assert steps.queue.items(db, 9) == [1, "x" * 200_000, 3]
     assert steps.queue.size(db) == 3
     assert steps.look(mine, later).answers == [1]
@@ -229,7 +389,7 @@ def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Su
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
     steps.queue.enqueue_many(db, ["mine", "overdue"])
-    steps.look(server, long_ago)
+    steps.look(server, long_ago, slept=True)
     assert steps.queue.empty(db)
     take = steps.queue.dequeue
     assert (take(db) if by == "database" else steps.run(take)) == "overdue"
@@ -243,7 +403,7 @@ def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
     steps.queue.enqueue_many(db, ["mine", "overdue", "more", "still more"])
-    steps.look(server, long_ago)
+    steps.look(server, long_ago, slept=True)
     assert [steps.queue.dequeue(db) for _ in range(3)] == ["overdue", "more", "still more"]
     assert (steps.queue.size(db), steps.keys()) == (0, 0)
 
@@ -251,7 +411,7 @@ def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
 def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server)
+    steps.look(server, slept=True)
     collector, returner = begin(db), begin(db)
     assert steps.line.look(collector, owner, Look(NOW)).answers == [1]
     steps.line.return_overdue(
@@ -264,7 +424,7 @@ def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None
 def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server)
+    steps.look(server, slept=True)
     steps.queue.clear(db)
     assert steps.look(owner).outcome is Outcome.GONE
     assert steps.keys() == 0
@@ -273,7 +433,7 @@ def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: 
 def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server)
+    steps.look(server, slept=True)
     steps.run(lambda tr: steps.line.withdraw(tr, owner, NOW))
     assert (steps.queue.items(db, 9), steps.keys()) == ([1], 0)
 
@@ -281,23 +441,12 @@ def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Databas
 def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server)
+    steps.look(server, slept=True)
     assert steps.look(owner, leave=True, serve=True).answers == [1]
-
-
-def test_only_the_first_to_come_finds_nobody(steps: Steps) -> None:
-    found = [steps.register_and_watch()[2] for _ in range(3)]
-    assert found == [True, False, False]
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
     steps.queue.enqueue(steps.db, "a")
-    assert steps.look(before).answers == ["a"]
-
-
-def served_by_one_who_passes(steps: Steps, before: Ticket) -> None:
-    steps.queue.enqueue(steps.db, "a")
-    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
     assert steps.look(before).answers == ["a"]
 
 
@@ -313,9 +462,7 @@ def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
     steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW + DEADLINE_US + 1)))
 
 
-@pytest.mark.parametrize(
-    "leave", [served_alone, served_by_one_who_passes, withdrawn, left_with_nothing, dropped_as_dead]
-)
+@pytest.mark.parametrize("leave", [served_alone, withdrawn, left_with_nothing, dropped_as_dead])
 def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
     steps: Steps, leave: Callable[[Steps, Ticket], None]
 ) -> None:
@@ -325,7 +472,9 @@ def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
     assert not watch.is_ready()
     leave(steps, before)
     assert steps.is_woken(watch)
-    assert steps.look(behind).leads
+    _own, doorbell = steps.look(behind).watches
+    steps.queue.enqueue(steps.db, "b")
+    assert steps.is_woken(doorbell)
 
 
 def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
@@ -338,137 +487,23 @@ def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps:
     assert steps.is_woken(watch)
 
 
-def test_one_that_is_served_by_a_server_that_does_not_see_the_one_before_it(steps: Steps) -> None:
-    """That one has come to its place, before others, after the server has read the line."""
-    head = steps.register()
-    late = begin(steps.db)
-    steps.register_in(late)  # reads the line now, and is first in the order of their names
-    behind = steps.register()
-    steps.run(lambda tr: steps.line.withdraw(tr, head, NOW))
-    steps.queue.enqueue(steps.db, "a")
-    server = begin(steps.db)
-    server.get_read_version().wait()
-    assert commit_code(late) == 0
-    watches = steps.look(behind).watches
-    steps.line.pass_by(server, 1, b"", Look(NOW))
-    assert commit_code(server) == 0
-    assert steps.db.runtime.wait_any(watches, PATIENCE_S)
-    assert steps.look(behind).answers == ["a"]
-
-
 def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
-    head = steps.register()
-    places = [steps.register_and_watch() for _ in range(3)]
+    head, *others = (steps.register() for _ in range(4))
+    watches = [steps.look(who).watches[0] for who in others]
     steps.queue.enqueue_many(steps.db, range(4))
-    assert steps.look(head).answers == [0]
-    for number, (ticket, watch, _alone) in enumerate(places, 1):
+    assert steps.look(head, slept=True).answers == [0]
+    for number, (who, watch) in enumerate(zip(others, watches, strict=True), 1):
         assert steps.is_woken(watch)
-        assert steps.look(ticket, called=True).answers == [number]
+        assert steps.look(who, called=True).answers == [number]
 
 
 def test_one_that_is_called_and_not_served_looks_as_any_other(steps: Steps) -> None:
     """What has changed may be that somebody took it for dead, or nothing: a watch may fire for no reason."""
     first, second = steps.register(), steps.register()
     assert steps.look(second, called=True).outcome is Outcome.WAIT
-    assert steps.look(first, called=True).leads
+    assert steps.look(first, called=True).outcome is Outcome.WAIT
     steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
     assert steps.look(second, called=True).outcome is Outcome.GONE
-
-
-# In a crowd whoever is served first serves those who have come since.
-
-
-def served_in_a_crowd(steps: Steps, count: int = limits.CROWD_MIN) -> list[Ticket]:
-    """The places of `count` who were served together, the server's first."""
-    places = [steps.register() for _ in range(count)]
-    steps.queue.enqueue_many(steps.db, range(count))
-    assert steps.look(places[0]).answers == [0]
-    return places
-
-
-def test_in_a_crowd_the_first_to_collect_serves_those_who_have_come_since(steps: Steps) -> None:
-    _server, relay, other, *_ = served_in_a_crowd(steps)
-    late = [steps.register_and_watch() for _ in range(2)]
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    assert steps.look(other, called=True).answers == [2]
-    assert not any(watch.is_ready() for _, watch, _ in late)
-    assert steps.look(relay, called=True).answers == [1]
-    for (ticket, watch, _), expected in zip(late, "ab", strict=True):
-        assert steps.is_woken(watch)
-        assert steps.look(ticket).answers == [expected]
-
-
-def test_what_has_no_caller_any_more_is_the_first_to_be_handed_out_by_one_that_serves_on(
-    steps: Steps,
-) -> None:
-    server, relay = steps.register(), steps.register(3)
-    for _ in range(limits.CROWD_MIN - 2):
-        steps.register()
-    steps.queue.enqueue_many(steps.db, range(limits.CROWD_MIN + 2))
-    steps.look(server)
-    late = [steps.register() for _ in range(3)]
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    assert steps.look(relay, wanted=1).answers == [1]
-    assert [steps.look(ticket).answers for ticket in late] == [[2], [3], ["a"]]
-    assert (steps.queue.items(steps.db, 9), steps.queue.size(steps.db)) == (["b"], 1)
-
-
-def test_those_who_serve_on_hand_it_on(steps: Steps) -> None:
-    _server, relay, *_ = served_in_a_crowd(steps)
-    crowd = [steps.register() for _ in range(limits.CROWD_MIN)]
-    steps.queue.enqueue_many(steps.db, range(limits.CROWD_MIN))
-    steps.look(relay)
-    last = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    steps.look(crowd[0])
-    assert steps.look(last).answers == ["a"]
-
-
-def test_one_that_comes_from_a_crowd_has_the_few_that_are_left_serve_on(steps: Steps) -> None:
-    """They count on it: who was served in a crowd waits longer before it looks by itself."""
-    server, relay = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, [0, 1])
-    steps.look(server, crowded=True)
-    late = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    assert steps.look(relay).answers == [1]
-    assert steps.look(late).answers == ["a"]
-
-
-def test_nobody_serves_on_where_there_is_no_crowd(steps: Steps) -> None:
-    """Those who come take for themselves, and serve on their way: they would be in each other's way."""
-    _server, other, *_ = served_in_a_crowd(steps, limits.CROWD_MIN - 1)
-    late = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    steps.look(other)
-    assert steps.look(late).leads is False
-    assert steps.queue.size(steps.db) == 0
-
-
-def test_one_that_lost_to_another_server_collects_without_serving(steps: Steps) -> None:
-    _server, relay, *_ = served_in_a_crowd(steps)
-    steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    assert steps.look(relay, relay=False).answers == [1]
-    assert steps.queue.size(steps.db) == 1
-
-
-def test_serving_on_with_nothing_to_hand_out_is_collecting(steps: Steps) -> None:
-    _server, relay, *_ = served_in_a_crowd(steps)
-    late = steps.register()
-    assert steps.look(relay).answers == [1]
-    assert steps.look(late).outcome is Outcome.WAIT
-
-
-def test_one_that_serves_on_conflicts_with_another_server_over_those_it_serves(steps: Steps) -> None:
-    _server, relay, *_ = served_in_a_crowd(steps)
-    late = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    serving_on, server = begin(steps.db), begin(steps.db)
-    steps.line.look(serving_on, relay, Look(NOW))
-    assert steps.line.look(server, late, Look(NOW)).answers == ["a"]
-    assert [commit_code(server), commit_code(serving_on)] == [0, NOT_COMMITTED]
-    assert steps.look(relay, relay=False).answers == [1]
 
 
 @pytest.mark.parametrize("size", [10, limits.NOTICE_BYTES_MAX, 3 * limits.NOTICE_BYTES_MAX])
@@ -476,35 +511,81 @@ def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
     server, owner = steps.register(), steps.register(3)
     values = ["x" * size, "y" * size, "z"]
     steps.queue.enqueue_many(steps.db, ["mine", *values])
-    steps.look(server)
+    steps.look(server, slept=True)
     assert steps.look(owner).answers == values
     assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
 
-def test_the_head_is_woken_if_one_who_passes_by_serves_it(steps: Steps) -> None:
-    head = steps.register()
+def test_the_head_is_woken_if_somebody_serves_it(steps: Steps) -> None:
+    head, behind = steps.register(), steps.register()
     own, _doorbell = steps.look(head).watches
     steps.queue.enqueue(steps.db, "a")
-    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    steps.look(behind, serve=True)
     assert steps.is_woken(own)
 
 
 def test_leaving_conflicts_with_being_served(steps: Steps) -> None:
-    head = steps.register()
+    head, behind = steps.register(), steps.register()
     steps.queue.enqueue(steps.db, "a")
     leaver, server = begin(steps.db), begin(steps.db)
     steps.line.withdraw(leaver, head, NOW)
-    steps.line.pass_by(server, 1, b"", Look(NOW))
+    steps.line.look(server, behind, Look(NOW, serve=True))
     assert [commit_code(server), commit_code(leaver)] == [0, NOT_COMMITTED]
     assert steps.look(head).answers == ["a"]
 
 
-def test_one_who_passes_by_serves_the_line_before_itself(steps: Steps, db: Database) -> None:
+def test_one_who_passes_by_leaves_the_line_its_shares(steps: Steps, db: Database) -> None:
+    now_us = round(time.time() * 1_000_000)
+    waiting = steps.register(2, now_us=now_us)
+    steps.queue.enqueue_many(db, ["theirs", "theirs, too", "mine"])
+    assert steps.queue.dequeue(db) == "mine"
+    assert steps.look(waiting, now_us).answers == ["theirs", "theirs, too"]
+
+
+def test_one_who_finds_only_what_is_for_others_is_told_nothing_once_it_is_theirs(
+    steps: Steps, db: Database
+) -> None:
     now_us = round(time.time() * 1_000_000)
     waiting = steps.register(now_us=now_us)
-    steps.queue.enqueue_many(db, ["theirs", "mine"])
-    assert steps.queue.dequeue(db) == "mine"
-    assert steps.look(waiting, now_us).answers == ["theirs"]
+    steps.queue.enqueue(db, "theirs")
+    assert steps.queue.dequeue(db) is None
+    assert steps.queue.empty(db)
+    assert steps.look(waiting, now_us, called=True).answers == ["theirs"]
+
+
+def test_one_who_cannot_see_the_end_of_the_line_does_not_pass_by(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
+    for _ in range(2):
+        steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    assert turn.outcome is Outcome.AGAIN
+    assert steps.queue.size(steps.db) == 3
+
+
+def test_one_who_passes_by_is_told_of_nothing_that_comes_due_later(steps: Steps) -> None:
+    """An answer of nothing must be true: what lies overdue is available first."""
+    server, _dead = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    steps.look(server, slept=True)
+    later = NOW + DEADLINE_US + 1
+    for outcome in (Outcome.AGAIN, Outcome.SERVED):
+        turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(later)))
+        assert turn.outcome is outcome
+    assert turn.answers == ["b"]
+
+
+def test_while_there_is_something_to_take_one_looks_at_times_for_what_lies_overdue(steps: Steps) -> None:
+    server, _dead = steps.register(), steps.register()
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    steps.look(server, slept=True)
+    later = NOW + DEADLINE_US + 1
+    mine, behind = steps.register(now_us=later), steps.register(now_us=later)
+    assert steps.look(mine, later, tidy=True).outcome is Outcome.AGAIN
+    assert steps.look(behind, later).answers == ["c"]
+    assert steps.look(mine, later).answers == ["b"]
 
 
 # The whole: threads, time-outs, wake-ups. Each thread has a Database of its own, so that nothing combines.
@@ -552,7 +633,7 @@ def test_a_take_in_the_line_leaves_those_who_wait_to_be_told_that_their_time_is_
         steps = Steps(db, space)
         wait_until(lambda: steps.keys() == 1)
         db.runtime.sleep(0.1)  # it sleeps: nothing tells when
-        takes._hint.served_among(limits.CROWD_MIN)
+        takes._memory.note(Turn(Outcome.SERVED, ["a"], crowd=limits.CROWD_MIN))
         assert takes.take(1) == ()
         takes.end_waits()
     assert [list(answer) for answer in answers] == [[]]

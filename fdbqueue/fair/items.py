@@ -88,9 +88,9 @@ class FairItems:
         return self._take(tr, offers, count)
 
     def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the next items; if requests stand in the line, serve those first.
+        """Remove the next items in which nobody who waits in the line has a share.
 
-        Reads, writes and conflicts like `take`, and, if it serves, conflicts with other servers.
+        Reads the first requests by snapshot, too; writes and conflicts like `take`.
         """
         activity = self.line.keys.activity
         found = self.available(tr, count)
@@ -134,6 +134,10 @@ class FairItems:
         for record in records:
             clear_payload(tr, self.keys, record)
         return data
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
+        self._depart(tr, _records(offers))
+        return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         records = _records(deliveries)

@@ -4,13 +4,17 @@ Line L, a subspace of the queue that it serves. `rid` is the random name of a re
 column come plain bytes, numbers big-endian in eight of them: a contended take packs and parses some forty
 keys, which the tuple layer makes a third of its cost.
 
-    L[0] index rid         request   count, deadline_us, params        servers; its owner and who stands
-                                                                       behind it watch it
+    L[0] stamp rid         request   count, deadline_us, params        whoever stands in the line; its owner
+                                                                       and who is behind it watch it
     L[1] deadline_us rid   due       empty                             whoever finds nothing, every server
-    L[2] rid               notice    deadline_us, crowd, relay:        its owner, whoever returns the results
-                                     served; the results, if small
+    L[2] rid               notice    deadline_us, crowd: served;       its owner, whoever returns the results
+                                     the results, if small
     L[3] rid item-id       result    what the source delivered         the same
-    L[4] index rid         renewal   deadline_us                       servers, of requests that look dead
+    L[4] stamp rid         renewal   deadline_us                       who is behind one that looks dead
+
+The stamp is that of the commit which has written the request: nobody ever comes to stand before one who is
+there already, so who has seen its own request has seen all before it.
+
 
 Requests and due results are neighbours so that one read with limit 1 tells whether anything is going on.
 """
@@ -20,22 +24,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fdb import tuple as layer
+from msgspec import Struct
 
 from fdbqueue import limits
 
 REQUEST, DUE, NOTICE, RESULT, RENEWAL = range(5)
 
+STAMP_BYTES = 10
+
 _NUMBER = struct.Struct(">Q")
 _REQUEST = struct.Struct(">IQ")
-_NOTICE = struct.Struct(">QI?")
+_NOTICE = struct.Struct(">QI")
+_OFFSET = struct.Struct("<I")
 _RESULT_SIZES = struct.Struct(">HI")
 
 
-@dataclass(frozen=True)
-class Ticket:
-    """A place in the line: who asks, for how many, with what that the source must know."""
+class Ticket(Struct, frozen=True):
+    """A place in the line: since when, whose, for how many, with what that the source must know."""
 
-    index: int
+    stamp: bytes
     rid: bytes
     count: int
     params: bytes = b""
@@ -48,8 +55,6 @@ class Notice:
     deadline_us: int
     crowd: int
     """How many requests were served together."""
-    relay: bool = False
-    """Whoever collects this serves those who have come since."""
     results: Sequence[tuple[bytes, bytes]] = ()
 
 
@@ -74,10 +79,14 @@ class LineKeys:
         self.all_results = slice(columns[RESULT], columns[RENEWAL])
 
     def request(self, ticket: Ticket) -> bytes:
-        return self._request + _NUMBER.pack(ticket.index) + ticket.rid
+        return self._request + ticket.stamp + ticket.rid
+
+    def request_to_be(self, rid: bytes) -> bytes:
+        """The key of a request whose stamp the commit will tell, for `set_versionstamped_key`."""
+        return self._request + bytes(STAMP_BYTES) + rid + _OFFSET.pack(len(self._request))
 
     def renewal(self, ticket: Ticket) -> bytes:
-        return self._renewal + _NUMBER.pack(ticket.index) + ticket.rid
+        return self._renewal + ticket.stamp + ticket.rid
 
     def requests_upto(self, ticket: Ticket) -> slice:
         """Those before that of `ticket`, and that one."""
@@ -96,16 +105,13 @@ class LineKeys:
         under = self._result + rid
         return slice(under, under + b"\xff")
 
-    def index_of_request(self, key: bytes) -> int:
-        index, _ = _numbered(key, self._request)
-        return index
-
     def is_work(self, activity_key: bytes, now_us: int) -> bool:
         """Whether there is something to do for a server: a request, or a result left uncollected."""
         return activity_key < self.requests.stop or self.due_of(activity_key).deadline_us < now_us
 
     def due_of(self, key: bytes) -> Due:
-        return Due(*_numbered(key, self._due))
+        start = len(self._due)
+        return Due(_NUMBER.unpack_from(key, start)[0], key[start + _NUMBER.size :])
 
     def item_id_of(self, result_key: bytes) -> bytes:
         return result_key[len(self._result) + limits.RANDOM_SUFFIX_BYTES :]
@@ -113,16 +119,13 @@ class LineKeys:
     def ticket_of(self, key: bytes, value: bytes) -> tuple[Ticket, int]:
         """The ticket a request stands for, and its first deadline in microseconds."""
         count, deadline_us = _REQUEST.unpack_from(value)
-        return Ticket(*_numbered(key, self._request), count, value[_REQUEST.size :]), deadline_us
+        rid_at = len(self._request) + STAMP_BYTES
+        ticket = Ticket(key[len(self._request) : rid_at], key[rid_at:], count, value[_REQUEST.size :])
+        return ticket, deadline_us
 
 
-def _numbered(key: bytes, column: bytes) -> tuple[int, bytes]:
-    start = len(column)
-    return _NUMBER.unpack_from(key, start)[0], key[start + _NUMBER.size :]
-
-
-def request_value(ticket: Ticket, deadline_us: int) -> bytes:
-    return _REQUEST.pack(ticket.count, deadline_us) + ticket.params
+def request_value(count: int, deadline_us: int, params: bytes) -> bytes:
+    return _REQUEST.pack(count, deadline_us) + params
 
 
 def renewal_value(deadline_us: int) -> bytes:
@@ -130,7 +133,7 @@ def renewal_value(deadline_us: int) -> bytes:
 
 
 def notice_value(notice: Notice) -> bytes:
-    parts = [_NOTICE.pack(notice.deadline_us, notice.crowd, notice.relay)]
+    parts = [_NOTICE.pack(notice.deadline_us, notice.crowd)]
     for item_id, value in notice.results:
         parts += (_RESULT_SIZES.pack(len(item_id), len(value)), item_id, value)
     return b"".join(parts)
@@ -142,8 +145,8 @@ def deadline_of(renewal: bytes) -> int:
 
 
 def notice_of(value: bytes) -> Notice:
-    deadline_us, crowd, relay = _NOTICE.unpack_from(value)
-    return Notice(deadline_us, crowd, relay, list(_results_in(value)))
+    deadline_us, crowd = _NOTICE.unpack_from(value)
+    return Notice(deadline_us, crowd, list(_results_in(value)))
 
 
 def _results_in(notice: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -1,23 +1,27 @@
 """The waiting line: a staged request set that serves contention and waiting alike.
 
-A call registers a request, conflict-free like an enqueue. The owner of the request at the head serves the
-line: it pairs the first requests with the first available items in one transaction; everyone else sleeps on
-watches of its own request, which is gone once it is served, and of the one before it, without which it may be
-the head. In a crowd whoever is served first serves on, as it collects; nobody has to, and a server that is
-killed owes nothing. What an item is, and how it is handed to a request, is the `Source`'s business: a recipe
-queue moves the item, a task queue takes the lease in the requester's name.
+A call registers a request, conflict-free like an enqueue, behind all that are there. Requests and items, both
+in order, say who is to get what: to each request falls the *share* of its place. Whoever is awake takes its
+own share, in a transaction of its own; two of them use nothing in common, so they do not conflict, and a pair
+that leaves both orders leaves all others where they were. Whoever finds no share sleeps on watches of its own
+request, which is gone once it is served, and of the one before it, without which it may be the first; the
+first watches for items, and serves those who sleep behind it. Nobody has to: a client that is killed owes
+nothing. What an item is, and how it is handed to a request, is the `Source`'s business: a recipe queue moves
+the item, a task queue takes the lease in the requester's name.
 
-Every function here works in one transaction and is bounded by limits.SERVE_*. Being head only saves work:
-two servers at once are safe, because each adds a read-conflict key for every request and every item that it
-pairs *before* it touches them. (Servers that saw different requests would otherwise deliver one item twice;
-and FoundationDB drops a read conflict on a key that the transaction has already written.)
+Every function here works in one transaction and is bounded by limits.SERVE_*. The places only save work:
+any two are safe who think that an item is theirs, because each adds a read-conflict key for every request and
+every item that it pairs *before* it touches them. (Those who saw different requests would otherwise deliver
+one item twice; and FoundationDB drops a read conflict on a key that the transaction has already written.)
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from fdbqueue import limits
 from fdbqueue.line.keys import (
@@ -36,8 +40,7 @@ from fdbqueue.seam import Future, Range, Transaction
 DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """Something available: its identity, what the source stores for it, and its payload's size."""
 
     id: bytes
@@ -47,8 +50,7 @@ class Offer:
     """Those of one key, if they have any, are handed out in their order only."""
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """Something handed to a request: its identity, and what the source left for the owner."""
 
     id: bytes
@@ -82,6 +84,9 @@ class Source(Protocol):
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
         """What the owner gets for its deliveries, which leave the queue for good."""
 
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Deliver `offers` and collect them in one stroke, for an owner that is here."""
+
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         """Make deliveries that nobody collected available again, in their old places."""
 
@@ -99,14 +104,14 @@ class Look:
     """How the owner of a request looks at the line this time."""
 
     now_us: int
-    serve: bool = False  # pair what there is, although somebody else may be serving
+    serve: bool = False  # pair all that there is, although others may be about to
     leave: bool = False  # withdraw if there is nothing
     renew: bool = False
-    leads: bool = False  # it stood at the head the last time: ask at once for what a server needs
     called: bool = False  # its request has been seen to change: ask for the notice only, it will be there
-    relay: bool = True  # serve on the way, if the notice says so
-    crowded: bool = False  # whom it serves is to serve on, however few there are
-    tried: Collection[bytes] = ()  # the items that this call's last attempt paired, in vain
+    slept: bool = False  # so have those behind it, most likely: serve them, too
+    alone: bool = False  # take nothing but the own share: the last attempt met somebody
+    tidy: bool = False  # see first to what has come due, and to the dead
+    ahead: int = 0  # so many items will go to those before it, as far as anybody knows
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
 
 
@@ -118,19 +123,44 @@ class Turn:
     answers: Sequence[Any] = ()
     wrote: bool = True
     watches: Sequence[Future] = ()  # the first is of the own request
-    leads: bool = False  # waits at the head of the line
-    paired: Collection[bytes] = ()
-    crowd: int = 0  # how many requests were served together
+    crowd: int = 0  # how many stood in the line
+    ahead: int = 0  # how many items were for those before it
     due_us: int | None = None  # when to look again although no watch fired
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What a server asks for, in one round trip: the first requests, what is available, what lies ready."""
+class _Asked:
+    """The first requests, and what is available, asked for in one round trip."""
 
-    requests: Range
     offers: Iterable[Offer]
-    due: Range
+    offers_max: int
+    requests: Range
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The first requests in the line, whoever looks among them unless it stands too far behind."""
+
+    live: Sequence[Ticket]
+    dead: Sequence[Ticket]
+    before: bytes | None
+    """The request in front of the own one."""
+    place: int | None
+    """How many live ones are before it; None if that is not known."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody stands before it who lives, as far as can be seen: then it looks after the dead."""
+        return self.place == 0 or not self.live
+
+    def span(self, how: Look) -> tuple[int, int]:
+        """Whose shares are to be dealt with: all, the own one, or also those of who sleeps behind."""
+        end = len(self.live)
+        if how.serve:
+            return 0, end
+        if self.place is None:
+            return end, end
+        return self.place, end if how.slept and not how.alone else self.place + 1
 
 
 class Line:
@@ -138,64 +168,72 @@ class Line:
         self.keys = keys
         self.source = source
 
-    def register(
-        self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int
-    ) -> tuple[Ticket, Future, bool]:
-        """Join the line behind the last request; the place, a watch that fires when it is served, and whether
-        nobody stood there.
+    def register(self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int) -> None:
+        """Join the line at its end; the stamp of the commit completes the `Ticket`.
 
-        (A watch of the request before it would be a serialisable read of that: each serving would abort all
-        who are about to come.)
-        Reads the last request by snapshot; writes the own one; conflicts with nothing.
+        Reads whether the queue exists; writes the request; conflicts with nothing.
         """
-        check, requests = self.source.guard(tr), self.keys.requests
-        last = tr.snapshot.get_range(requests.start, requests.stop, limit=1, reverse=True).to_list()
-        check()
-        ticket = Ticket(self.keys.index_of_request(last[0].key) + 1 if last else 0, rid, count, params)
-        tr.set(self.keys.request(ticket), request_value(ticket, now_us + DEADLINE_US))
-        return ticket, tr.watch(self.keys.request(ticket)), not last
+        self.source.guard(tr)()
+        tr.set_versionstamped_key(
+            self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
+        )
+
+    def find(self, tr: Transaction, rid: bytes) -> Ticket:
+        """The place of a request that has just been registered; one without a stamp if it stands nowhere.
+
+        Reads the last requests by snapshot.
+        """
+        requests = self.keys.requests
+        last = tr.snapshot.get_range(
+            requests.start, requests.stop, limit=limits.BATCH_ITEMS_MAX, reverse=True
+        )
+        known = (self.keys.ticket_of(request.key, request.value)[0] for request in last)
+        return next((ticket for ticket in known if ticket.rid == rid), Ticket(b"", rid, 0))
 
     def look(self, tr: Transaction, ticket: Ticket, how: Look) -> Turn:
-        """Collect what lies ready for `ticket`; else serve, if that is its turn; else say what to wait for.
+        """Collect what lies ready for `ticket`; else take its share of what is available; else say what to
+        wait for.
 
         Reads the own notice serialisably, the own request where it relies on that, and what the source needs
         so; the rest by snapshot.
         Writes, and conflicts, as the turn it takes: collecting with whoever returns or clears the results,
-        serving with whoever uses a paired request or item, leaving and renewing with whoever removes this
-        request; waiting writes nothing.
+        taking and serving with whoever uses a paired request or item, leaving and renewing with whoever
+        removes this request; waiting writes nothing.
         """
         check = self.source.guard(tr)
-        asked = tr.get(self.keys.notice(ticket.rid))
-        place = None if how.called else self._ask_place(tr, ticket)
-        work = self._ask_work(tr) if (how.leads or how.serve) and not how.called else None
-        notice = asked.value
+        asked = None if how.called else self._ask(tr, ticket, how)
+        notice = tr.get(self.keys.notice(ticket.rid)).value  # asked for last: the rest is there when it is
         check()
         if notice is not None:
-            return self._collect_and_relay(tr, ticket, notice_of(notice), how)
-        stands, before = self._place_in(self._ask_place(tr, ticket) if place is None else place, ticket)
-        if not stands:
+            return self._collect(tr, ticket, notice_of(notice), how)
+        asked = asked or self._ask(tr, ticket, how)
+        seen = self._see(tr, ticket, asked, how.now_us)
+        if seen is None:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
             return self._renew(tr, ticket, how.now_us)
-        if before is not None and not how.serve:
-            return self._stay(tr, ticket, before)
-        served = self._serve(tr, ticket, how, work or self._ask_work(tr), registered=True)
-        if served is not None:
-            return served
-        if how.leave:
+        turn = self._take_part(tr, ticket, how, asked, seen)
+        if turn is None and how.leave:
             return self._leave(tr, ticket)
-        return self._stay(tr, ticket, before) if before is not None else self._lead(tr, ticket)
+        if turn is not None and turn.outcome is not Outcome.WAIT:
+            return turn
+        return self._lead(tr, ticket) if seen.before is None else self._stay(tr, ticket, seen.before)
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
-        """Serve the line, and take what is left for one who stands behind it without a request.
+        """Take what nobody in the line has a share in, for one who stands behind it without a request.
 
-        SERVED; AGAIN, if only others were served; or LEFT, having written nothing, if there was nothing.
-        Reads the first requests, items and results by snapshot; writes what serving writes; conflicts with
-        whoever uses one of them.
+        SERVED; AGAIN, if something was done for others, or it cannot be said from here what is left; or LEFT,
+        having written nothing, if nothing is.
+        Reads the first requests, items and results by snapshot; writes what taking writes; conflicts with
+        whoever uses the same items.
         """
-        passing = Ticket(-1, b"", count, params)
-        served = self._serve(tr, passing, how, self._ask_work(tr), registered=False)
-        return served or Turn(Outcome.LEFT, wrote=False)
+        how, passing = replace(how, tidy=True), Ticket(b"", b"", count, params)
+        asked = self._ask(tr, passing, how)
+        seen = self._see_in_passing(tr, passing, asked, how.now_us)
+        turn = self._take_part(tr, passing, how, asked, seen)
+        if turn is None:
+            return Turn(Outcome.LEFT, wrote=False)
+        return replace(turn, outcome=Outcome.AGAIN) if turn.outcome is Outcome.WAIT else turn
 
     def withdraw(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         """Leave the line for good, giving back what was delivered meanwhile.
@@ -259,6 +297,41 @@ class Line:
 
     # One look, step by step.
 
+    def _ask(self, tr: Transaction, mine: Ticket, how: Look) -> _Asked:
+        requests, offers_max = self.keys.requests, _offers_max()
+        if not how.slept and not how.serve:
+            offers_max = min(how.ahead + how.wanted + limits.OFFERS_TO_SPARE, offers_max)
+            requests = self.keys.requests_upto(mine) if mine.stamp else requests
+        return _Asked(
+            self.source.available(tr, offers_max),
+            offers_max,
+            tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
+        )
+
+    def _see(self, tr: Transaction, mine: Ticket, asked: _Asked, now_us: int) -> _Seen | None:
+        """Who stands in the line; None if `mine` does not."""
+        known = self._known(asked.requests)
+        at = next((at for at, (ticket, _) in enumerate(known) if ticket.rid == mine.rid), None)
+        if at is None:
+            stands, before = self._place_in(self._ask_place(tr, mine), mine)
+            live, dead = self._living(tr, known, now_us)
+            return _Seen(live, dead, before, None) if stands else None
+        live_before, dead_before = self._living(tr, known[:at], now_us)
+        live_behind, dead_behind = self._living(tr, known[at + 1 :], now_us)
+        live, dead = [*live_before, mine, *live_behind], [*dead_before, *dead_behind]
+        before = self.keys.request(known[at - 1][0]) if at else None
+        return _Seen(live, dead, before, len(live_before))
+
+    def _see_in_passing(self, tr: Transaction, mine: Ticket, asked: _Asked, now_us: int) -> _Seen:
+        known = self._known(asked.requests)
+        live, dead = self._living(tr, known, now_us)
+        if len(known) < limits.SERVE_MAX:  # else there may be more
+            return _Seen([*live, mine], dead, None, len(live))
+        return _Seen(live, dead, None, None)
+
+    def _known(self, requests: Range) -> list[tuple[Ticket, int]]:
+        return [self.keys.ticket_of(request.key, request.value) for request in requests.to_list()]
+
     def _ask_place(self, tr: Transaction, ticket: Ticket) -> Range:
         """Ask for the own request and the one before it."""
         upto = self.keys.requests_upto(ticket)
@@ -270,30 +343,12 @@ class Line:
         stands = keys[:1] == [self.keys.request(ticket)]
         return stands, next(iter(keys[1:]), None)
 
-    def _ask_work(self, tr: Transaction) -> _Work:
-        requests = self.keys.requests
-        return _Work(
-            tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
-            self.source.available(tr, 2 * limits.SERVE_MAX),
-            self.ask_due(tr),
-        )
-
     def _ask_results(self, tr: Transaction, rid: bytes) -> Range:
         results = self.keys.results(rid)
         return tr.get_range(results.start, results.stop, limit=limits.SERVE_MAX)
 
     def _beside(self, results: Range) -> list[Delivery]:
         return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
-
-    def _collect_and_relay(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
-        """Whoever is served first serves, as it leaves, those who have come since: its server has not
-        seen them, and nobody else would come to them before their patience ends.
-        """
-        turn = self._collect(tr, ticket, notice, how)
-        if how.relay and notice.relay:
-            # Asked for only now: collecting may give items back, and change tasks that it does not get.
-            self._serve(tr, ticket, how, self._ask_work(tr), registered=True)
-        return turn
 
     def _collect(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
         deliveries = _inside(notice) or self._beside(self._ask_results(tr, ticket.rid))
@@ -313,11 +368,7 @@ class Line:
     # The watches are of a transaction that wrote nothing: it saw what they wait to see changed.
 
     def _stay(self, tr: Transaction, ticket: Ticket, before: bytes) -> Turn:
-        """Wait behind the request `before`.
-
-        It may be one that a server in flight does not see, having come to its place after that one's read:
-        so one's own is watched as well.
-        """
+        """Wait behind the request `before`, which may stay when the own one is served."""
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(before)]
         return Turn(Outcome.WAIT, wrote=False, watches=watches)
 
@@ -325,26 +376,44 @@ class Line:
         """Wait at the head: for something to hand out, or for one who passes by and serves."""
         due_us = self.source.ask_next_due(tr)()
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(self.source.doorbell)]
-        return Turn(Outcome.WAIT, wrote=False, watches=watches, leads=True, due_us=due_us)
+        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us)
 
-    def _serve(self, tr: Transaction, mine: Ticket, how: Look, work: _Work, registered: bool) -> Turn | None:
-        """What serving came to; None if there was nothing to do, and nothing was written."""
-        tidied = self.source.tidy(tr)
-        offers = self.source.available(tr, 2 * limits.SERVE_MAX) if tidied else work.offers
-        overdue = self.overdue(work.due, how.now_us)
+    def _take_part(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> Turn | None:
+        """What taking and serving came to. None if there is nothing at all, and nothing was written; WAIT if
+        what there is is for others, or may be: they have not taken it yet, and perhaps never will.
+        """
+        plan = self._plan(tr, mine, how, asked, seen)
+        if plan.pairs and not how.serve and not how.tidy:
+            return self._act(tr, mine, plan, how, seen)
+        if not (seen.is_first or how.serve or how.leave or how.tidy):
+            return Turn(Outcome.WAIT)
+        due, tidied = self.ask_due(tr), self.source.tidy(tr)
+        overdue = self.overdue(due, how.now_us)
         if overdue:
             self.return_overdue(tr, overdue)
             return Turn(Outcome.AGAIN)
-        live, dead = self._living(
-            tr, [self.keys.ticket_of(r.key, r.value) for r in work.requests.to_list()], how.now_us
-        )
-        if not registered and len(live) + len(dead) < limits.SERVE_MAX:  # else there may be more before it
-            live.append(mine)
-        pairs = self._pair(mine, live, offers, how)
-        if not pairs and not dead:
-            return Turn(Outcome.AGAIN) if tidied else None
-        leaving = [*dead, *(ticket for ticket, _ in pairs if registered or ticket != mine)]
-        return self._act(tr, mine, pairs, leaving, how)
+        if tidied:
+            plan = self._plan(tr, mine, how, self._ask(tr, mine, how), seen)
+        if plan.pairs or self._to_drop(seen, how):
+            return self._act(tr, mine, plan, how, seen)
+        if tidied:
+            return Turn(Outcome.AGAIN)
+        return Turn(Outcome.WAIT) if plan.any_available else None
+
+    def _plan(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> "Plan":
+        """Who is to get what; asks for more if the guess of how many there must be was too low."""
+        counts = [ticket.count for ticket in seen.live]
+        if seen.place is not None:
+            counts[seen.place] = min(how.wanted, mine.count)
+        first, last = seen.span(how)
+        ahead, needed = sum(counts[:first]), sum(counts[:last])
+        found = within(limits.SERVE_BYTES_MAX, islice(asked.offers, needed))
+        if len(found) == asked.offers_max < min(needed, _offers_max()):
+            more = self.source.available(tr, min(needed, _offers_max()))
+            found = within(limits.SERVE_BYTES_MAX, islice(more, needed))
+        shares = pair(seen.live[first:last], counts[first:last], found[ahead:])
+        chosen = at_most(limits.SERVE_MAX, free_of(found[:ahead], shares))
+        return Plan(chosen, ahead, bool(found))
 
     def _living(
         self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
@@ -358,40 +427,24 @@ class Line:
         dead = [ticket for ticket, renewal in doubtful.items() if not _renewed(renewal.value, now_us)]
         return [ticket for ticket, _ in requests if ticket not in dead], dead
 
-    def _pair(self, mine: Ticket, live: Sequence[Ticket], offers: Iterable[Offer], how: Look) -> list["Pair"]:
-        counts = [min(how.wanted, mine.count) if ticket == mine else ticket.count for ticket in live]
-        needed = min(sum(counts), limits.SERVE_MAX)
-        found = list(within(limits.SERVE_BYTES_MAX, islice(offers, needed + len(how.tried))))
-        lost = len(set(how.tried).difference(offer.id for offer in found))
-        return pair(live, counts, passing_over(lost, found, needed))
-
-    def _act(
-        self,
-        tr: Transaction,
-        mine: Ticket,
-        pairs: Sequence["Pair"],
-        leaving: Sequence[Ticket],
-        how: Look,
-    ) -> Turn:
-        self._protect(tr, leaving, pairs)
+    def _act(self, tr: Transaction, mine: Ticket, plan: "Plan", how: Look, seen: _Seen) -> Turn:
+        leaving = [*self._to_drop(seen, how), *(ticket for ticket, _ in plan.pairs if ticket.stamp)]
+        self._protect(tr, leaving, plan.pairs)
         for ticket in leaving:
             self._clear_request(tr, ticket)
-        own: list[Delivery] = []
-        relay = how.crowded or len(pairs) >= limits.CROWD_MIN
-        for ticket, offers in pairs:
-            deliveries = self.source.deliver(tr, offers, ticket.params)
+        answers: Sequence[Any] = ()
+        for ticket, offers in plan.pairs:
             if ticket == mine:
-                own = deliveries
+                answers = self.source.hand_over(tr, offers, ticket.params)
             else:
-                notice = Notice(how.now_us + DEADLINE_US, len(pairs), relay)
-                self.leave_results(tr, ticket, deliveries, notice)
-                relay = False
-        return Turn(
-            Outcome.SERVED if own else Outcome.AGAIN,
-            self.source.collect(tr, own),
-            paired=[offer.id for _, offers in pairs for offer in offers],
-            crowd=len(pairs),
-        )
+                deliveries = self.source.deliver(tr, offers, ticket.params)
+                self.leave_results(tr, ticket, deliveries, Notice(how.now_us + DEADLINE_US, len(seen.live)))
+        outcome = Outcome.SERVED if plan.has_own(mine) else Outcome.AGAIN
+        return Turn(outcome, answers, crowd=len(seen.live), ahead=plan.ahead)
+
+    def _to_drop(self, seen: _Seen, how: Look) -> Sequence[Ticket]:
+        """The dead, unless another is nearer: all who take their shares would conflict over them."""
+        return seen.dead if seen.is_first or how.serve or how.tidy else ()
 
     def _protect(self, tr: Transaction, requests: Iterable[Ticket], pairs: Sequence["Pair"]) -> None:
         """Before the first write: afterwards FoundationDB would drop these conflicts silently."""
@@ -418,6 +471,25 @@ class Line:
 Pair = tuple[Ticket, Sequence[Offer]]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Who gets what in this transaction."""
+
+    pairs: Sequence[Pair]
+    ahead: int
+    """How many items are for those before the own request."""
+    any_available: bool
+    """Whether there was anything, for whomever: then nobody may be told that there is nothing."""
+
+    def has_own(self, mine: Ticket) -> bool:
+        return any(ticket == mine for ticket, _ in self.pairs)
+
+
+def _offers_max() -> int:
+    """So many are looked at for one whose place is far back: behind it one waits."""
+    return 2 * limits.SERVE_MAX
+
+
 def _inside(notice: Notice) -> list[Delivery]:
     return [Delivery(item_id, value) for item_id, value in notice.results]
 
@@ -426,28 +498,44 @@ def _renewed(value: bytes | None, now_us: int) -> bool:
     return value is not None and deadline_of(value) >= now_us
 
 
-def within(bytes_max: int, offers: Iterable[Offer]) -> Iterator[Offer]:
-    """The first of `offers` whose stored values fit into `bytes_max`, and the very first in any case."""
+def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
+    """The first of `offers` whose stored values fit into `bytes_max`, and the very first in any case. Asks
+    for no more of them than it needs.
+    """
+    found: list[Offer] = []
     total = 0
     for offer in offers:
         total += len(offer.value)
-        if total > bytes_max and total != len(offer.value):
-            return
-        yield offer
+        if found and total > bytes_max:
+            break
+        found.append(offer)
+    return found
 
 
-def passing_over(lost: int, offers: Sequence[Offer], needed: int) -> Sequence[Offer]:
-    """`needed` offers, leaving the contended head to those who won it last time: up to `lost` of the first.
-
-    Never so many that somebody goes without, because an answer of "nothing" must be true; and of a key all or
-    none, because what comes after its head must not come before it.
+def free_of(left: Iterable[Offer], shares: Sequence[Pair]) -> list[Pair]:
+    """Those of `shares` with no item of a key of which an earlier one is `left` to others: of a key the
+    second must not come before the first.
     """
-    for start in range(lost, 0, -1):
-        left = {offer.key for offer in offers[:start] if offer.key}
-        rest = [offer for offer in offers[start:] if offer.key not in left]
-        if len(rest) >= needed:
-            return rest[:needed]
-    return offers[:needed]
+    keys_left = _keys_of(left)
+    free: list[Pair] = []
+    for ticket, offers in shares:
+        keys = _keys_of(offers)
+        if keys & keys_left:
+            keys_left |= keys
+        else:
+            free.append((ticket, offers))
+    return free
+
+
+def _keys_of(offers: Iterable[Offer]) -> set[bytes]:
+    return {offer.key for offer in offers if offer.key}
+
+
+def at_most(count_max: int, pairs: Sequence[Pair]) -> list[Pair]:
+    """The first of `pairs`, as far as they have so few items; the very first in any case."""
+    totals = accumulate(len(offers) for _, offers in pairs)
+    fitting = sum(total <= count_max for total in totals)
+    return list(pairs[: max(1, fitting)])
 
 
 def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:

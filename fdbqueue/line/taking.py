@@ -10,14 +10,14 @@ from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.line.combine import Call, CallState, Combiner
 from fdbqueue.line.staging import Line, Outcome
-from fdbqueue.line.waiting import Hint, Nudge, Place
+from fdbqueue.line.waiting import Memory, Nudge, Place
 from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe.items import Taken
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
-"""Take so many for a request with such params at such a time, serving first those who wait in the line."""
+"""Take so many for a request with such params at such a time, of which nobody in the line has a share."""
 
 
 class Takes:
@@ -38,7 +38,7 @@ class Takes:
         self._line = line
         self._take_in_turn = take_in_turn
         self._new_params = new_params
-        self._hint = Hint(database)
+        self._memory = Memory(database)
         self._place: Place | None = None
         self._nudge = Nudge()
         self._takes = Combiner(database.runtime, self._take_for)
@@ -63,9 +63,7 @@ class Takes:
 
     def _take_for(self, crew: Combiner, leader: Call) -> None:
         if not self._without_a_place(crew, to_all=True):
-            place = self._new_place(crew)
-            place.stand(crew, leader)
-            self._hint.served_among(place.crowd)
+            self._new_place(crew).stand(crew, leader)
 
     def _wait_for(self, crew: Combiner, leader: Call) -> bool:
         """Whether a request is left in the line: if nobody stood there any more, its item would lie."""
@@ -75,20 +73,19 @@ class Takes:
             self._place = self._new_place(crew)
         if self._place.stand(crew, leader) is Outcome.WAIT:
             return True
-        self._hint.served_among(self._place.crowd)
         self._place = None
         return False
 
     def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
         """Take for all callers in one transaction, without a request; False if they have to register."""
-        for _ in range(0 if self._hint.is_fresh() else limits.PLAIN_ATTEMPTS_MAX):
+        for _ in range(0 if self._memory.is_crowded() else limits.PLAIN_ATTEMPTS_MAX):
             taken = self._attempt(crew, to_all)
             if taken is not None:
                 return to_all or bool(taken.values)
         return False
 
     def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
-        """None if others won the race, or were served first: worth another attempt."""
+        """None if others won the race, or something was done for them: worth another attempt."""
         params = self._new_params()
         try:
             taken = run_once(
@@ -103,7 +100,7 @@ class Takes:
             crew.release()
             return None
         if taken.served is not None:
-            self._hint.served_among(taken.served.crowd)
+            self._memory.note(taken.served)
         return taken if taken.values or not taken.wrote else None
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
@@ -117,9 +114,7 @@ class Takes:
         count = min(sum(call.count for call in calls), limits.SERVE_MAX)
         self._database.counters.requests += 1
         nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
-        return Place(
-            self._database, self._root, self._line, count, self._new_params(), nudge, self._hint.is_fresh()
-        )
+        return Place(self._database, self._root, self._line, count, self._new_params(), nudge, self._memory)
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

@@ -4,9 +4,8 @@ Each step is a transaction of its own (line/staging.py); this is the loop around
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from fdbqueue import limits
@@ -55,39 +54,41 @@ class Place:
         count: int,
         params: bytes,
         nudge: Nudge,
-        crowded: bool,
+        memory: "Memory",
     ) -> None:
-        """Register for `count` items, at most limits.SERVE_MAX of which one serving gives. A `nudge` wakes it
-        to look at its callers' time again. `crowded`: others will come, and are worth waiting for.
+        """Register for `count` items, at most limits.SERVE_MAX of which one turn gives. A `nudge` wakes it
+        to look at its callers' time again.
         """
         self._nudge = nudge
+        self._memory = memory
         self._database = database
         self._runtime = database.runtime
         self._root = root
         self._line = line
-        self.crowd = 0  # with how many requests it was served; 0 if it brought nothing
-        self._called = False
+        self._called = self._slept = False
         began = self._runtime.monotonic()
         self._renew_at = began + limits.REQUEST_RENEW_S
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self._crowded = crowded
-        self._served: Future | None
-        self._ticket, self._served, self._alone = self._register(rid, count, params)
-        self._leads = self._alone
+        self._ticket = Ticket(self._register(rid, count, params), rid, count, params)
         self._commit_s = self._runtime.monotonic() - began
 
-    def _register(self, rid: bytes, count: int, params: bytes) -> tuple[Ticket, Future, bool]:
-        tried: dict[Ticket, None] = {}  # most attempts come to the same place
+    def _register(self, rid: bytes, count: int, params: bytes) -> bytes:
+        """The stamp; empty if the request has left the line before it was known."""
+        stamps: list[bytes] = []
 
-        def body(tr: Transaction) -> tuple[Ticket, Future, bool]:
-            ticket, served, alone = self._line.register(tr, rid, count, params, self._now_us())
-            tried[ticket] = None
-            return ticket, served, alone
+        def body(tr: Transaction) -> Future:
+            self._line.register(tr, rid, count, params, self._now_us())
+            return tr.get_versionstamp()
+
+        def keep(stamp: Future) -> None:
+            with suppress(*engine_errors()):  # of an attempt whose result was unknown
+                stamps.append(bytes(stamp.wait()))
 
         try:
-            return run_once(self._database, self._root, body)
+            run_once(self._database, self._root, body, keep=keep)
+            return stamps[0] if stamps else run(self._database, lambda tr: self._line.find(tr, rid)).stamp
         except BaseException:
-            self._abandon(tried)  # it may have been registered all the same
+            self._abandon(lambda tr: self._line.find(tr, rid))  # it may have been registered all the same
             raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
@@ -101,59 +102,57 @@ class Place:
             return self._stand(crew, leader)
         except BaseException:
             if not crew.anyone_else(leader):
-                self._abandon([self._ticket])
+                self._abandon(lambda _: self._ticket)
             raise
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
-        self._wait_at_first(crew, leader)
         serve = False
         while True:
             over = leader.until is not None and self._runtime.monotonic() >= leader.until
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
-            turn = self._turn(crew, leader, serve=serve or over, leave=over or leader.until is None)
-            self.crowd = turn.crowd if turn.answers else 0
-            self._leads, self._called = turn.leads, False
+            turn = self._turn(crew, leader, serve, leave=over or leader.until is None)
+            self._called = False
             if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
                 return turn.outcome
             if turn.outcome is Outcome.WAIT:
                 # Nobody came to serve for a while: whoever should have may be dead.
                 serve = not self._sleep(turn, leader)
-
-    def _wait_at_first(self, crew: Combiner, leader: Call) -> None:
-        """Until the request is served; not for long, as whoever serves at this moment may not see it, and it
-        be the head afterwards.
-        """
-        served, self._served = self._served, None
-        commits = _commits_to_wait(self._alone, self._crowded)
-        if served is None:
-            return
-        if not commits:
-            served.cancel()
-            return
-        crew.release()
-        self._wait([served], min(commits * self._commit_s, self._patience(leader)))
+                self._slept = True
 
     def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
         if renew:
             self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
-        tried: Collection[bytes] = ()
-        relay = True  # once: who loses to another server leaves it to that one
+        tidy = self._memory.is_time_to_tidy()
+        attempts = 0
 
         def body(tr: Transaction) -> Turn:
-            nonlocal tried, relay
+            nonlocal attempts
             # Claimed before anything is read: what is not there now may be told only to these.
             wanted = sum(call.count for call in crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX))
-            how = Look(self._now_us(), serve, leave, renew, self._leads, self._called, relay, self._crowded)
-            turn = self._line.look(tr, self._ticket, replace(how, tried=tried, wanted=wanted))
-            tried, relay = turn.paired, False
-            return turn
+            attempts += 1
+            how = Look(
+                self._now_us(),
+                serve,
+                leave,
+                renew,
+                called=self._called,
+                slept=self._slept,
+                alone=attempts > 1,
+                tidy=tidy,
+                ahead=self._memory.ahead,
+                wanted=wanted,
+            )
+            return self._line.look(tr, self._ticket, how)
 
         def keep(turn: Turn) -> None:
             _answer(crew, turn, to_all=leader.until is None)
 
-        return run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
+        turn = run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
+        if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
+            self._memory.note(turn)
+        return turn
 
     def _sleep(self, turn: Turn, leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""
@@ -184,15 +183,11 @@ class Place:
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)
 
-    def _abandon(self, tickets: Iterable[Ticket]) -> None:
-        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead.
-
-        At most one of `tickets` stands in the line.
-        """
+    def _abandon(self, ticket_of: Callable[[Transaction], Ticket]) -> None:
+        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
 
         def withdraw(tr: Transaction) -> None:
-            for ticket in tickets:
-                self._line.withdraw(tr, ticket, self._now_us())
+            self._line.withdraw(tr, ticket_of(tr), self._now_us())
 
         with suppress(Exception):
             run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)
@@ -221,28 +216,33 @@ def _is_refused(watch: Future) -> bool:
     return False
 
 
-def _commits_to_wait(alone: bool, crowded: bool) -> float:
-    if crowded:
-        return limits.GATHER_COMMITS if alone else limits.RELAY_COMMITS
-    return 0 if alone else limits.SERVED_COMMITS
+class Memory:
+    """What one process remembers of a line.
 
-
-class Hint:
-    """Whether this process stood in a crowd a moment ago: then it goes straight to the line.
-
-    Not after a request that brought nothing: a plain attempt asks for what the line takes for granted, such
-    as whether the session still lives, and costs the least where there is nothing to take.
+    Where it stood in a crowd a moment ago it goes straight to the line. Not after a request that brought
+    nothing: a plain attempt asks for what the line takes for granted, such as whether the session still
+    lives, and costs the least where there is nothing to take.
     """
 
     def __init__(self, database: Database) -> None:
         self._monotonic = database.runtime.monotonic
-        self._until = float("-inf")
+        self._crowded_until = float("-inf")
+        self._tidy_at = float("-inf")
+        self.ahead = 0  # how many items were for those before it
 
-    def served_among(self, crowd: int) -> None:
-        if crowd >= limits.CROWD_MIN:
-            self._until = self._monotonic() + limits.STAGED_HINT_S
-        elif crowd == 0:
-            self._until = float("-inf")
+    def note(self, turn: Turn) -> None:
+        if not turn.answers:
+            self._crowded_until = float("-inf")
+        elif turn.crowd >= limits.CROWD_MIN:
+            self._crowded_until = self._monotonic() + limits.STAGED_HINT_S
+        self.ahead = max(turn.ahead, (self.ahead + turn.ahead) // 2)
 
-    def is_fresh(self) -> bool:
-        return self._monotonic() < self._until
+    def is_crowded(self) -> bool:
+        return self._monotonic() < self._crowded_until
+
+    def is_time_to_tidy(self) -> bool:
+        now = self._monotonic()
+        if now < self._tidy_at:
+            return False
+        self._tidy_at = now + limits.LINE_TIDIED_EVERY_S
+        return True

@@ -29,13 +29,13 @@ class Holder:
         self._runtime = database.runtime
         self._root = root
         self._recipe = recipe
-        self._ticket = Ticket(0, b"", 0)
+        self._ticket = Ticket(b"", b"", 0)
 
     def hold(self, count: int) -> list[Any]:
         """The first values, up to `count` and limits.SERVE_MAX, kept from everybody else until `settle`."""
         # Made outside the body: a retry after an unknown result holds under the same name.
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self._ticket = Ticket(0, rid, min(count, limits.SERVE_MAX))
+        self._ticket = Ticket(b"", rid, min(count, limits.SERVE_MAX))
         return run_once(self._database, self._root, self._hold, wrote=bool)
 
     def settle(self, shown: int) -> bool:
@@ -46,7 +46,7 @@ class Holder:
         turn = run_once(
             self._database,
             self._root,
-            lambda tr: self._recipe.line.look(tr, self._ticket, Look(self._now_us(), wanted=shown)),
+            lambda tr: self._recipe.line.look(tr, self._ticket, self._look(shown)),
             wrote=lambda turn: turn.wrote,
         )
         return turn.outcome is not Outcome.GONE
@@ -76,9 +76,12 @@ class Holder:
 
     def _first(self, tr: Transaction) -> Sequence[Offer]:
         check = self._recipe.guard(tr)
-        found = list(within(limits.SERVE_BYTES_MAX, self._recipe.available(tr, self._ticket.count)))
+        found = within(limits.SERVE_BYTES_MAX, self._recipe.available(tr, self._ticket.count))
         check()
         return found
+
+    def _look(self, shown: int) -> Look:
+        return Look(self._now_us(), called=True, wanted=shown)
 
     def _watch_if_empty(self, tr: Transaction) -> Future | None:
         return None if self._recipe.any(tr) else tr.watch(self._recipe.doorbell)

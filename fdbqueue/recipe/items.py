@@ -16,7 +16,7 @@ from fdbqueue import limits
 from fdbqueue.codec import Codec
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn
-from fdbqueue.recipe.keys import WHOLE, QueueKeys, split, stored, suffix, whole
+from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction, Value
 
 COUNTER = struct.Struct("<q")
@@ -85,19 +85,21 @@ class Recipe:
         return self._remove(tr, found, cut_short)
 
     def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the first items; if requests stand in the line, serve those first.
+        """Remove the first items in which nobody who waits in the line has a share.
 
-        Reads the first items serialisably and the head of the line by snapshot. Conflicts with other takers
-        of the same items and, if it serves, with other servers.
+        Reads the first items serialisably; if there is a line, that and them by snapshot. Conflicts with
+        other takers of the same items.
         """
         check = self.guard(tr)
-        line = self.line.keys
-        head = self._ask_first(tr, count)
+        line, items = self.line.keys, self.keys.items
+        head = self._ask_first(tr.snapshot, count)
         activity = tr.snapshot.get_range(line.activity.start, line.activity.stop, limit=1).to_list()
         found, cut_short = _within_bytes(head)
         check()
         if activity and (line.is_work(activity[0].key, now_us) or not found):
             return _taken(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
+        if found:  # only now: whoever passes by does not conflict with one who takes the head
+            tr.add_read_conflict_range(items.start, found[-1].key + b"\x00")
         return self._remove(tr, found, cut_short)
 
     def first(self, tr: Any, count: int) -> list[Any]:
@@ -139,16 +141,8 @@ class Recipe:
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         items = self.keys.items
-        first = tr.snapshot.get_range(items.start, items.stop, limit=min(limit, limits.OFFERS_AT_FIRST))
-        found = self._and_more(tr, first, limit)
-        return (Offer(self._suffix(item), item.value, stored(item.value).size_bytes) for item in found)
-
-    def _and_more(self, tr: Transaction, first: Range, limit: int) -> Iterator[KeyValue]:
-        items = first.to_list()
-        yield from items
-        if limits.OFFERS_AT_FIRST <= len(items) < limit:
-            after = items[-1].key + b"\x00"
-            yield from tr.snapshot.get_range(after, self.keys.items.stop, limit=limit - len(items))
+        first = tr.snapshot.get_range(items.start, items.stop, limit=limit)
+        return (Offer(self._suffix(item), item.value, payload_bytes(item.value)) for item in first)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:
@@ -165,6 +159,12 @@ class Recipe:
         values = self._values(tr, [(delivery.id, delivery.value) for delivery in deliveries])
         self._clear_pieces(tr, [(delivery.id, delivery.value) for delivery in deliveries])
         return values
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
+        for offer in offers:
+            tr.clear(self.keys.item(offer.id))
+        self._add_size(tr, -len(offers))
+        return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -244,7 +244,7 @@ def _within_bytes(items: Range) -> tuple[list[KeyValue], bool]:
     found: list[KeyValue] = []
     total = 0
     for item in items:
-        total += stored(item.value).size_bytes
+        total += payload_bytes(item.value)
         if found and total > limits.BATCH_BYTES_MAX:
             return found, True
         found.append(item)

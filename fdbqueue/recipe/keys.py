@@ -14,7 +14,6 @@ index of every item that was delivered so: the index restarts when the queue has
 comes back must find itself at the head and not behind those that came after it.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fdb import tuple as layer
@@ -22,14 +21,6 @@ from fdb import tuple as layer
 ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What the value of an item's key says of its payload: the bytes, and the pieces beside it."""
-
-    pieces: int
-    size_bytes: int
 
 
 class QueueKeys:
@@ -81,8 +72,6 @@ def split(pieces: int, size_bytes: int) -> bytes:
     return header
 
 
-def stored(value: bytes) -> Stored:
-    if value[:1] == WHOLE:
-        return Stored(0, len(value) - 1)
-    pieces, size_bytes = layer.unpack(value, prefix_len=1)
-    return Stored(pieces, size_bytes)
+def payload_bytes(value: bytes) -> int:
+    """What the value of an item's key says of its payload: how many bytes it has, here or in pieces."""
+    return len(value) - 1 if value[:1] == WHOLE else layer.unpack(value, prefix_len=1)[1]

@@ -91,10 +91,10 @@ class TaskSource:
         return self._take(change, portion_of(offers, count), lease)
 
     def take_in_turn(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Taken:
-        """Take what is there; if requests stand in the line, serve those first.
+        """Take what is there, but nothing in which somebody who waits in the line has a share.
 
         Reads the first ready tasks, timers and requests by snapshot, serialisably what it changes. Conflicts
-        with any change of the same tasks and, if it serves, with other servers.
+        with any change of the same tasks.
         """
         checks = self.guard(tr), ask_session(tr)
         change, activity = self.change(tr), self.line.keys.activity
@@ -171,6 +171,9 @@ class TaskSource:
         edges.give_back(change, [record for record in held if record not in live])
         change.finish()
         return list(read_tasks(tr, self.shape.keys, self.shape.codec, live))
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        return self.collect(tr, self.deliver(tr, offers, params))
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         change = self.change(tr)

@@ -83,13 +83,13 @@ PLANTS = (
     Plant(
         "conflict keys added after their own writes",
         staging.Line._act,
-        """self._protect(tr, leaving, pairs)
+        """self._protect(tr, leaving, plan.pairs)
     for ticket in leaving:
         self._clear_request(tr, ticket)
 """,
         """for ticket in leaving:
         self._clear_request(tr, ticket)
-    self._protect(tr, leaving, pairs)
+    self._protect(tr, leaving, plan.pairs)
 """,
         "crowd",
         350,
@@ -159,12 +159,20 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a newcomer that waits to be served, and never looks whether it is the head",
-        waiting.Place._wait_at_first,
-        "min(commits * self._commit_s, self._patience(leader))",
-        "self._patience(leader)",
-        "waits",
-        150,
+        "told nothing because what there is is for others",
+        staging.Line._plan,
+        "return Plan(chosen, ahead, bool(found))",
+        "return Plan(chosen, ahead, False)",
+        "crowd",
+        350,
+    ),
+    Plant(
+        "who does not know whether it has registered registers again",
+        waiting.Place._register,
+        "run(self._database, lambda tr: self._line.find(tr, rid)).stamp",
+        "b''",
+        "crowd",
+        350,
     ),
     Plant(
         "results that are collected and never cleared",
@@ -271,18 +279,18 @@ PLANTS = (
         150,
     ),
     Plant(
-        "who stands at the head waits until it loses patience",
-        staging.Line.look,
-        "if before is not None and not how.serve:",
-        "if not how.serve:\n        before = before or self.keys.request(ticket)",
+        "nobody drops the requests of the dead",
+        staging.Line._to_drop,
+        "seen.is_first or how.serve or how.tidy",
+        "False",
         "waits",
         150,
     ),
     Plant(
-        "serving reads the whole queue",
+        "a take reads the whole queue",
         recipe.Recipe.available,
-        "limit=min(limit, limits.OFFERS_AT_FIRST)",
-        "limit=0",
+        "limit=limit)",
+        "limit=0)",
         "crowd",
         50,
     ),

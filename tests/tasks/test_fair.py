@@ -11,10 +11,12 @@ import fdbqueue
 from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
-from fdbqueue.line.staging import Look
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import Look, Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
+from tests.queue_support import registered
 from tests.tasks.fair_model import Rounds, by_shares
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
@@ -197,18 +199,21 @@ def test_who_meets_whom(bench: MakeBench) -> None:
 @pytest.mark.parametrize(
     ("kind", "options"), [("fair", {"weights": {"a": 2}}), ("utube", {"key_concurrency": 2})]
 )
-@pytest.mark.parametrize(("lost", "expected"), [([b"one"], "a1"), ([b"one", b"two"], "b1")])
-def test_a_server_that_lost_races_leaves_the_key_alone_not_its_first_task(
-    bench: MakeBench, kind: str, options: dict[str, Any], lost: list[bytes], expected: str
+def test_in_the_line_the_second_of_a_key_is_not_taken_before_its_first(
+    bench: MakeBench, kind: str, options: dict[str, Any]
 ) -> None:
     b = bench(kind, **options)
     for word in ("a1", "a2", "b1"):
         b.put(word, key=word[0])
     line = calls_of(b.db, b.queue._shape).source.line
     params = params_of(Lease(b.session.id, b"token"))
-    ticket, _, _ = run(b.db, lambda tr: line.register(tr, b"its request.", 1, params, NOW_US))
-    turn = run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, tried=lost)))
-    assert [task.data for task in turn.answers] == [expected]
+    first, second, third = (registered(b.db, line, b"rid %d" % n, NOW_US, params=params) for n in range(3))
+
+    def look(ticket: Ticket) -> Turn:
+        return run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, leave=True)))
+
+    assert look(second).outcome is Outcome.WAIT
+    assert [task.data for who in (third, first, second) for task in look(who).answers] == ["b1", "a1", "a2"]
 
 
 def test_the_weights_of_a_queue_are_told_by_the_users_keys(bench: MakeBench) -> None:

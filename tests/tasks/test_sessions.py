@@ -11,13 +11,14 @@ import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
-from fdbqueue.line.staging import Look
+from fdbqueue.line.staging import Look, Outcome, Turn
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.session import Keeper, end_the_dead
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
+from tests.queue_support import registered
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
@@ -59,7 +60,9 @@ def test_a_session_that_has_ended_unnoticed_is_told_so_in_a_crowd_too(bench: Mak
     b = bench()
     b.put(1)
     session = Session(b.db)
-    calls_of(b.db, b.queue._shape).takes(session)._hint.served_among(limits.CROWD_MIN)
+    calls_of(b.db, b.queue._shape).takes(session)._memory.note(
+        Turn(Outcome.SERVED, [1], crowd=limits.CROWD_MIN)
+    )
     b.clock.advance(limits.STAGED_HINT_S / 2)
     b.db.clear(RootKeys(DEFAULT_ROOT).session(session.id))
     with pytest.raises(UnknownSession):
@@ -297,11 +300,11 @@ def test_collecting_what_was_delivered_rings_no_doorbell(bench: Any) -> None:
     b = bench()
     source, now_us = calls_of(b.db, b.queue._shape).source, round(b.clock.now() * 1e6)
     params = params_of(Lease(b.session.id, b"its token"))
-    ticket, _, _ = run(b.db, lambda tr: source.line.register(tr, b"its request.", 1, params, now_us))
-    b.queue.put_many(b.db, ["delivered", "taken"])
-    assert b.take().data == "taken"
+    server, owner = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    b.queue.put_many(b.db, ["taken", "delivered"])
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
     before = bytes(b.db.get(source.doorbell))
-    assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, ticket, Look(now_us))).answers] == [
+    assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, owner, Look(now_us))).answers] == [
         "delivered"
     ]
     assert bytes(b.db.get(source.doorbell)) == before
@@ -313,8 +316,8 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     source = calls_of(b.db, b.queue._shape).source
     params = params_of(Lease(b.session.id, b"the dead one"))
     now_us = round(b.clock.now() * 1e6)
-    run(b.db, lambda tr: source.line.register(tr, b"its request.", 1, params, now_us))
-    b.queue.put_many(b.db, ["first", 2, 3, 4])
-    assert b.take().data == 2
+    server, _dead = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    b.queue.put_many(b.db, [2, "first", 3, 4])
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]

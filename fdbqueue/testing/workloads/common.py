@@ -78,12 +78,12 @@ def cramped(simulation: Simulation) -> None:
 
 
 def crowded(simulation: Simulation) -> None:
-    """In many runs, two are a crowd, no result is small, and a server asks for its items one by one."""
+    """In many runs, two are a crowd, no result is small, and whoever looks guesses too few items."""
     random = simulation.random
     simulation.limit(
         CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
         NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
-        OFFERS_AT_FIRST=random.choice((1, limits.OFFERS_AT_FIRST)),
+        OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
     )
 
 
