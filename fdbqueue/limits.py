@@ -72,6 +72,9 @@ QUEUES_LISTED_MAX = 1_000
 # Task queues. A span of this length or more is for ever.
 SPAN_MAX_S = 365 * 86_400 * 100
 PRIORITY_MAX = 2**32 - 1
+# A payload up to this size is part of its task's record, which is written with each change, and twice while
+# the task is ready: larger ones cost less in a key of their own, which is a second round trip for a take.
+RECORD_PAYLOAD_BYTES_MAX = 256
 # The key of a task is part of three of its database keys.
 TASK_KEY_BYTES_MAX = 1_000
 KEY_CONCURRENCY_MAX = 1_000_000

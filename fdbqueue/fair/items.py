@@ -19,8 +19,8 @@ from fdbqueue.recipe.items import Taken, unguarded
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.capacity import admit_to
-from fdbqueue.tasks.change import clear_payload, pieces_of
 from fdbqueue.tasks.keys import INDEX_BYTES, NEVER_US, Record, TaskKeys, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 from fdbqueue.tasks.statistics import LIVE, count_of, packed
 from fdbqueue.tasks.tasks_of import ask_data
 
@@ -67,8 +67,7 @@ class FairItems:
         first = max(behind, int.from_bytes(floor.value or b"", "little"))
         records = [_record(new_id(n, random), new, now_us) for n, new in enumerate(news, first)]
         for record, new in zip(records, news, strict=True):
-            for number, piece in enumerate(pieces_of(new.payload)):
-                tr.set(self.keys.payload(record.id, number), piece)
+            set_payload(tr, self.keys, record, new.payload)
         self._arrive(tr, records, file)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
@@ -184,6 +183,7 @@ def _record(id_: bytes, new: NewItem, now_us: int) -> Record:
         expires_us=NEVER_US,
         ttr_us=NEVER_US,
         size_bytes=len(new.payload),
+        payload=for_record(new.payload),
         key=new.key,
         cost=new.cost,
     )

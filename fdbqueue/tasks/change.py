@@ -6,16 +6,15 @@ come, and the statistics follow. The counters are added once, at the end.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
-from fdbqueue import limits
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import statistics
 from fdbqueue.tasks.failures import clear_failures, note
-from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.keys import NEVER_US, Record, record_of, record_to_bytes
+from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import ask_payload, task_of
+from fdbqueue.tasks.tasks_of import task_of
 
 Listener = Callable[[Task, str], None]
 Event = tuple[Record, str, Callable[[], bytes]]
@@ -53,8 +52,7 @@ class Change:
 
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
         for record, payload in zip(records, payloads, strict=True):
-            for number, piece in enumerate(pieces_of(payload)):
-                self.tr.set(self.shape.keys.payload(record.id, number), piece)
+            set_payload(self.tr, self.shape.keys, record, payload)
         self._arrive(records)
         file = self._file or self.shape.discipline.ask_put(self.tr, {record.key for record in records})
         file(records)
@@ -133,16 +131,3 @@ class Change:
         if record.state == TaskState.BURIED:
             return keys.buried_at(self.shape.discipline.place(record))
         return None
-
-
-def pieces_of(payload: bytes) -> list[bytes]:
-    step = limits.PAYLOAD_PIECE_BYTES_MAX
-    return [payload[start : start + step] for start in range(0, len(payload), step)] or [b""]
-
-
-def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
-    if record.size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX:
-        tr.clear(keys.payload(record.id))
-    else:
-        under = keys.payloads_of(record.id)
-        tr.clear_range(under.start, under.stop)

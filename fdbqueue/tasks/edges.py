@@ -26,6 +26,7 @@ from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import NEVER_US, Record, new_id
 from fdbqueue.tasks.kinds import Draft, later
+from fdbqueue.tasks.payloads import for_record
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         expires_us=later(later(now_us, draft.ttl_us), draft.delay_us),
         ttr_us=draft.ttr_us,
         size_bytes=len(draft.payload),
+        payload=for_record(draft.payload),
         key=draft.key,
         cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,

@@ -4,7 +4,8 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
 `place` is what the discipline sorts by; it ends in the id. `time` is microseconds since the epoch, 8 bytes.
 
     S[1] id              task      record                      every verb; put, the last one by snapshot
-    S[2] id, number      payload   bytes, a piece of them      take, peek; verbs given an id
+    S[2] id, number      payload   bytes, if too many for      take, peek; verbs given an id
+                                   the record: a piece of them
     S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key
     S[4] session, id     taken     empty                       end of a session, release_all, drop
     S[5] id              delayed   empty                       tasks()
@@ -47,7 +48,7 @@ NUMBER = struct.Struct(">I")
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A task without its payload, as stored. Append fields with a default; never reorder them."""
+    """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
 
     id: bytes
     state: str
@@ -71,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """How many attempts in a row have ended without a word from whoever made them."""
     excused: int = 0
     """How many of its failures since it was last kicked were the database's, and do not count."""
+    payload: bytes = b""
 
     @property
     def failures_counted(self) -> int:

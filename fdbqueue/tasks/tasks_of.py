@@ -10,16 +10,7 @@ from fdbqueue.arguments import too_much
 from fdbqueue.codec import Codec
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, id_text, record_of
-
-
-def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
-    """Ask for the payload, by snapshot: it never changes, and whoever removes it removes the record too."""
-    if record.size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX:
-        whole = tr.snapshot.get(keys.payload(record.id))
-        return lambda: bytes(whole.value)
-    under = keys.payloads_of(record.id)
-    pieces = tr.snapshot.get_range(under.start, under.stop)
-    return lambda: b"".join(piece.value for piece in pieces)
+from fdbqueue.tasks.payloads import ask_payload
 
 
 def read_tasks(tr: Any, keys: TaskKeys, codec: Codec, records: Sequence[Record]) -> list[Task]:

@@ -15,7 +15,8 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
 from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, record_of
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.tasks_of import ask_payload, seconds_or_never, task_of
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 
 UNKNOWN = object()
 

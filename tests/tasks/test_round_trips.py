@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, FairQueue, TaskQueue, transactional
+from fdbqueue import Database, FairQueue, TaskQueue, limits, transactional
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
 from tests.tasks.support import StillClock
+
+LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
 
 
 class Trips:
@@ -91,8 +93,10 @@ def trips_of(engine: Trips, db: Database, body: Callable[[Any], Any]) -> tuple[i
 @pytest.mark.parametrize(
     ("kind", "options", "put", "take", "ack"),
     [
-        ("fifottl", {}, 1, 2, 1),
+        ("fifottl", {}, 1, 1, 1),
+        ("fifottl", {"data": LARGE}, 1, 2, 1),
         ("utube", {"key": "a"}, 1, 2, 2),
+        ("utube", {"key": "a", "data": LARGE}, 1, 2, 2),
         ("utubettl", {"key": "a"}, 1, 2, 2),
         ("fair", {"key": "a"}, 1, 2, 1),
     ],
@@ -103,7 +107,7 @@ def test_what_task_queues_wait_for(
     db, engine = trips
     queue = TaskQueue.create(db, "trips", kind)
     session = fdbqueue.Session(db, ttr=1e9)
-    waited = [trips_of(engine, db, lambda tr: queue.put(tr, "x", **options))[0] for _ in range(3)]
+    waited = [trips_of(engine, db, lambda tr: queue.put(tr, **{"data": "x", **options}))[0] for _ in range(3)]
     assert waited == [put] * 3  # the first of its key, and those behind it
     waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
     assert waits == take
@@ -146,7 +150,7 @@ def test_many_tasks_of_many_keys_are_taken_together(
         queue.put_many(db, range(2), key=key)
     waits, tasks = trips_of(engine, db, lambda tr: queue.take_many(tr, 32, session=session))
     assert len({task.key for task in tasks}) == keys
-    assert (waits, len(tasks)) == (2 + keys // 16, 32)  # pointers, sixteen keys at a time, payloads
+    assert (waits, len(tasks)) == (2 + keys // 16, 32)  # pointers, sixteen keys at a time, how they stand
 
 
 @pytest.mark.parametrize(("capacity", "put"), [(None, 1), (9, 2)])

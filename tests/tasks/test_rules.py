@@ -147,6 +147,24 @@ def test_a_task_of_a_megabyte(bench: MakeBench) -> None:
     assert b.contents() == []
 
 
+@pytest.mark.parametrize("size", [0, 1, limits.RECORD_PAYLOAD_BYTES_MAX, limits.RECORD_PAYLOAD_BYTES_MAX + 1])
+@pytest.mark.parametrize("kind", ["fifottl", "utube"])
+def test_a_payload_of_any_size_comes_back_and_leaves_nothing_behind(
+    bench: MakeBench, kind: str, size: int
+) -> None:
+    b = bench(kind, codec="bytes")
+    data = b"x" * size
+    id_ = b.put(data, **({} if kind == "fifottl" else {"key": "a"}))
+    assert b.queue.peek(b.db, id_).data == data
+    assert b.queue.release(b.db, b.take()).data == data
+    task = b.take()
+    assert task.data == data
+    assert b.queue.bury(b.db, id_).data == data
+    b.queue.kick(b.db)
+    assert b.queue.ack(b.db, b.take()).data == data
+    assert b.contents() == []
+
+
 def test_a_payload_beyond_the_limit_is_refused(bench: MakeBench) -> None:
     b = bench(codec="bytes")
     with pytest.raises(PayloadTooLarge):

@@ -223,8 +223,9 @@ def test_a_queue_that_cannot_be_tidied_keeps_no_dead_session_alive(bench: MakeBe
     b = bench()
     broken = TaskQueue.create(b.db, "broken", "fifottl")
     broken.on_task_change(lambda *_: None)
-    broken.put(b.db, "x", ttl=1)
-    [payload] = [key for key, value in b.stored() if value == b'"x"']
+    large = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
+    broken.put(b.db, large, ttl=1)
+    [payload] = [key for key, value in b.stored() if value == b'"%b"' % large.encode()]
     b.db[payload] = b"not json"
     b.put("a")
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))

@@ -83,6 +83,7 @@ def crowded(simulation: Simulation) -> None:
     simulation.limit(
         CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
         NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
+        RECORD_PAYLOAD_BYTES_MAX=random.choice((0, limits.RECORD_PAYLOAD_BYTES_MAX)),
         OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
     )
 

@@ -1,0 +1,55 @@
+"""Where the payload of a task lies: a small one in its record, a larger one beside it, in pieces.
+
+A small one costs no key and no round trip of its own: whoever takes the task finds it with the index. A
+larger one is written once, and not again with every change of the record.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.keys import Record, TaskKeys
+
+
+def for_record(payload: bytes) -> bytes:
+    """What of it the record holds: all or nothing."""
+    return payload if len(payload) <= limits.RECORD_PAYLOAD_BYTES_MAX else b""
+
+
+def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes) -> None:
+    """Write what the record does not hold."""
+    if not _is_held_by(record):
+        step = limits.PAYLOAD_PIECE_BYTES_MAX
+        for number, start in enumerate(range(0, len(payload), step)):
+            tr.set(keys.payload(record.id, number), payload[start : start + step])
+
+
+def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
+    """Ask for the payload, by snapshot: it never changes, and whoever removes it removes the record too."""
+    if _is_held_by(record):
+        return lambda: record.payload
+    if _is_whole(record):
+        whole = tr.snapshot.get(keys.payload(record.id))
+        return lambda: bytes(whole.value)
+    under = keys.payloads_of(record.id)
+    pieces = tr.snapshot.get_range(under.start, under.stop)
+    return lambda: b"".join(piece.value for piece in pieces)
+
+
+def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
+    if _is_held_by(record):
+        return
+    if _is_whole(record):
+        tr.clear(keys.payload(record.id))
+    else:
+        under = keys.payloads_of(record.id)
+        tr.clear_range(under.start, under.stop)
+
+
+def _is_held_by(record: Record) -> bool:
+    return len(record.payload) == record.size_bytes
+
+
+def _is_whole(record: Record) -> bool:
+    return record.size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX
