@@ -48,6 +48,9 @@ STAGED_HINT_S = 0.5
 # they are about to, and would meet whoever serves them. In seconds, or in commits of its own: the longer.
 SERVE_PATIENCE_S = 0.05
 SERVE_PATIENCE_COMMITS = 8
+# Who has stood in the line for so long and has not taken its share, sleeps, or is slow or dead: whoever comes
+# by serves it. So nobody keeps what comes next of a key, or a tenant's turn, from others for longer.
+SHARE_HELD_S = 0.25
 # While there is something to take, a process looks no oftener for what has come due in the line.
 LINE_TIDIED_EVERY_S = 0.5
 RESULTS_RETURNED_MAX = 10

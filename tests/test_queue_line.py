@@ -32,6 +32,7 @@ from tests.queue_support import registered_by
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 
 NOW = 10**15
+LONG_AFTER = NOW + round(limits.SHARE_HELD_S * 1_000_000) + 1
 
 
 # Plans.
@@ -81,12 +82,19 @@ def test_nobody_gets_more_than_one_collection_can_carry() -> None:
 )
 def test_of_a_key_the_second_is_left_to_those_who_get_the_first(left: str, shares: str, free: str) -> None:
     pairs = [(ticket(number), [offer]) for number, offer in enumerate(offers_of(shares))]
-    assert [o.id.decode() for _, (o,) in free_of(offers_of(left), pairs)] == free.split()
+    served = [who for who, _ in pairs]
+    assert [o.id.decode() for _, (o,) in free_of(offers_of(left), pairs, served)] == free.split()
+
+
+def test_what_is_left_to_those_who_help_themselves_is_left_with_all_that_comes_after_it_of_a_key() -> None:
+    pairs = [(ticket(number), [offer]) for number, offer in enumerate(offers_of("a1 b1 a2 b2"))]
+    served = [ticket(number) for number in (1, 2, 3)]
+    assert free_of([], pairs, served) == [pairs[1], pairs[3]]
 
 
 def test_what_is_left_of_a_key_leaves_all_that_a_request_would_get_with_it() -> None:
     pairs = [(ticket(0, 2), offers_of("a2 b1")), (ticket(1), offers_of("b2")), (ticket(2), offers_of("c1"))]
-    assert [who.rid for who, _ in free_of(offers_of("a1"), pairs)] == [b"2"]
+    assert [who.rid for who, _ in free_of(offers_of("a1"), pairs, [who for who, _ in pairs])] == [b"2"]
 
 
 def test_one_transaction_hands_out_a_bounded_number_but_at_least_one_share() -> None:
@@ -283,7 +291,7 @@ def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> No
     assert steps.keys() == 0
 
 
-def test_but_not_those_before_it(steps: Steps) -> None:
+def test_but_not_those_before_it_who_have_just_come(steps: Steps) -> None:
     _first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     assert steps.look(second, slept=True).answers == ["b"]
@@ -291,11 +299,36 @@ def test_but_not_those_before_it(steps: Steps) -> None:
     assert steps.queue.items(steps.db, 9) == ["a"]
 
 
-def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
-    first, _second = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    assert steps.look(first, slept=True, alone=True).answers == ["a"]
+@pytest.mark.parametrize("registered", [True, False])
+def test_those_before_it_who_have_stood_there_for_long_are_served(steps: Steps, registered: bool) -> None:
+    """They sleep, or are slow or dead: nobody keeps others for longer from what comes after its share."""
+    idle, fresh = steps.register(), steps.register(now_us=LONG_AFTER)
+    mine = steps.register(now_us=LONG_AFTER)
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    if registered:
+        assert steps.look(mine, LONG_AFTER).answers == ["c"]
+    else:
+        steps.run(lambda tr: steps.line.withdraw(tr, mine, NOW))
+        assert steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(LONG_AFTER))).answers == ["c"]
     assert steps.queue.items(steps.db, 9) == ["b"]
+    assert steps.look(idle, LONG_AFTER, called=True).answers == ["a"]
+    assert steps.look(fresh, LONG_AFTER).answers == ["b"]
+
+
+def test_one_that_finds_only_what_is_for_those_serves_them(steps: Steps) -> None:
+    idle, mine = steps.register(), steps.register(now_us=LONG_AFTER)
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(mine, LONG_AFTER, leave=True).outcome is Outcome.AGAIN
+    assert steps.look(mine, LONG_AFTER, leave=True).outcome is Outcome.LEFT
+    assert steps.look(idle, LONG_AFTER).answers == ["a"]
+
+
+def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
+    idle, mine, _behind = (steps.register(now_us=when) for when in (NOW, LONG_AFTER, LONG_AFTER))
+    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
+    assert steps.look(mine, LONG_AFTER, slept=True, alone=True).answers == ["b"]
+    assert steps.queue.items(steps.db, 9) == ["a", "c"]
+    assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
 
 def test_a_server_and_one_that_helps_itself_conflict(steps: Steps) -> None:

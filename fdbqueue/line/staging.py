@@ -15,8 +15,8 @@ every item that it pairs *before* it touches them. (Those who saw different requ
 one item twice; and FoundationDB drops a read conflict on a key that the transaction has already written.)
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import accumulate, islice
 from typing import Any, Protocol
@@ -110,6 +110,8 @@ class Look:
     called: bool = False  # its request has been seen to change: ask for the notice only, it will be there
     slept: bool = False  # so have those behind it, most likely: serve them, too
     alone: bool = False  # take nothing but the own share: the last attempt met somebody
+    held_us: int = field(default_factory=lambda: round(limits.SHARE_HELD_S * 1_000_000))
+    """Who stands before it for longer is served, too."""
     tidy: bool = False  # see first to what has come due, and to the dead
     ahead: int = 0  # so many items will go to those before it, as far as anybody knows
     wanted: int = limits.SERVE_MAX  # how many items still have a caller
@@ -147,20 +149,33 @@ class _Seen:
     """The request in front of the own one."""
     place: int | None
     """How many live ones are before it; None if that is not known."""
+    idle: Sequence[int]
+    """Those of them, by number, that have stood there for long: asleep, slow, or dead since."""
 
     @property
     def is_first(self) -> bool:
         """Whether nobody stands before it who lives, as far as can be seen: then it looks after the dead."""
         return self.place == 0 or not self.live
 
-    def span(self, how: Look) -> tuple[int, int]:
-        """Whose shares are to be dealt with: all, the own one, or also those of who sleeps behind."""
-        end = len(self.live)
+    def counts(self, mine: Ticket, how: Look) -> list[int]:
+        """How many items each is to get: of the own callers some may have left."""
+        counts = [ticket.count for ticket in self.live]
+        if self.place is not None:
+            counts[self.place] = min(how.wanted, mine.count)
+        return counts
+
+    def to_serve(self, how: Look) -> Sequence[int]:
+        """Whose shares to hand out, by number: the own one, and those of who sleeps before or behind. Not of
+        those before it who have just come: they are about to take them.
+        """
+        everybody = range(len(self.live))
         if how.serve:
-            return 0, end
+            return everybody
         if self.place is None:
-            return end, end
-        return self.place, end if how.slept and not how.alone else self.place + 1
+            return ()
+        if how.alone:
+            return (self.place,)
+        return [*self.idle, *(everybody[self.place :] if how.slept else (self.place,))]
 
 
 class Line:
@@ -207,7 +222,7 @@ class Line:
         if notice is not None:
             return self._collect(tr, ticket, notice_of(notice), how)
         asked = asked or self._ask(tr, ticket, how)
-        seen = self._see(tr, ticket, asked, how.now_us)
+        seen = self._see(tr, ticket, asked, how)
         if seen is None:
             return Turn(Outcome.GONE, wrote=False)
         if how.renew:
@@ -229,7 +244,7 @@ class Line:
         """
         how, passing = replace(how, tidy=True), Ticket(b"", b"", count, params)
         asked = self._ask(tr, passing, how)
-        seen = self._see_in_passing(tr, passing, asked, how.now_us)
+        seen = self._see_in_passing(tr, passing, asked, how)
         turn = self._take_part(tr, passing, how, asked, seen)
         if turn is None:
             return Turn(Outcome.LEFT, wrote=False)
@@ -308,26 +323,43 @@ class Line:
             tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
         )
 
-    def _see(self, tr: Transaction, mine: Ticket, asked: _Asked, now_us: int) -> _Seen | None:
+    def _see(self, tr: Transaction, mine: Ticket, asked: _Asked, how: Look) -> _Seen | None:
         """Who stands in the line; None if `mine` does not."""
         known = self._known(asked.requests)
         at = next((at for at, (ticket, _) in enumerate(known) if ticket.rid == mine.rid), None)
         if at is None:
             stands, before = self._place_in(self._ask_place(tr, mine), mine)
-            live, dead = self._living(tr, known, now_us)
-            return _Seen(live, dead, before, None) if stands else None
-        live_before, dead_before = self._living(tr, known[:at], now_us)
-        live_behind, dead_behind = self._living(tr, known[at + 1 :], now_us)
-        live, dead = [*live_before, mine, *live_behind], [*dead_before, *dead_behind]
+            return self._seen(tr, known, None, how, before) if stands else None
         before = self.keys.request(known[at - 1][0]) if at else None
-        return _Seen(live, dead, before, len(live_before))
+        return self._seen(tr, known, at, how, before)
 
-    def _see_in_passing(self, tr: Transaction, mine: Ticket, asked: _Asked, now_us: int) -> _Seen:
+    def _see_in_passing(self, tr: Transaction, mine: Ticket, asked: _Asked, how: Look) -> _Seen:
         known = self._known(asked.requests)
-        live, dead = self._living(tr, known, now_us)
-        if len(known) < limits.SERVE_MAX:  # else there may be more
-            return _Seen([*live, mine], dead, None, len(live))
-        return _Seen(live, dead, None, None)
+        if len(known) == limits.SERVE_MAX:  # there may be more
+            return self._seen(tr, known, None, how)
+        return self._seen(tr, [*known, (mine, how.now_us + DEADLINE_US)], len(known), how)
+
+    def _seen(
+        self,
+        tr: Transaction,
+        known: Sequence[tuple[Ticket, int]],
+        at: int | None,
+        how: Look,
+        before: bytes | None = None,
+    ) -> _Seen:
+        """`known`, with their deadlines, of which the own one is number `at`."""
+        ahead, behind = (known, ()) if at is None else (known[:at], known[at + 1 :])
+        live_ahead, dead_ahead = self._living(tr, ahead, how.now_us)
+        live_behind, dead_behind = self._living(tr, behind, how.now_us)
+        live = [*live_ahead, *(() if at is None else (known[at],)), *live_behind]
+        long_ago_us = how.now_us - how.held_us + DEADLINE_US
+        return _Seen(
+            [ticket for ticket, _ in live],
+            [*dead_ahead, *dead_behind],
+            before,
+            None if at is None else len(live_ahead),
+            [number for number, (_, deadline_us) in enumerate(live_ahead) if deadline_us < long_ago_us],
+        )
 
     def _known(self, requests: Range) -> list[tuple[Ticket, int]]:
         return [self.keys.ticket_of(request.key, request.value) for request in requests.to_list()]
@@ -402,30 +434,35 @@ class Line:
 
     def _plan(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> "Plan":
         """Who is to get what; asks for more if the guess of how many there must be was too low."""
-        counts = [ticket.count for ticket in seen.live]
-        if seen.place is not None:
-            counts[seen.place] = min(how.wanted, mine.count)
-        first, last = seen.span(how)
-        ahead, needed = sum(counts[:first]), sum(counts[:last])
+        counts = seen.counts(mine, how)
+        served = seen.to_serve(how)
+        first, end = (served[0], served[-1] + 1) if served else (len(counts), len(counts))
+        ahead = sum(counts[:first])
+        found = self._found(tr, asked, needed=sum(counts[:end]))
+        shares = pair(seen.live[first:end], counts[first:end], found[ahead:])
+        chosen = free_of(found[:ahead], shares, [seen.live[number] for number in served])
+        return Plan(at_most(limits.SERVE_MAX, chosen), sum(counts[: seen.place]), bool(found))
+
+    def _found(self, tr: Transaction, asked: _Asked, needed: int) -> list[Offer]:
         found = within(limits.SERVE_BYTES_MAX, islice(asked.offers, needed))
         if len(found) == asked.offers_max < min(needed, _offers_max()):
             more = self.source.available(tr, min(needed, _offers_max()))
-            found = within(limits.SERVE_BYTES_MAX, islice(more, needed))
-        shares = pair(seen.live[first:last], counts[first:last], found[ahead:])
-        chosen = at_most(limits.SERVE_MAX, free_of(found[:ahead], shares))
-        return Plan(chosen, ahead, bool(found))
+            return within(limits.SERVE_BYTES_MAX, islice(more, needed))
+        return found
 
     def _living(
         self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
-    ) -> tuple[list[Ticket], list[Ticket]]:
-        """Requests whose owners live, and those whose do not; a renewal is read only where it matters."""
+    ) -> tuple[list[tuple[Ticket, int]], list[Ticket]]:
+        """Requests whose owners live, with their deadlines, and those whose do not; a renewal is read only
+        where it matters.
+        """
         doubtful = {
             ticket: tr.snapshot.get(self.keys.renewal(ticket))
             for ticket, deadline in requests
             if deadline < now_us
         }
         dead = [ticket for ticket, renewal in doubtful.items() if not _renewed(renewal.value, now_us)]
-        return [ticket for ticket, _ in requests if ticket not in dead], dead
+        return [entry for entry in requests if entry[0] not in dead], dead
 
     def _act(self, tr: Transaction, mine: Ticket, plan: "Plan", how: Look, seen: _Seen) -> Turn:
         leaving = [*self._to_drop(seen, how), *(ticket for ticket, _ in plan.pairs if ticket.stamp)]
@@ -512,15 +549,15 @@ def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
     return found
 
 
-def free_of(left: Iterable[Offer], shares: Sequence[Pair]) -> list[Pair]:
-    """Those of `shares` with no item of a key of which an earlier one is `left` to others: of a key the
-    second must not come before the first.
+def free_of(left: Iterable[Offer], shares: Sequence[Pair], served: Collection[Ticket]) -> list[Pair]:
+    """The shares of those who are `served`, but for an item of a key of which an earlier one is `left` to
+    others: of a key the second must not come before the first.
     """
     keys_left = _keys_of(left)
     free: list[Pair] = []
     for ticket, offers in shares:
         keys = _keys_of(offers)
-        if keys & keys_left:
+        if ticket not in served or keys & keys_left:
             keys_left |= keys
         else:
             free.append((ticket, offers))

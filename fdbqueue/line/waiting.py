@@ -124,8 +124,8 @@ class Place:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
         if renew:
             self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
-        tidy = self._memory.is_time_to_tidy()
-        attempts = 0
+        tidy, attempts = self._memory.is_time_to_tidy(), 0
+        held_us = round(1_000_000 * max(limits.SHARE_HELD_S, limits.SERVE_PATIENCE_COMMITS * self._commit_s))
 
         def body(tr: Transaction) -> Turn:
             nonlocal attempts
@@ -140,6 +140,7 @@ class Place:
                 called=self._called,
                 slept=self._slept,
                 alone=attempts > 1,
+                held_us=held_us,
                 tidy=tidy,
                 ahead=self._memory.ahead,
                 wanted=wanted,

@@ -130,7 +130,7 @@ class Simulation:
         random = Random(f"{self.seed} runtime {host.name}")
         return SimulatedRuntime(self.scheduler, host, random, 1000 + len(self._machines), skew_s)
 
-    def limit(self, **values: int) -> None:
+    def limit(self, **values: float) -> None:
         """Set names of `fdbqueue.limits` for this run: small bounds are reached by small scenarios."""
         for name, value in values.items():
             self._limits.setdefault(name, getattr(limits, name))

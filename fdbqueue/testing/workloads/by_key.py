@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from fdbqueue.database import Database, run
@@ -11,7 +12,7 @@ from fdbqueue.tasks.keys import TaskKeys, record_of
 from fdbqueue.tasks.statistics import LIVE, LIVE_OF
 from fdbqueue.testing.checkers import Fates
 from fdbqueue.testing.simulation import Client
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.trace import Operation, Trace
 
 _ALL = 10_000
 
@@ -65,23 +66,33 @@ def rounds_wait(
     name: str, key_of: Callable[[str], str], takers: int, trace: Trace, __: Database
 ) -> Iterator[str]:
     """The n-th waiting item of its key comes after at most n + 1 of any other, and one more for each taker
-    that was about to take when it was put. What a dead or stalled machine held begins to wait anew, before
-    the others of its key.
+    that was about to take when it was put. Those are not counted that were taken while a slower call was
+    about to take one of its key: that has the turn. What a dead or stalled machine held begins to wait anew,
+    before the others of its key.
     """
     fates = Fates(trace, (name,))
     returned = trace.faults["die"] + trace.faults["stall"]
-    late = []
-    for value, (taken, *_) in fates.takers.items():
+    takes = {value: op for value, (op, *_) in fates.takers.items()}
+    late: dict[str, list[str]] = {}
+    for value, taken in takes.items():
         put = fates.enqueued.get(value)
         if put is None or not put.done:
             continue
         key, others, line = key_of(value), Counter[str](), 1
-        for other, (op, *_) in fates.takers.items():
+        turns = [op for other, op in takes.items() if key_of(other) == key]
+        for other, op in takes.items():
             if key_of(other) != key:
-                others[key_of(other)] += put.before(op) and op.before(taken)
+                in_turn = put.before(op) and op.before(taken)
+                others[key_of(other)] += in_turn and not any(_within(op, turn) for turn in turns)
             elif other != value and other in fates.enqueued:
                 line += not put.before(fates.enqueued[other]) and not op.before(put)
         if max(others.values(), default=0) > line + 1 + takers + returned:
-            late.append(f"{value!r}, number {line} of its key, waited for {others}")
+            late.setdefault(key, []).append(f"{value!r}, number {line} of its key, waited for {others}")
     if len(late) > returned:
-        yield from late
+        yield from chain.from_iterable(late.values())
+
+
+def _within(op: Operation, other: Operation) -> bool:
+    if op.ended is None or other.ended is None:
+        return False
+    return other.began < op.began and op.ended < other.ended

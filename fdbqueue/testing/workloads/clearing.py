@@ -35,6 +35,11 @@ def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
             dequeue(client, q, NAME, client.random.choice((0, 0, 1, 5)))
             client.pause(0.05)
 
+    def wait(client: Client) -> None:
+        """Several who sleep: some are served, and have not collected when everything is cleared."""
+        for _ in range(size.steps):
+            dequeue(client, queue(NAME), NAME, 1)
+
     def clear(client: Client) -> None:
         q = queue(NAME)
         for _ in range(2):
@@ -45,6 +50,7 @@ def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(consume, f"consumer-{number}")
+        simulation.client(wait, f"waiter-{number}")
     simulation.client(clear, "clearer")
     simulation.afterwards(drain(NAME), "survivor")
     return checks(NAME)

@@ -78,12 +78,15 @@ def cramped(simulation: Simulation) -> None:
 
 
 def crowded(simulation: Simulation) -> None:
-    """In many runs, two are a crowd, no result is small, and whoever looks guesses too few items."""
+    """In many runs, two are a crowd, no result or payload is small, whoever looks guesses too few items, and
+    those before it are taken for asleep.
+    """
     random = simulation.random
     simulation.limit(
         CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
         NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
         RECORD_PAYLOAD_BYTES_MAX=random.choice((0, limits.RECORD_PAYLOAD_BYTES_MAX)),
+        SHARE_HELD_S=random.choice((0.001, limits.SHARE_HELD_S)),
         OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
     )
 
