@@ -216,6 +216,17 @@ def test_a_plain_dequeue_costs_the_line_one_conflict(steps: Steps) -> None:
     assert steps.look(first).answers == ["c"]
 
 
+def test_what_one_collection_cannot_carry_is_the_share_of_the_next(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has asked for several large items gets fewer; those behind it do not leave the rest lying."""
+    first, second = steps.register(3), steps.register(3)
+    steps.queue.enqueue_many(steps.db, [name * 1000 for name in "abc"])
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_500)
+    assert steps.look(second).answers == ["b" * 1000]
+    assert steps.look(first).answers == ["a" * 1000]
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 60])
 def test_a_guess_of_how_many_items_are_for_others_may_be_wrong(steps: Steps, ahead: int) -> None:
     *_, last = (steps.register(3) for _ in range(4))
