@@ -531,6 +531,17 @@ def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps:
     assert steps.is_woken(watch)
 
 
+def test_the_dead_between_two_keep_neither_from_being_woken_by_the_other(steps: Steps) -> None:
+    """They leave only if somebody drops them: whoever watched one of them would sleep on."""
+    later = NOW + DEADLINE_US + 1
+    first, _dead, third = (steps.register() for _ in range(3))
+    for alive in (first, third):
+        steps.look(alive, later, renew=True)
+    _own, watch = steps.look(third, later).watches
+    steps.run(lambda tr: steps.line.withdraw(tr, first, later))
+    assert steps.is_woken(watch)
+
+
 def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
     head, *others = (steps.register() for _ in range(4))
     watches = [steps.look(who).watches[0] for who in others]

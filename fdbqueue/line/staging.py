@@ -146,7 +146,8 @@ class _Seen:
     live: Sequence[Ticket]
     dead: Sequence[Ticket]
     before: bytes | None
-    """The request in front of the own one."""
+    """The request in front of the own one, of somebody who lives: the dead do not go by themselves. (Of who
+    stands too far behind to know, anybody's.)"""
     place: int | None
     """How many live ones are before it; None if that is not known."""
     idle: Sequence[int]
@@ -330,8 +331,7 @@ class Line:
         if at is None:
             stands, before = self._place_in(self._ask_place(tr, mine), mine)
             return self._seen(tr, known, None, how, before) if stands else None
-        before = self.keys.request(known[at - 1][0]) if at else None
-        return self._seen(tr, known, at, how, before)
+        return self._seen(tr, known, at, how)
 
     def _see_in_passing(self, tr: Transaction, mine: Ticket, asked: _Asked, how: Look) -> _Seen:
         known = self._known(asked.requests)
@@ -352,6 +352,8 @@ class Line:
         live_ahead, dead_ahead = self._living(tr, ahead, how.now_us)
         live_behind, dead_behind = self._living(tr, behind, how.now_us)
         live = [*live_ahead, *(() if at is None else (known[at],)), *live_behind]
+        if at is not None and live_ahead:
+            before = self.keys.request(live_ahead[-1][0])
         long_ago_us = how.now_us - how.held_us + DEADLINE_US
         return _Seen(
             [ticket for ticket, _ in live],
