@@ -810,6 +810,32 @@ def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) ->
     assert steps.queue.dequeue(client) == "a"
 
 
+def test_an_interrupted_take_leaves_the_line_also_when_another_goes_on(db: Database, space: Subspace) -> None:
+    """The other one registers anew: nobody would come for what the request left behind is given."""
+    steps, client = Steps(db, space), apart(db)
+    theirs = steps.register(now_us=round(time.time() * 1_000_000))
+    steps.queue.enqueue(db, "theirs")
+    takes = steps.queue._calls_of(client)._takes
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> bool:
+        client.runtime.wait_any = db.runtime.wait_any
+        other.start()
+        wait_until(lambda: len(takes._takes._pending) == 2)
+        raise Interrupted
+
+    client.runtime = _Runtime(db.runtime, interrupt)
+    other = threading.Thread(target=lambda: steps.queue.dequeue(client))
+    with pytest.raises(Interrupted):
+        steps.queue.dequeue(client)
+    other.join(PATIENCE_S)
+    requests = steps.line.keys.requests
+    assert list(db.get_range(requests.start, requests.stop)) == []
+    assert steps.look(theirs).answers == ["theirs"]
+
+
 class _Runtime:
     """A runtime that waits in its own way."""
 

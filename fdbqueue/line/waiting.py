@@ -101,7 +101,8 @@ class Place:
         try:
             return self._stand(crew, leader)
         except BaseException:
-            if not crew.anyone_else(leader):
+            # Others who wait go on in this place; those who may not wait register anew.
+            if leader.until is None or not crew.anyone_else(leader):
                 self._abandon(lambda _: self._ticket)
             raise
 
