@@ -608,6 +608,14 @@ def test_one_who_finds_only_what_is_for_others_is_told_nothing_once_it_is_theirs
     assert steps.look(waiting, now_us, called=True).answers == ["theirs"]
 
 
+def test_one_who_passes_by_and_finds_only_what_is_for_others_writes_nothing(steps: Steps) -> None:
+    """It will look from the line: until then each attempt would cost a commit of nothing but its receipt."""
+    steps.register()
+    steps.queue.enqueue(steps.db, "theirs")
+    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    assert (turn.outcome, turn.wrote) == (Outcome.AGAIN, False)
+
+
 def test_one_who_cannot_see_the_end_of_the_line_does_not_pass_by(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,7 +420,7 @@ class Line:
         if plan.pairs and not how.serve and not how.tidy:
             return self._act(tr, mine, plan, how, seen)
         if not (seen.is_first or how.serve or how.leave or how.tidy):
-            return Turn(Outcome.WAIT)
+            return Turn(Outcome.WAIT, wrote=False)
         due, tidied = self.ask_due(tr), self.source.tidy(tr)
         overdue = self.overdue(due, how.now_us)
         if overdue:
@@ -432,7 +432,7 @@ class Line:
             return self._act(tr, mine, plan, how, seen)
         if tidied:
             return Turn(Outcome.AGAIN)
-        return Turn(Outcome.WAIT) if plan.any_available else None
+        return Turn(Outcome.WAIT, wrote=False) if plan.any_available else None
 
     def _plan(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> "Plan":
         """Who is to get what; asks for more if the guess of how many there must be was too low."""

@@ -85,7 +85,7 @@ class Takes:
         return False
 
     def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
-        """None if others won the race, or something was done for them: worth another attempt."""
+        """None if others won the race, or it could not be told what there is: worth another attempt."""
         params = self._new_params()
         try:
             taken = run_once(
@@ -101,7 +101,7 @@ class Takes:
             return None
         if taken.served is not None:
             self._memory.note(taken.served)
-        return taken if taken.values or not taken.wrote else None
+        return None if taken.is_open else taken
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
         # Claimed before anything is read: what is not there now may be told only to these.
@@ -118,7 +118,7 @@ class Takes:
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:
-    if taken.wrote and not taken.values:  # it served others, and has to look again
+    if taken.is_open:
         crew.release()
     else:
         crew.deal(taken.values, to_all=to_all and not taken.cut_short)

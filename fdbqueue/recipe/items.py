@@ -15,7 +15,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.codec import Codec
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn
+from fdbqueue.line.staging import Delivery, Line, Look, Offer, Outcome, Turn
 from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction, Value
 
@@ -39,7 +39,13 @@ class Taken:
     values: Sequence[Any] = ()
     cut_short: bool = False  # there may be more, beyond the bounds of one transaction
     wrote: bool = False
-    served: Turn | None = None  # what came of serving the line on the way
+    served: Turn | None = None  # what came of passing by the line
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can tell neither an item nor that there is none: worth another attempt."""
+        again = self.served is not None and self.served.outcome is Outcome.AGAIN
+        return not self.values and (self.wrote or again)
 
 
 class Recipe:

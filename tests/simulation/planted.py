@@ -257,7 +257,7 @@ PLANTS = (
     Plant(
         "a caller is told nothing because another took the last",
         taking._answer,
-        "if taken.wrote and not taken.values:",
+        "if taken.is_open:",
         "if False:",
         "recipe",
         150,
