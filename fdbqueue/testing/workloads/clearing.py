@@ -12,6 +12,7 @@ from fdbqueue.testing.workloads.common import (
     drain,
     either,
     enqueue,
+    in_batches,
     queue,
     values_of,
 )
@@ -19,20 +20,20 @@ from fdbqueue.testing.workloads.common import (
 NAME = "clearing"
 
 
-@workload(clients=2, steps=5)
+@workload(clients=3, steps=5)
 def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
 
     def produce(client: Client) -> None:
         q = either(client, NAME)
-        for value in values_of(client, size.steps):
-            enqueue(client, q, NAME, [value])
-            client.pause(0.05)
+        for batch in in_batches(client, values_of(client, size.steps)):
+            enqueue(client, q, NAME, batch)
+            client.pause(0.3)
 
     def consume(client: Client) -> None:
         q = either(client, NAME)
         for _ in range(size.steps):
-            dequeue(client, q, NAME, client.random.choice((0, 0, 1, 5)))
+            dequeue(client, q, NAME, client.random.choice((0, 1, 5)))
             client.pause(0.05)
 
     def wait(client: Client) -> None:
@@ -42,8 +43,8 @@ def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def clear(client: Client) -> None:
         q = queue(NAME)
-        for _ in range(2):
-            client.pause(0.3)
+        for _ in range(3):
+            client.pause(1.0)
             client.call(NAME, "clear", None, lambda: q.clear(client.db))
             audit(client, q, NAME)
 

@@ -96,6 +96,14 @@ def values_of(client: Client, steps: int) -> list[str]:
     return [f"{client.name}.{step}" for step in range(steps)]
 
 
+def in_batches(client: Client, values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """One by one, or several at once, of which whoever wakes hands some to those who sleep behind it."""
+    while values:
+        count = client.random.choice((1, 1, 3))
+        yield values[:count]
+        values = values[count:]
+
+
 def drain(name: str) -> Callable[[Client], None]:
     """Take what is left, also what the dead held, then wait until their receipts are swept."""
 

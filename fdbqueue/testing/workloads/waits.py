@@ -12,6 +12,7 @@ from fdbqueue.testing.workloads.common import (
     dequeue,
     drain,
     enqueue,
+    in_batches,
     line_left_empty,
     queue,
     values_of,
@@ -33,9 +34,9 @@ def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
     threaded = simulation.random.random() < 0.5
 
     def produce(client: Client) -> None:
-        for value in values_of(client, size.steps):
+        for batch in in_batches(client, values_of(client, size.steps)):
             client.pause(2.0)
-            enqueue(client, q, NAME, [value])
+            enqueue(client, q, NAME, batch)
 
     def consume(client: Client) -> None:
         for _ in range(size.steps):
