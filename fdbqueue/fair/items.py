@@ -45,7 +45,7 @@ class FairItems:
         self.fair = Fair(keys, {"weights": weights})
         self.floor = keys.beside + _FLOOR
         self.guard = unguarded
-        self.doorbell = keys.live  # 0 -> n is what a server waits for; n -> 0 leaves nothing to miss
+        self.doorbell = keys.live  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
 
     def admit(self, tr: Transaction, capacity: int, random: bytes) -> int | None:

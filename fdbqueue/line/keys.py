@@ -6,7 +6,7 @@ keys, which the tuple layer makes a third of its cost.
 
     L[0] stamp rid         request   count, deadline_us, params        whoever stands in the line; its owner
                                                                        and who is behind it watch it
-    L[1] deadline_us rid   due       empty                             whoever finds nothing, every server
+    L[1] deadline_us rid   due       empty                             whoever finds nothing, or tidies
     L[2] rid               notice    deadline_us, crowd: served;       its owner, whoever returns the results
                                      the results, if small
     L[3] rid item-id       result    what the source delivered         the same
@@ -14,7 +14,6 @@ keys, which the tuple layer makes a third of its cost.
 
 The stamp is that of the commit which has written the request: nobody ever comes to stand before one who is
 there already, so who has seen its own request has seen all before it.
-
 
 Requests and due results are neighbours so that one read with limit 1 tells whether anything is going on.
 """
@@ -54,7 +53,7 @@ class Notice:
 
     deadline_us: int
     crowd: int
-    """How many requests were served together."""
+    """How many requests stood in the line."""
     results: Sequence[tuple[bytes, bytes]] = ()
 
 
@@ -106,7 +105,7 @@ class LineKeys:
         return slice(under, under + b"\xff")
 
     def is_work(self, activity_key: bytes, now_us: int) -> bool:
-        """Whether there is something to do for a server: a request, or a result left uncollected."""
+        """Whether there is something to see to before a take: a request, or a result left uncollected."""
         return activity_key < self.requests.stop or self.due_of(activity_key).deadline_us < now_us
 
     def due_of(self, key: bytes) -> Due:

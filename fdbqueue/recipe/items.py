@@ -55,7 +55,7 @@ class Recipe:
         self.keys = keys
         self.codec = codec
         self.guard = guard
-        self.doorbell = keys.size  # 0 -> n is what a server waits for; n -> 0 leaves nothing to miss
+        self.doorbell = keys.size  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:

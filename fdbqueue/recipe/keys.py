@@ -4,7 +4,7 @@ Queue S; an item's `suffix` is its packed (index, random), its identity wherever
 
     S[0, index, random]          item    stored payload       takers; enqueue, the last one by snapshot
     S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
-    S[2]                         size    little-endian        size(); the doorbell that servers watch
+    S[2]                         size    little-endian        size(); the doorbell of the first in the line
     S[3, ...]                    line    see line/keys.py
     S[4]                         floor   little-endian, grows     enqueue, by snapshot
 

@@ -13,7 +13,7 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
     S[7] time, id        timer     empty                       sweepers and takers: what has come due
     S[8] ...             beside    see disciplines/keyed.py    keyed disciplines
     S[9]                 live      tasks in each state         statistics; put into a bounded queue
-    S[10]                calls     what has been done          statistics; the doorbell that servers watch
+    S[10]                calls     what has been done          statistics; the doorbell of the line
     S[11, ...]           line      see line/keys.py
     S[12] number         seat      never written               conflict keys of puts into a bounded queue
     S[13]                gate      never written               the same, at the edge

@@ -31,7 +31,7 @@ CALLS = (
     "done",
     "other",
 )
-"""`done` is told among the tasks; `other`, changes that no statistic tells but a waiting server must see."""
+"""`done` is told among the tasks; `other`, changes that no statistic tells but whoever waits must see."""
 
 _FIELD_BITS = 64
 _MASK = (1 << _FIELD_BITS) - 1
