@@ -132,11 +132,16 @@ class Turn:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The first requests, and what is available, asked for in one round trip."""
+    """The first requests, what is available, and when something comes due, asked for in one round trip."""
 
     offers: Iterable[Offer]
     offers_max: int
+    next_due_us: Callable[[], int | None]
     requests: Range
+
+    def is_due(self, now_us: int) -> bool:
+        due_us = self.next_due_us()
+        return due_us is not None and due_us <= now_us
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,9 @@ class Line:
             return self._leave(tr, ticket)
         if turn is not None and turn.outcome is not Outcome.WAIT:
             return turn
-        return self._lead(tr, ticket) if seen.before is None else self._stay(tr, ticket, seen.before)
+        if seen.before is not None:
+            return self._stay(tr, ticket, seen.before)
+        return self._lead(tr, ticket, asked.next_due_us())
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
         """Take what nobody in the line has a share in, for one who stands behind it without a request.
@@ -321,6 +328,7 @@ class Line:
         return _Asked(
             self.source.available(tr, offers_max),
             offers_max,
+            self.source.ask_next_due(tr),
             tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
         )
 
@@ -406,9 +414,8 @@ class Line:
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(before)]
         return Turn(Outcome.WAIT, wrote=False, watches=watches)
 
-    def _lead(self, tr: Transaction, ticket: Ticket) -> Turn:
+    def _lead(self, tr: Transaction, ticket: Ticket, due_us: int | None) -> Turn:
         """Wait at the head: for something to hand out, or for one who passes by and serves."""
-        due_us = self.source.ask_next_due(tr)()
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(self.source.doorbell)]
         return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us)
 
@@ -416,10 +423,11 @@ class Line:
         """What taking and serving came to. None if there is nothing at all, and nothing was written; WAIT if
         what there is is for others, or may be: they have not taken it yet, and perhaps never will.
         """
+        tidies = how.serve or how.tidy or (seen.is_first and asked.is_due(how.now_us))
         plan = self._plan(tr, mine, how, asked, seen)
-        if plan.pairs and not how.serve and not how.tidy:
+        if plan.pairs and not tidies:
             return self._act(tr, mine, plan, how, seen)
-        if not (seen.is_first or how.serve or how.leave or how.tidy):
+        if not (tidies or seen.is_first or how.leave):
             return Turn(Outcome.WAIT, wrote=False)
         due, tidied = self.ask_due(tr), self.source.tidy(tr)
         overdue = self.overdue(due, how.now_us)
@@ -427,7 +435,10 @@ class Line:
             self.return_overdue(tr, overdue)
             return Turn(Outcome.AGAIN)
         if tidied:
-            plan = self._plan(tr, mine, how, self._ask(tr, mine, how), seen)
+            everything = replace(
+                asked, offers=self.source.available(tr, _offers_max()), offers_max=_offers_max()
+            )
+            plan = self._plan(tr, mine, how, everything, seen)
         if plan.pairs or self._to_drop(seen, how):
             return self._act(tr, mine, plan, how, seen)
         if tidied:
@@ -439,7 +450,7 @@ class Line:
         counts = seen.counts(mine, how)
         served = seen.to_serve(how)
         first, end = (served[0], served[-1] + 1) if served else (len(counts), len(counts))
-        found = self._found(tr, asked, needed=sum(counts[:end]))
+        found = self._found(tr, asked, needed=sum(counts[:end]) if served else 1)
         before = pair(seen.live[:first], counts[:first], found)
         ahead = sum(len(offers) for _, offers in before)
         shares = pair(seen.live[first:end], counts[first:end], found[ahead:])

@@ -322,3 +322,15 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]
+
+
+def test_the_first_in_the_line_judges_what_has_come_due_as_any_take_does(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    source, params = calls_of(b.db, b.queue._shape).source, params_of(Lease(b.session.id, b"its token"))
+    b.put("urgent", pri=0, delay=1)
+    b.put("other", pri=9)
+    b.clock.advance(2)
+    now_us = round(b.clock.now() * 1e6)
+    first = registered(b.db, source.line, b"1", now_us, params=params)
+    turn = run(b.db, lambda tr: source.line.look(tr, first, Look(now_us)))
+    assert [task.data for task in turn.answers] == ["urgent"]
