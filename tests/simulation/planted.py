@@ -161,8 +161,8 @@ PLANTS = (
     Plant(
         "told nothing because what there is is for others",
         staging.Line._plan,
-        "return Plan(chosen, ahead, bool(found))",
-        "return Plan(chosen, ahead, False)",
+        "bool(found))",
+        "False)",
         "crowd",
         350,
     ),
