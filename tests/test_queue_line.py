@@ -14,18 +14,8 @@ from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import (
-    DEADLINE_US,
-    Look,
-    Offer,
-    Outcome,
-    Turn,
-    at_most,
-    free_of,
-    pair,
-    portion_of,
-    within,
-)
+from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
+from fdbqueue.line.staging import DEADLINE_US, Look, Outcome, Turn
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from tests.queue_support import registered_by

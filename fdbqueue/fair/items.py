@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from fdbqueue.codec import Codec
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.line.shares import Offer, portion_of
+from fdbqueue.line.staging import Delivery, Line, Look, Turn
 from fdbqueue.recipe.items import Taken, unguarded
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState

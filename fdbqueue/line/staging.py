@@ -15,10 +15,10 @@ every item that it pairs *before* it touches them. (Those who saw different requ
 one item twice; and FoundationDB drops a read conflict on a key that the transaction has already written.)
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -35,19 +35,10 @@ from fdbqueue.line.keys import (
     renewal_value,
     request_value,
 )
+from fdbqueue.line.shares import Offer, Pair, Plan, at_most, free_of, pair, within
 from fdbqueue.seam import Future, Range, Transaction
 
 DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
-
-
-class Offer(Struct, frozen=True):
-    """Something available: its identity, what the source stores for it, and its payload's size."""
-
-    id: bytes
-    value: bytes
-    size_bytes: int
-    key: bytes = b""
-    """Those of one key, if they have any, are handed out in their order only."""
 
 
 class Delivery(Struct, frozen=True):
@@ -289,14 +280,11 @@ class Line:
 
         Reads their notices and results serialisably, clears both; conflicts with their collection.
         """
-        asked = [
-            (entry, tr.get(self.keys.notice(entry.rid)), self._ask_results(tr, entry.rid))
-            for entry in overdue
-        ]
-        for entry, found, results in asked:
+        asked = [(entry, tr.get(self.keys.notice(entry.rid))) for entry in overdue]
+        for entry, found in asked:
             notice = None if found.value is None else notice_of(found.value)
             if notice is not None and notice.deadline_us == entry.deadline_us:
-                self.source.give_back(tr, _inside(notice) or self._beside(results))
+                self.source.give_back(tr, self._delivered(tr, entry.rid, notice))
                 self._clear_results(tr, entry.rid, notice)
             tr.clear(self.keys.due_key(entry))
 
@@ -385,15 +373,16 @@ class Line:
         stands = keys[:1] == [self.keys.request(ticket)]
         return stands, next(iter(keys[1:]), None)
 
-    def _ask_results(self, tr: Transaction, rid: bytes) -> Range:
-        results = self.keys.results(rid)
-        return tr.get_range(results.start, results.stop, limit=limits.SERVE_MAX)
-
-    def _beside(self, results: Range) -> list[Delivery]:
-        return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results.to_list()]
+    def _delivered(self, tr: Transaction, rid: bytes, notice: Notice) -> list[Delivery]:
+        """What lies in the notice, or beside it."""
+        if notice.results:
+            return [Delivery(item_id, value) for item_id, value in notice.results]
+        under = self.keys.results(rid)
+        results = tr.get_range(under.start, under.stop, limit=limits.SERVE_MAX)
+        return [Delivery(self.keys.item_id_of(result.key), result.value) for result in results]
 
     def _collect(self, tr: Transaction, ticket: Ticket, notice: Notice, how: Look) -> Turn:
-        deliveries = _inside(notice) or self._beside(self._ask_results(tr, ticket.rid))
+        deliveries = self._delivered(tr, ticket.rid, notice)
         answers = self.source.collect(tr, deliveries[: how.wanted])
         if deliveries[how.wanted :]:
             self.source.give_back(tr, deliveries[how.wanted :])
@@ -445,7 +434,7 @@ class Line:
             return Turn(Outcome.AGAIN)
         return Turn(Outcome.WAIT, wrote=False) if plan.any_available else None
 
-    def _plan(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> "Plan":
+    def _plan(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> Plan:
         """Who is to get what; asks for more if the guess of how many there must be was too low."""
         counts = seen.counts(mine, how)
         served = seen.to_serve(how)
@@ -478,7 +467,7 @@ class Line:
         dead = [ticket for ticket, renewal in doubtful.items() if not _renewed(renewal.value, now_us)]
         return [entry for entry in requests if entry[0] not in dead], dead
 
-    def _act(self, tr: Transaction, mine: Ticket, plan: "Plan", how: Look, seen: _Seen) -> Turn:
+    def _act(self, tr: Transaction, mine: Ticket, plan: Plan, how: Look, seen: _Seen) -> Turn:
         leaving = [*self._to_drop(seen, how), *(ticket for ticket, _ in plan.pairs if ticket.stamp)]
         self._protect(tr, leaving, plan.pairs)
         for ticket in leaving:
@@ -497,7 +486,7 @@ class Line:
         """The dead, unless another is nearer: all who take their shares would conflict over them."""
         return seen.dead if seen.is_first or how.serve or how.tidy else ()
 
-    def _protect(self, tr: Transaction, requests: Iterable[Ticket], pairs: Sequence["Pair"]) -> None:
+    def _protect(self, tr: Transaction, requests: Iterable[Ticket], pairs: Sequence[Pair]) -> None:
         """Before the first write: afterwards FoundationDB would drop these conflicts silently."""
         for ticket in requests:
             tr.add_read_conflict_key(self.keys.request(ticket))
@@ -519,93 +508,10 @@ class Line:
         tr.clear(self.keys.renewal(ticket))
 
 
-Pair = tuple[Ticket, Sequence[Offer]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Who gets what in this transaction."""
-
-    pairs: Sequence[Pair]
-    ahead: int
-    """How many items are for those before the own request."""
-    any_available: bool
-    """Whether there was anything, for whomever: then nobody may be told that there is nothing."""
-
-    def has_own(self, mine: Ticket) -> bool:
-        return any(ticket == mine for ticket, _ in self.pairs)
-
-
 def _offers_max() -> int:
     """So many are looked at for one whose place is far back: behind it one waits."""
     return 2 * limits.SERVE_MAX
 
 
-def _inside(notice: Notice) -> list[Delivery]:
-    return [Delivery(item_id, value) for item_id, value in notice.results]
-
-
 def _renewed(value: bytes | None, now_us: int) -> bool:
     return value is not None and deadline_of(value) >= now_us
-
-
-def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
-    """The first of `offers` whose stored values fit into `bytes_max`, and the very first in any case. Asks
-    for no more of them than it needs.
-    """
-    found: list[Offer] = []
-    total = 0
-    for offer in offers:
-        total += len(offer.value)
-        if found and total > bytes_max:
-            break
-        found.append(offer)
-    return found
-
-
-def free_of(left: Iterable[Offer], shares: Sequence[Pair], served: Collection[Ticket]) -> list[Pair]:
-    """The shares of those who are `served`, but for an item of a key of which an earlier one is `left` to
-    others: of a key the second must not come before the first.
-    """
-    keys_left = _keys_of(left)
-    free: list[Pair] = []
-    for ticket, offers in shares:
-        keys = _keys_of(offers)
-        if ticket not in served or keys & keys_left:
-            keys_left |= keys
-        else:
-            free.append((ticket, offers))
-    return free
-
-
-def _keys_of(offers: Iterable[Offer]) -> set[bytes]:
-    return {offer.key for offer in offers if offer.key}
-
-
-def at_most(count_max: int, pairs: Sequence[Pair]) -> list[Pair]:
-    """The first of `pairs`, as far as they have so few items; the very first in any case."""
-    totals = accumulate(len(offers) for _, offers in pairs)
-    fitting = sum(total <= count_max for total in totals)
-    return list(pairs[: max(1, fitting)])
-
-
-def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:
-    """Offers to requests, both in order: as many as each asks for and one collection can carry."""
-    pairs: list[Pair] = []
-    rest = offers
-    for ticket, count in zip(requests, counts, strict=True):
-        portion = portion_of(rest, count)
-        rest = rest[len(portion) :]
-        if portion:
-            pairs.append((ticket, portion))
-    return pairs
-
-
-def portion_of(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
-    """The first `count` offers, fewer if their payloads (split ones count in full) are a lot to read."""
-    total = 0
-    for number, offer in enumerate(offers[:count]):
-        total += offer.size_bytes
-        if number and total > limits.BATCH_BYTES_MAX:
-            return offers[:number]
-    return offers[:count]

@@ -14,7 +14,8 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.line.staging import DEADLINE_US, Look, Offer, Outcome, within
+from fdbqueue.line.shares import Offer, within
+from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys

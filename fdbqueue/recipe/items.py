@@ -15,7 +15,8 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.codec import Codec
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Delivery, Line, Look, Offer, Outcome, Turn
+from fdbqueue.line.shares import Offer
+from fdbqueue.line.staging import Delivery, Line, Look, Outcome, Turn
 from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction, Value
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Delivery, Line, Look, Offer, Turn, portion_of
+from fdbqueue.line.shares import Offer, portion_of
+from fdbqueue.line.staging import Delivery, Line, Look, Turn
 from fdbqueue.recipe.items import Taken
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction

@@ -201,7 +201,7 @@ PLANTS = (
     Plant(
         "a dead request is dropped together with its item",
         staging.Line.return_overdue,
-        "self.source.give_back(tr, _inside(notice) or self._beside(results))",
+        "self.source.give_back(tr, self._delivered(tr, entry.rid, notice))",
         "pass",
         "waits",
         350,
