@@ -325,7 +325,7 @@ class Line:
         known = self._known(asked.requests)
         at = next((at for at, (ticket, _) in enumerate(known) if ticket.rid == mine.rid), None)
         if at is None:
-            stands, before = self._place_in(self._ask_place(tr, mine), mine)
+            stands, before = self._place_of(tr, mine)
             return self._seen(tr, known, None, how, before) if stands else None
         return self._seen(tr, known, at, how)
 
@@ -362,16 +362,12 @@ class Line:
     def _known(self, requests: Range) -> list[tuple[Ticket, int]]:
         return [self.keys.ticket_of(request.key, request.value) for request in requests.to_list()]
 
-    def _ask_place(self, tr: Transaction, ticket: Ticket) -> Range:
-        """Ask for the own request and the one before it."""
-        upto = self.keys.requests_upto(ticket)
-        return tr.snapshot.get_range(upto.start, upto.stop, limit=2, reverse=True)
-
-    def _place_in(self, found: Range, ticket: Ticket) -> tuple[bool, bytes | None]:
+    def _place_of(self, tr: Transaction, ticket: Ticket) -> tuple[bool, bytes | None]:
         """Whether `ticket` stands in the line, and behind which request, if any."""
+        upto = self.keys.requests_upto(ticket)
+        found = tr.snapshot.get_range(upto.start, upto.stop, limit=2, reverse=True)
         keys = [request.key for request in found]
-        stands = keys[:1] == [self.keys.request(ticket)]
-        return stands, next(iter(keys[1:]), None)
+        return keys[:1] == [self.keys.request(ticket)], next(iter(keys[1:]), None)
 
     def _delivered(self, tr: Transaction, rid: bytes, notice: Notice) -> list[Delivery]:
         """What lies in the notice, or beside it."""

@@ -126,7 +126,7 @@ class Place:
         if renew:
             self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
         tidy, attempts = self._memory.is_time_to_tidy(), 0
-        held_us = round(1_000_000 * max(limits.SHARE_HELD_S, limits.SERVE_PATIENCE_COMMITS * self._commit_s))
+        held_us = round(1_000_000 * self._or_some_commits(limits.SHARE_HELD_S))
 
         def body(tr: Transaction) -> Turn:
             nonlocal attempts
@@ -176,11 +176,14 @@ class Place:
 
     def _patience(self, leader: Call) -> float:
         if leader.until is None:
-            # Whoever serves needs some commits to: on a slow disk, more than the patience of a fast one.
-            needed_s = limits.SERVE_PATIENCE_COMMITS * self._commit_s
-            return self._jittered(min(max(limits.SERVE_PATIENCE_S, needed_s), limits.LOOK_EVERY_S))
+            patience_s = self._or_some_commits(limits.SERVE_PATIENCE_S)
+            return self._jittered(min(patience_s, limits.LOOK_EVERY_S))
         next_event = min(leader.until, self._renew_at) - self._runtime.monotonic()
         return min(next_event, self._jittered(limits.LOOK_EVERY_S))
+
+    def _or_some_commits(self, seconds: float) -> float:
+        """On a slow disk others need longer to take their shares than on a fast one."""
+        return max(seconds, limits.SERVE_PATIENCE_COMMITS * self._commit_s)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)

@@ -168,10 +168,7 @@ class Recipe:
         return values
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
-        for offer in offers:
-            tr.clear(self.keys.item(offer.id))
-        self._add_size(tr, -len(offers))
-        return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
+        return self._removed(tr, [(offer.id, offer.value) for offer in offers])
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -189,14 +186,16 @@ class Recipe:
         return found
 
     def _remove(self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool) -> Taken:
-        parts = [(self._suffix(item), item.value) for item in found]
-        values = self._values(tr, parts)
-        for item in found:
-            tr.clear(item.key)
-        self._clear_pieces(tr, parts)
-        if found:
-            self._add_size(tr, -len(found))
+        values = self._removed(tr, [(self._suffix(item), item.value) for item in found])
         return Taken(values, cut_short=cut_short, wrote=bool(found))
+
+    def _removed(self, tr: Transaction, items: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+        values = self._values(tr, items)
+        for name, _ in items:
+            tr.clear(self.keys.item(name))
+        self._clear_pieces(tr, items)
+        self._add_size(tr, -len(items))
+        return values
 
     def _store(self, tr: Transaction, name: bytes, payload: bytes) -> None:
         if len(payload) <= limits.PAYLOAD_PIECE_BYTES_MAX:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.recipe.items import pieces_of
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.keys import Record, TaskKeys
 
@@ -20,9 +21,8 @@ def for_record(payload: bytes) -> bytes:
 def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes) -> None:
     """Write what the record does not hold."""
     if not _is_held_by(record):
-        step = limits.PAYLOAD_PIECE_BYTES_MAX
-        for number, start in enumerate(range(0, len(payload), step)):
-            tr.set(keys.payload(record.id, number), payload[start : start + step])
+        for number, piece in enumerate(pieces_of(payload)):
+            tr.set(keys.payload(record.id, number), piece)
 
 
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
