@@ -41,6 +41,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.elements
 	$(BIN)/python -m benchmarks.fleet
+	$(BIN)/python -m benchmarks.waking
 
 load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/
 	rm -rf load-report && mkdir load-report

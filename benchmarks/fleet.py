@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import fdbqueue
+from benchmarks.fresh import fresh_queue, leaving_nothing
 from benchmarks.measure import Row, compare, table
 from fdbqueue import Database, Fleet, FleetStatus, Hooks, TaskQueue, Worker
 from fdbqueue.embedded import transaction as embedded_transaction
@@ -33,17 +34,11 @@ def nothing(_: Any) -> None:
     """The handler that costs nothing."""
 
 
-class Names:
-    def __init__(self, db: Database) -> None:
-        self.db = db
-        self._count = 0
-
-    def queue(self, kind: str = "fifottl", tasks: int = 0) -> TaskQueue:
-        self._count += 1
-        queue = TaskQueue.create(self.db, f"fleet-{os.getpid()}-{time.time_ns()}-{self._count}", kind, ttr=60)
-        for start in range(0, tasks, 500):
-            queue.put_many(self.db, [None] * min(500, tasks - start))
-        return queue
+def filled_queue(db: Database, tasks: int = 0) -> TaskQueue:
+    queue = fresh_queue(db, ttr=60)
+    for start in range(0, tasks, 500):
+        queue.put_many(db, [None] * min(500, tasks - start))
+    return queue
 
 
 # What a worker adds to its calls.
@@ -51,10 +46,9 @@ class Names:
 
 def overhead(db: Database, tasks: int, rounds: int) -> list[Row]:
     """Bare take + ack, by one thread and by as many as the worker has, and the worker itself."""
-    names = Names(db)
 
     def bare(threads: int) -> float:
-        queue = names.queue(tasks=tasks)
+        queue = filled_queue(db, tasks=tasks)
         began = time.perf_counter()
         together = [threading.Thread(target=take_and_ack, args=(db, queue)) for _ in range(threads)]
         for thread in together:
@@ -64,7 +58,7 @@ def overhead(db: Database, tasks: int, rounds: int) -> list[Row]:
         return tasks / (time.perf_counter() - began)
 
     def worker(threads: int) -> float:
-        queue, left, done = names.queue(tasks=tasks), [tasks], threading.Event()
+        queue, left, done = filled_queue(db, tasks=tasks), [tasks], threading.Event()
 
         def count(_: object) -> None:
             left[0] -= 1
@@ -111,7 +105,7 @@ def processes(url: str, tasks: int, rounds: int) -> list[Row]:
 
     def fleet(count: int) -> float:
         with fdbqueue.open(url) as db:
-            queue = Names(db).queue(tasks=tasks)
+            queue = filled_queue(db, tasks=tasks)
             seen: list[tuple[float, int]] = []
 
             def look(_: FleetStatus) -> None:
@@ -163,7 +157,7 @@ def cpu_seconds(process_id: int) -> float:
 def idle(url: str, seconds: float, wake_ups: int) -> None:
     """CPU, memory and wake-up latency of a fleet that waits."""
     with fdbqueue.open(url) as db:
-        queue = Names(db).queue()
+        queue = filled_queue(db)
         fleet = Fleet(
             url, queue.name, "benchmarks.fleet:nothing", processes=IDLE_PROCESSES, threads=IDLE_THREADS
         )
@@ -203,7 +197,7 @@ def idle_transactions(seconds: float) -> None:
         return commit(tr)
 
     with fdbqueue.open("memory:") as db:
-        worker = Worker(db, Names(db).queue(), nothing, threads=IDLE_THREADS)
+        worker = Worker(db, filled_queue(db), nothing, threads=IDLE_THREADS)
         worker.start()
         time.sleep(1)
         with patch.object(embedded_transaction.Transaction, "commit", counting):
@@ -211,6 +205,24 @@ def idle_transactions(seconds: float) -> None:
         worker.stop()
         worker.join()
     print(f"one idle worker of {IDLE_THREADS} threads: {counted[0] / seconds:.1f} transactions a second")
+
+
+def measure(url: str, arguments: argparse.Namespace, tasks: int, rounds: int, seconds: float) -> None:
+    for where in dict.fromkeys((url if arguments.url else "memory:", url)):
+        with fdbqueue.open(where) as db:
+            few = tasks if where == "memory:" else tasks // 5
+            kind = "no fsync" if where == "memory:" else "durable"
+            print(table(f"what a worker adds ({kind})", overhead(db, few, rounds)), flush=True)
+    print(
+        table(f"fleets of {THREADS} threads each, durable", processes(url, tasks, min(rounds, 3))),
+        flush=True,
+    )
+    without_fsync = Path("/dev/shm")
+    if not arguments.url and without_fsync.is_dir():
+        with tempfile.TemporaryDirectory(dir=without_fsync) as fast:
+            rows = processes(f"embedded:{fast}/data", 4 * tasks, min(rounds, 3))
+            print(table(f"fleets of {THREADS} threads each, an fsync costs nothing", rows), flush=True)
+    idle(url, seconds, 10 if arguments.quick else 50)
 
 
 def main() -> None:
@@ -221,21 +233,8 @@ def main() -> None:
     tasks, rounds, seconds = (1_000, 1, 5.0) if arguments.quick else (4_000, 5, 20.0)
     with tempfile.TemporaryDirectory() as folder:
         url = arguments.url or f"embedded:{folder}/data"
-        for where in dict.fromkeys((url if arguments.url else "memory:", url)):
-            with fdbqueue.open(where) as db:
-                few = tasks if where == "memory:" else tasks // 5
-                kind = "no fsync" if where == "memory:" else "durable"
-                print(table(f"what a worker adds ({kind})", overhead(db, few, rounds)), flush=True)
-        print(
-            table(f"fleets of {THREADS} threads each, durable", processes(url, tasks, min(rounds, 3))),
-            flush=True,
-        )
-        without_fsync = Path("/dev/shm")
-        if not arguments.url and without_fsync.is_dir():
-            with tempfile.TemporaryDirectory(dir=without_fsync) as fast:
-                rows = processes(f"embedded:{fast}/data", 4 * tasks, min(rounds, 3))
-                print(table(f"fleets of {THREADS} threads each, an fsync costs nothing", rows), flush=True)
-        idle(url, seconds, 10 if arguments.quick else 50)
+        with leaving_nothing(url):
+            measure(url, arguments, tasks, rounds, seconds)
     idle_transactions(seconds)
 
 

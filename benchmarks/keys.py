@@ -13,8 +13,9 @@ from functools import partial
 from itertools import count
 
 import fdbqueue
+from benchmarks.fresh import fresh_queue, leaving_nothing
 from benchmarks.measure import Operation, Row, compare, rate, table, threaded_rate
-from benchmarks.tasks import VALUE, Measures, Names, taking
+from benchmarks.tasks import VALUE, Measures, taking
 from fdbqueue import Database, Session, TaskQueue
 
 PLAIN, KINDS = "fifo", ("utube", "fair")
@@ -78,14 +79,13 @@ def putting(db: Database, queue: TaskQueue, keys: int) -> Operation:
 
 def with_keys(db: Database, plan: Plan, waiting: Waiting) -> tuple[list[Row], list[Row]]:
     """Rates of putting, and of taking and acking."""
-    names = Names(db)
     enough = round(plan.seconds * plan.rounds * 6_000)
-    plain = names.queue(PLAIN)
+    plain = fresh_queue(db, PLAIN)
     fill_plain(db, plain, max(enough, waiting.keys * waiting.tasks_each))
     takes: Measures = {PLAIN: partial(rate, taking(db, plain, 1), plan.seconds)}
     puts: Measures = {PLAIN: partial(rate, lambda: plain.put(db, VALUE), plan.seconds)}
     for kind in KINDS:
-        queue = names.queue(kind)
+        queue = fresh_queue(db, kind)
         fill(db, queue, waiting, enough)
         takes[kind] = partial(rate, taking(db, queue, 1), plan.seconds)
         puts[kind] = partial(rate, putting(db, queue, waiting.keys), plan.seconds)
@@ -111,7 +111,7 @@ class Crowd:
 
     def __init__(self, db: Database, plan: Plan, kind: str) -> None:
         self._db, self._plan = db, plan
-        self._queue = Names(db).queue(kind)
+        self._queue = fresh_queue(db, kind)
         self.acks = self.conflicts = 0
         if kind == PLAIN:
             fill_plain(db, self._queue, plan.crowd.keys * plan.crowd.tasks_each)
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--million", action="store_true")
     arguments = parser.parse_args()
     plan = Plan.of(arguments.quick, arguments.million)
-    with fdbqueue.open(arguments.url) as db:
+    with leaving_nothing(arguments.url), fdbqueue.open(arguments.url) as db:
         measured = {waiting: with_keys(db, plan, waiting) for waiting in plan.waiting}
         for number, what in enumerate(("put", "take + ack")):
             for waiting, tables in measured.items():

@@ -15,15 +15,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import fdbqueue
 from benchmarks.peer_queues import PEERS, Client, Peer, Where, free_port
-from benchmarks.queue import OUT, erase, fresh_space, somewhere
+from benchmarks.queue import OUT, erased, fresh_space, somewhere
 
 Layout = tuple[int, str]
 LAYOUTS: Sequence[Layout] = ((1, "processes"), (8, "processes"), (8, "threads"))
@@ -160,11 +159,10 @@ def ready(peer: Peer, url: str, folder: Path, layout: Layout) -> Iterator[Client
     folder.mkdir(parents=True)
     space = fresh_space()
     where = Where(str(folder), url, free_port() if peer.server else 0, space.key())
-    with peer.running(where), Clients(peer, where, *layout) as clients:
+    is_ours = peer.module == "fdbqueue" and peer.server is None
+    erasing = erased(url, space) if is_ours else nullcontext()
+    with erasing, peer.running(where), Clients(peer, where, *layout) as clients:
         yield clients
-    if peer.module == "fdbqueue" and peer.server is None:
-        with fdbqueue.open(url) as db:
-            erase(db, space)
 
 
 def row(peer: Peer, seen: Seen, layout: Layout) -> str:

@@ -63,7 +63,7 @@ class Point:
 def one_thread(url: str, plan: Plan) -> list[Row]:
     """Enqueue and dequeue, one and a hundred a transaction, against raw."""
     space = fresh_space()
-    with fdbqueue.open(url) as database:
+    with erased(url, space), fdbqueue.open(url) as database:
         client = Client(database, space)
         queue = client.queue("staged")
         hundred = [VALUE] * BATCH
@@ -82,7 +82,6 @@ def one_thread(url: str, plan: Plan) -> list[Row]:
         }
         fill(database, queue, int(plan.rounds * plan.seconds * TAKEN_PER_SECOND_MAX))
         rows = compare(measures, "raw, read a key and set it", plan.rounds)
-        erase(database, space)
     return list(rows.values())
 
 
@@ -108,12 +107,11 @@ def full(dequeue_many: Callable[[], list[object]]) -> Operation:
 def contended(url: str, plan: Plan) -> Iterator[Point]:
     """Every number of clients, as threads and as processes."""
     space = fresh_space()
-    with fdbqueue.open(url) as database, Clients(url, space) as clients:
+    with erased(url, space), fdbqueue.open(url) as database, Clients(url, space) as clients:
         backlog = Backlog(database, Client(database, space).queue("staged"))
         for layout in ("threads", "processes"):
             for count in plan.clients:
                 yield from points(clients, backlog, layout, count, plan)
-        erase(database, space)
 
 
 def points(clients: Clients, backlog: "Backlog", layout: str, count: int, plan: Plan) -> Iterator[Point]:
@@ -262,8 +260,14 @@ def fresh_space() -> Subspace:
     return Subspace(("fdbqueue-bench", fdbqueue.RealRuntime().random_bytes(8)))
 
 
-def erase(database: fdbqueue.Database, space: Subspace) -> None:
-    database.clear_range_startswith(space.key())
+@contextmanager
+def erased(url: str, space: Subspace) -> Iterator[None]:
+    """Remove all that lies below `space`, however the block ends."""
+    try:
+        yield
+    finally:
+        with fdbqueue.open(url) as database:
+            database.clear_range_startswith(space.key())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import fdbqueue
+from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.measure import Operation, Row, compare, rate, table, threaded_rate
 from fdbqueue import Database, Session, TaskQueue
 
@@ -44,21 +45,8 @@ class Plan:
         return cls(1.0, 3, (1, 2, 4, 8, 16, 32, 64), (1, 10, 200), 30, 1_000_000)
 
 
-class Names:
-    """Queues that have not been used yet."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._run = time.time_ns()
-        self._count = 0
-
-    def queue(self, kind: str = "fifottl", **options: Any) -> TaskQueue:
-        self._count += 1
-        return TaskQueue.create(self._db, f"benchmark-{self._run}-{self._count}", kind, **options)
-
-
 def raw(db: Database, thread: int = 0) -> Operation:
-    key = b"benchmark/raw/%d" % thread
+    key = SPACE.pack(("raw", thread))
 
     def operation() -> None:
         tr = db.create_transaction()
@@ -116,8 +104,7 @@ def fill(db: Database, queue: TaskQueue, count: int, **options: Any) -> None:
 
 
 def alone(db: Database, plan: Plan) -> list[Row]:
-    names = Names(db)
-    puts, takes, batches = names.queue(), names.queue(), names.queue()
+    puts, takes, batches = fresh_queue(db), fresh_queue(db), fresh_queue(db)
     enough = round(plan.seconds * plan.rounds * 15_000)
     fill(db, takes, enough)
     fill(db, batches, 4 * enough)
@@ -135,8 +122,7 @@ def alone(db: Database, plan: Plan) -> list[Row]:
 
 
 def together(db: Database, plan: Plan, clients: int) -> list[Row]:
-    names = Names(db)
-    puts, takes, fed = names.queue(), names.queue(), names.queue()
+    puts, takes, fed = fresh_queue(db), fresh_queue(db), fresh_queue(db)
     enough = round(plan.seconds * plan.rounds * 20_000)
     fill(db, takes, enough)
     fill(db, fed, enough + clients * FEED * plan.rounds)
@@ -175,7 +161,7 @@ class Counted:
 
 def waking(db: Database, waiters: int, times: int) -> WakeUp:
     """How long after a put some waiter has the task, each waiter in a session of its own."""
-    queue = Names(db).queue("fifo")
+    queue = fresh_queue(db, "fifo")
     arrived: list[float] = []
     came = threading.Event()
     stop = threading.Event()
@@ -217,8 +203,7 @@ def waking(db: Database, waiters: int, times: int) -> WakeUp:
 
 def backlog(db: Database, plan: Plan) -> list[Row]:
     """Put and take+ack on an empty queue, beside a backlog of ready tasks, and beside one of delayed ones."""
-    names = Names(db)
-    queues = {"empty": names.queue(), "ready": names.queue(), "delayed": names.queue()}
+    queues = {"empty": fresh_queue(db), "ready": fresh_queue(db), "delayed": fresh_queue(db)}
     fill(db, queues["ready"], plan.backlog)
     fill(db, queues["delayed"], plan.backlog, delay=86_400)
 
@@ -243,7 +228,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     plan = Plan.of(arguments.quick)
-    with fdbqueue.open(arguments.url) as db:
+    with leaving_nothing(arguments.url), fdbqueue.open(arguments.url) as db:
         print(
             table(f"one thread (wanted: {PUTS_WANTED:,} put/s, {TAKES_WANTED:,} take+ack/s)", alone(db, plan))
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import fdbqueue
-from benchmarks.tasks import Names
+from benchmarks.fresh import fresh_queue, leaving_nothing
 from fdbqueue import Database, Session, TaskQueue
 
 HOT = "hot"
@@ -112,8 +112,8 @@ def waits(db: Database, queue: TaskQueue, plan: Plan) -> Waits:
 
 
 def measured(db: Database, plan: Plan) -> Seen:
-    names, seen = Names(db), Seen()
-    queues = {ALONE: names.queue("fair"), BESIDE: names.queue("fair")}
+    seen = Seen()
+    queues = {ALONE: fresh_queue(db, "fair"), BESIDE: fresh_queue(db, "fair")}
     fill(db, queues[BESIDE], plan.hot)
     for _ in range(plan.rounds):
         for who, queue in queues.items():
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     plan = Plan.of(arguments.quick)
-    with fdbqueue.open(arguments.url) as db:
+    with leaving_nothing(arguments.url), fdbqueue.open(arguments.url) as db:
         seen = measured(db, plan)
     print(report(seen, plan))
     if arguments.plot is not None:

@@ -8,15 +8,13 @@ Any number of them may run at a time.
 
 import sys
 
-from fdb.subspace_impl import Subspace
-
 import fdbqueue
 
 SCHEMA = {"body": "string", "header": "table?"}
 
 
 def main() -> None:
-    queue = fdbqueue.ElementQueue(Subspace(("outbox",)), schema=SCHEMA)
+    queue = fdbqueue.ElementQueue(fdbqueue.Subspace(("outbox",)), schema=SCHEMA)
     with fdbqueue.open(sys.argv[1]) as db:
         for name in queue.names(db):
             if not queue.lock(db, name):

@@ -7,15 +7,13 @@ python examples/elements_consumer.py embedded:/tmp/outbox
 import os
 import sys
 
-from fdb.subspace_impl import Subspace
-
 import fdbqueue
 
 SCHEMA = {"body": "string", "header": "table?"}
 
 
 def main() -> None:
-    queue = fdbqueue.ElementQueue(Subspace(("outbox",)), schema=SCHEMA)
+    queue = fdbqueue.ElementQueue(fdbqueue.Subspace(("outbox",)), schema=SCHEMA)
     with fdbqueue.open(sys.argv[1]) as db:
         for count in range(1, 101):
             name = queue.add(db, {"body": f"element {count}", "header": dict(os.environ)})

@@ -3,32 +3,69 @@
 msgspec encodes more than it can bring back (a tuple returns as a list, NaN as null, the key 1 as "1").
 A queue that changes what it was given corrupts quietly and far from the cause, so `encode` decodes its own
 output and compares: both directions run in C, about a microsecond for a small payload.
+
+The name of a codec is stored with a named queue. The type of the payloads belongs to the handle alone:
+nothing that is stored names a class, and nothing is imported because of data.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
-from fdbqueue.errors import PayloadUnreadable, UnknownCodec
+from fdbqueue import limits
+from fdbqueue.deferred import checked_function
+from fdbqueue.errors import (
+    CodecExists,
+    FdbQueueError,
+    InvalidArgument,
+    PayloadMismatch,
+    PayloadUnreadable,
+    PayloadUnsupported,
+    UnknownCodec,
+)
+from fdbqueue.misfit import lost_part, reason_in_place, refused_part, type_name
 
 
 class Codec(Protocol):
-    name: str
+    """A codec for `register_codec`."""
 
     def encode(self, value: Any) -> bytes:
-        """Raises TypeError for a value that would not come back equal."""
+        """Raises TypeError for a value that it cannot carry."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises PayloadUnreadable for bytes that another codec wrote."""
+        """Raises UnknownCodec for a format that it does not know yet; any other error says that these bytes
+        are not its own.
+        """
+
+
+class PayloadCodec(Protocol):
+    """A codec as a queue uses it."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for codecs that do the same: calls of their queues may share a transaction."""
+
+    def encode(self, value: Any) -> bytes:
+        """Raises TypeError, UnknownCodec."""
+
+    def decode(self, payload: bytes) -> Any:
+        """Raises PayloadUnreadable, PayloadMismatch, UnknownCodec."""
+
+    def require(self) -> None:
+        """Raises UnknownCodec."""
 
 
 class BytesCodec:
-    name = "bytes"
+    key = ("bytes", None)
+
+    def require(self) -> None: ...
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, bytes):
-            raise TypeError(f"codec 'bytes' carries bytes, not {type(value).__name__}")
+            reason = "it carries bytes only"
+            raise PayloadUnsupported(codec="bytes", type=type_name(value), place="data", reason=reason)
         return bytes(value)
 
     def decode(self, payload: bytes) -> Any:
@@ -36,42 +73,168 @@ class BytesCodec:
 
 
 class MsgspecCodec:
-    """A codec of msgspec's, made strict."""
+    """A codec of msgspec's, made strict, for values of one type; None for the types of the format itself."""
 
-    def __init__(self, name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
-        self.name = name
-        self._encode = encode
-        self._decode = decode
+    def __init__(self, name: str, type_: Any) -> None:
+        """Raises TypeError for a type that msgspec cannot decode."""
+        wire: Any = {"json": msgspec.json, "msgpack": msgspec.msgpack}[name]
+        self.key = (name, type_)
+        self._name = name
+        self._type = type_
+        self._encode: Callable[[Any], bytes] = wire.Encoder().encode
+        self._decode: Callable[[bytes], Any] = wire.Decoder(Any if type_ is None else type_).decode
+
+    def require(self) -> None: ...
 
     def encode(self, value: Any) -> bytes:
         try:
             payload = self._encode(value)
-            if self._decode(payload) == value:
+            back = self._decode(payload)
+            if back == value:
                 return payload
-        except (TypeError, ValueError, OverflowError, RecursionError) as reason:
-            raise TypeError(f"codec {self.name!r} cannot carry this value: {reason}") from reason
-        raise TypeError(
-            f"codec {self.name!r} cannot carry this value: it would not come back equal "
-            "(a tuple, a set, NaN, or a key that is no string is the usual cause)"
-        )
+        except RecursionError as error:
+            reason = "it is nested too deeply, or contains itself"
+            raise self._unsupported(type_name(value), "data", reason) from error
+        except msgspec.ValidationError as error:
+            reason = f"it does not fit {type_name(self._type)}: {reason_in_place(error)}"
+            raise self._unsupported(type_name(value), "data", reason) from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._unsupported(*refused_part(value, self._encode), str(error)) from error
+        part, place, reason = lost_part(value, back)
+        hint = "; a queue handle with type= can carry it" if self._type is None and part != "float" else ""
+        raise self._unsupported(part, place, f"{reason}{hint}")
 
     def decode(self, payload: bytes) -> Any:
         try:
             return self._decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as reason:
-            raise PayloadUnreadable(codec=self.name, reason=str(reason)) from reason
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if self._type is not None and isinstance(error, msgspec.ValidationError):
+                raise self._mismatch(reason_in_place(error)) from error
+            raise PayloadUnreadable(codec=self._name, reason=str(error)) from error
+        except Exception as error:
+            if self._type is None:
+                raise
+            # A class may run code of its own when it is made.
+            raise self._mismatch(f"{type_name(error)}: {error}") from error
+
+    def _mismatch(self, reason: str) -> PayloadMismatch:
+        return PayloadMismatch(type=type_name(self._type), reason=reason)
+
+    def _unsupported(self, type_: str, place: str, reason: str) -> PayloadUnsupported:
+        return PayloadUnsupported(codec=self._name, type=type_, place=place, reason=reason)
 
 
-CODECS: dict[str, Codec] = {
-    "json": MsgspecCodec("json", msgspec.json.Encoder().encode, msgspec.json.Decoder().decode),
-    "msgpack": MsgspecCodec("msgpack", msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode),
-    "bytes": BytesCodec(),
-}
+class RegisteredCodec:
+    """A codec of the user's own. It decides by itself whether a value comes back equal."""
+
+    def __init__(self, name: str, codec: Codec) -> None:
+        self.key = (name, None)
+        self._name = name
+        self._codec = codec
+
+    def require(self) -> None: ...
+
+    def encode(self, value: Any) -> bytes:
+        payload = self._codec.encode(value)
+        if not isinstance(payload, bytes):
+            reason = f"its encode() returned {type_name(payload)} instead of bytes"
+            raise PayloadUnsupported(codec=self._name, type=type_name(value), place="data", reason=reason)
+        return bytes(payload)
+
+    def decode(self, payload: bytes) -> Any:
+        try:
+            return self._codec.decode(payload)
+        except FdbQueueError:
+            raise
+        except Exception as reason:
+            said = f"{type_name(reason)}: {reason}"
+            raise PayloadUnreadable(codec=self._name, reason=said) from reason
 
 
-def codec_named(name: str) -> Codec:
-    """Raises UnknownCodec."""
+class AbsentCodec:
+    """The codec of a stored queue, not registered in this process: all but payloads can be looked after."""
+
+    def __init__(self, name: str, type_: Any) -> None:
+        self.key = ("absent", name, type_)
+        self._name = name
+        self._type = type_
+
+    def require(self) -> None:
+        self._found()
+
+    def encode(self, value: Any) -> bytes:
+        return self._found().encode(value)
+
+    def decode(self, payload: bytes) -> Any:
+        return self._found().decode(payload)
+
+    def _found(self) -> PayloadCodec:
+        # It may have been registered since the queue was opened.
+        return codec_named(self._name, self._type)
+
+
+BUILT_IN = ("json", "bytes", "msgpack")
+
+_registered: dict[str, RegisteredCodec] = {}
+
+
+def register_codec(name: str, codec: Codec) -> None:
+    """Make `codec` available to this process under `name`, which is stored with the queues that use it.
+
+    A process without it gets UnknownCodec when it puts or takes, and changes nothing. Raises CodecExists;
+    InvalidArgument for a name that is no text of 1 to limits.CODEC_NAME_BYTES_MAX bytes, or for a codec
+    without `encode` and `decode`.
+    """
+    longest = limits.CODEC_NAME_BYTES_MAX
+    if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= longest:
+        raise InvalidArgument(name="name", wanted=f"a text of 1 to {longest} bytes", got=name)
+    for part in ("encode", "decode"):
+        function: Any = getattr(codec, part, None)
+        checked_function(f"codec.{part}", function)
+    if name in BUILT_IN or name in _registered:
+        raise CodecExists(codec=name)
+    _registered[name] = RegisteredCodec(name, codec)
+
+
+def codec_named(name: str, type_: Any = None) -> PayloadCodec:
+    """The codec of that name, for payloads of that type. Raises UnknownCodec, InvalidArgument."""
+    found = _registered.get(name) if isinstance(name, str) else None
+    if name in ("json", "msgpack"):
+        return _typed(name, type_)
+    if found is None and name != "bytes":
+        raise UnknownCodec(codec=name)
+    if type_ is not None:
+        raise InvalidArgument(name="type", wanted=f"left out, as codec {name!r} has no types", got=type_)
+    return found or BytesCodec()
+
+
+def stored_codec(name: str, type_: Any = None) -> PayloadCodec:
+    """The codec that a definition names, registered or not. Raises InvalidArgument."""
     try:
-        return CODECS[name]
-    except (KeyError, TypeError):
-        raise UnknownCodec(codec=name) from None
+        return codec_named(name, type_)
+    except UnknownCodec:
+        return AbsentCodec(name, type_)
+
+
+def encoded_each(codec: PayloadCodec, values: Iterable[Any]) -> list[bytes]:
+    """The payloads of a batch. Raises TypeError with the place in the batch, and as `encode` does."""
+    payloads: list[bytes] = []
+    for value in values:
+        try:
+            payloads.append(codec.encode(value))
+        except PayloadUnsupported as error:
+            raise error.at(len(payloads)) from error
+    return payloads
+
+
+def _typed(name: str, type_: Any) -> MsgspecCodec:
+    try:
+        return _msgspec_codec(name, type_)
+    except TypeError as error:
+        wanted = f"a type that msgspec decodes, and that has a hash ({error})"
+        raise InvalidArgument(name="type", wanted=wanted, got=type_) from error
+
+
+@lru_cache(limits.CODECS_CACHED_MAX)
+def _msgspec_codec(name: str, type_: Any) -> MsgspecCodec:
+    return MsgspecCodec(name, type_)

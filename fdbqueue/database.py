@@ -9,13 +9,16 @@ a forked child starts with none.
 import sys
 import weakref
 from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
+from fdbqueue import limits
 from fdbqueue.counters import Counters
 from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.runtime import RealRuntime, Runtime, Stop
 from fdbqueue.seam import EngineDatabase, Transaction
+from fdbqueue.waiters import Waiter, Waiters
 
 T = TypeVar("T")
 
@@ -42,15 +45,23 @@ class Database:
         engine: EngineDatabase,
         runtime: Runtime | None = None,
         on_close: Callable[[], None] | None = None,
+        session_ttr_s: float = limits.SESSION_TTR_S,
     ) -> None:
+        """Use fdbqueue.open()."""
         self.engine = engine
+        self.session_ttr_s = session_ttr_s
+        """The ttr of sessions that are opened without one of their own, this process's own among them."""
         self.runtime: Runtime = runtime or RealRuntime()
         self.counters = Counters()
         self._on_close = on_close
         self._closed = False
+        self._closings = count()
+        self._closer: int | None = None  # the thread that closes it, or has closed it
+        self._waiters = Waiters(self.runtime)
         self._lock = self.runtime.lock()
         self._services: dict[Hashable, Service] = {}
         self._process_id = self.runtime.process_id()
+        self._raw: Any = None
 
     def create_transaction(self) -> Transaction:
         """A fresh transaction of the engine. Raises DatabaseClosed."""
@@ -60,8 +71,11 @@ class Database:
         return transaction
 
     def service(self, key: Hashable, make: Callable[["Database"], S]) -> S:
-        """The one service of this process under `key`, made at first use, closed with the database."""
-        if self._closed:
+        """The one service of this process under `key`, made at first use, closed with the database.
+
+        Raises DatabaseClosed as soon as closing has begun: every call given a database asks for a service.
+        """
+        if self._closer is not None and (self._closed or self._closer != self.runtime.thread_id()):
             raise DatabaseClosed
         if self._process_id != self.runtime.process_id():
             self._start_afresh_after_fork()
@@ -77,20 +91,34 @@ class Database:
         # The parent's threads, and the locks they may have held, did not come along.
         self._lock = self.runtime.lock()
         self._services = {}
+        self._waiters = Waiters(self.runtime)
         self._process_id = self.runtime.process_id()
+
+    def waiter(self, *stops: Stop | None) -> Waiter:
+        """For a call that takes or waits, to be entered: ends when one of `stops` is set, or at closing."""
+        return Waiter(self._waiters, [stop for stop in stops if stop is not None])
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        """True as soon as closing has begun."""
+        return self._closer is not None
 
     def close(self) -> None:
-        """End the services, then the engine; closing twice is closing once."""
-        if self._closed:
+        """Refuse new calls, end those that wait, then the services and the engine; twice is once.
+
+        Calls that wait in other threads leave the line and raise DatabaseClosed before this returns, unless
+        the database has not answered them for limits.CLOSE_TIMEOUT_S.
+        """
+        # No lock: this may be a signal handler, or a child that was forked while a parent's thread held it.
+        if next(self._closings):
             return
+        self._closer = self.runtime.thread_id()
         if self._process_id == self.runtime.process_id():
+            self._waiters.close(limits.CLOSE_TIMEOUT_S)
             for service in list(self._services.values()):
                 service.close()
         self._closed = True
+        self._raw = None
         if self._on_close is not None:
             self._on_close()
 
@@ -136,10 +164,19 @@ def as_database(target: Any) -> Database:
     if not is_database(target):
         raise NotADatabase(got=repr(type(target).__name__))
     companion = _companions.get(target)
-    if companion is None:
+    if companion is None or companion.closed:
         runtime = getattr(target, "_runtime", None)
-        companion = _companions.setdefault(target, Database(weakref.proxy(target), runtime))
+        companion = _companions[target] = Database(weakref.proxy(target), runtime)
     return companion
+
+
+def adopted(raw: Any, session_ttr_s: float) -> Database:
+    """The companion of `raw`, which it keeps alive until it is closed; also what calls given `raw` use."""
+    database = as_database(raw)
+    database.session_ttr_s = session_ttr_s
+    if not isinstance(raw, Database):
+        database._raw = raw
+    return database
 
 
 _REAL_RUNTIME = RealRuntime()
@@ -184,8 +221,8 @@ def run(
     database = as_database(target)
     transaction = database.create_transaction()
     if retry_limit is not None:
-        transaction.options.set_retry_limit(retry_limit)
-    if timeout_s is not None:
+        transaction.options.set_retry_limit(min(retry_limit, limits.OPTION_MAX))
+    if timeout_s is not None and timeout_s * 1000 < limits.OPTION_MAX:  # a longer one is for ever
         transaction.options.set_timeout(max(1, round(timeout_s * 1000)))
     while True:
         try:

@@ -26,6 +26,10 @@ class DatabaseClosed(FdbQueueError):
     """This database has been closed: open another with fdbqueue.open()."""
 
 
+class WaitStopped(FdbQueueError):
+    """The `stop` event of this call was set while it waited: it has left the line, and nothing was changed."""
+
+
 class UnknownUrl(FdbQueueError, ValueError):
     """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH" or "memory:"."""
 
@@ -59,7 +63,29 @@ class TooMuchForOneTransaction(FdbQueueError):
 
 
 class UnknownCodec(FdbQueueError, ValueError):
-    """Unknown codec {codec!r}: use "json", "bytes" or "msgpack"."""
+    """Unknown codec {codec!r}: "json", "bytes" and "msgpack" are built in, fdbqueue.register_codec() adds others. Nothing was changed."""
+
+
+class CodecExists(FdbQueueError, ValueError):
+    """A codec named {codec!r} is registered already."""
+
+
+class PayloadUnsupported(FdbQueueError, TypeError):
+    """codec {codec!r} cannot carry {type} at {place}: {reason}"""
+
+    codec: str
+    type: str
+    place: str
+    reason: str
+
+    def at(self, index: int) -> "PayloadUnsupported":
+        """The same of the value at `index` of a batch."""
+        place = f"data[{index}]" + self.place.removeprefix("data")
+        return PayloadUnsupported(codec=self.codec, type=self.type, place=place, reason=self.reason)
+
+
+class PayloadMismatch(FdbQueueError, ValueError):
+    """The payload does not fit {type}, the type of this queue handle ({reason}): a handle of another type has put it, or the type has changed. The item stays where it is."""
 
 
 class PayloadUnreadable(FdbQueueError, ValueError):
@@ -70,12 +96,31 @@ class InvalidArgument(FdbQueueError, ValueError):
     """{name} must be {wanted}, not {got!r}."""
 
 
+class DeferredBody(InvalidArgument, TypeError):
+    """{name} must be a plain function, not {kind} ({got!r}): a call of it runs nothing of its body. A plain function may run a coroutine with asyncio.run()."""
+
+
+class DeferredResult(FdbQueueError, TypeError):
+    """{name} returned {kind} instead of doing its work: nothing of it has run. A plain function may run a coroutine with asyncio.run()."""
+
+
+class VerdictReturned(FdbQueueError, TypeError):
+    """The handler returned {verdict} instead of raising it: write `raise {verdict}(...)`."""
+
+
 class QueueNotFound(FdbQueueError, LookupError):
     """There is no queue named {name!r}: create it first."""
 
 
 class QueueDropped(QueueNotFound):
     """The queue {name!r} was dropped, or dropped and created again, after this handle was opened: open it again."""
+
+
+class SubspaceInUse(FdbQueueError):
+    """Something else uses the subspace {prefix!r}: the key {shown!r} is none of fdbqueue's here. Nothing was changed. Choose another root or subspace."""
+
+    prefix: bytes
+    key: bytes
 
 
 class QueueExists(FdbQueueError):

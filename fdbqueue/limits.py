@@ -12,6 +12,9 @@ TRANSACTION_AGE_MAX_S = 5.0
 WATCHES_MAX = 10_000
 WATCHES_LIMIT_MAX = 1_000_000
 
+# Options of a transaction that are numbers (a timeout in milliseconds, a number of retries) have 32 bits.
+OPTION_MAX = 2**31 - 1
+
 RETRY_DELAY_FIRST_S = 0.01
 RETRY_DELAY_MAX_S = 1.0
 RETRY_DELAY_GROWTH = 2.0
@@ -35,7 +38,10 @@ OFFERS_TO_SPARE = 4
 # Results that are smaller come with the notice of them: one key to read, write and clear instead of two.
 NOTICE_BYTES_MAX = 8_000
 REQUEST_DEADLINE_S = 10.0
-REQUEST_RENEW_S = 3.0
+# A request behind others looks at the line when it renews itself, after half of this to all of it: watches
+# wake it. Looks every second or two of 200 waiting sessions were 22 transactions for each put.
+REQUEST_RENEW_S = 4.0
+# The first request looks oftener: it is the one that finds an item of which no watch has told.
 LOOK_EVERY_S = 2.0
 # After this many lost races for the head a take stands in the line.
 PLAIN_ATTEMPTS_MAX = 2
@@ -64,12 +70,19 @@ GATHER_MIN_S = 0.0001
 # Locks and events refuse to wait for as long as a caller may ask.
 PATIENCE_MAX_S = 3_600.0
 
+# An event of another kind than the runtime's cannot call back: while a call waits, it is looked at so often.
+STOP_LOOK_S = 0.05
+
 # Receipts: a slot this old belongs to a process that died without closing.
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
 
 QUEUE_NAME_BYTES_MAX = 500
+# A codec's name is stored with each queue that uses it.
+CODEC_NAME_BYTES_MAX = 100
+# Making the decoder of a type costs more than opening a queue.
+CODECS_CACHED_MAX = 256
 QUEUES_LISTED_MAX = 1_000
 
 # Task queues. A span of this length or more is for ever.
@@ -90,6 +103,8 @@ KEY_LEVEL_MIN = 5
 KEYS_LOOKED_AT_MAX = 500
 # How many due, expired or dead ones a call puts in order on its way, and a verb over many in one transaction.
 DUE_BATCH = 50
+# Statistics count the delayed tasks that are due among this many timers that have run out.
+DUE_COUNTED_MAX = 1_000
 # In one transaction a call puts so many batches in order before it says that there is nothing, or no room.
 TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
@@ -129,10 +144,19 @@ PRESENCE_PART_BYTES_MAX = 40_000
 WORKERS_LISTED_MAX = 1_000
 THREADS_MAX = 1_000
 PROCESSES_MAX = 1_000
+# The session of a fleet's supervisor: a database may be away for this long, and the counts of the run stay.
+# A row that a killed supervisor has left goes after this time.
+RUN_TTR_S = 3_600.0
+RUN_READ_EVERY_S = 0.5
+RUN_READ_TIMEOUT_S = 0.3
+# A read that was not answered is not repeated at once: the supervisor has processes to look after.
+RUN_READ_AGAIN_S = 5.0
 WEIGHT_MAX = 1_000_000
 
 SESSION_TTR_S = 30.0
 BEATS_PER_TTR = 3
+# A heartbeat reads so many openers of a shared session; those of more processes are not looked for.
+OPENERS_READ_MAX = 1_000
 SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
 DEAD_SESSIONS_MAX = 10

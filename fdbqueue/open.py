@@ -4,40 +4,66 @@ import importlib
 import os
 from typing import Any
 
-from fdbqueue.database import Database
+from fdbqueue import client_knobs, limits
+from fdbqueue.arguments import checked_span
+from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
-from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, UnknownUrl
+from fdbqueue.embedded.store import is_database
+from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, DatabaseNotFound, UnknownUrl
 from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.seam import EngineDatabase
 
 _API_VERSION = 710
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 
 
-def open(url: str | None = None, *, runtime: Runtime | None = None) -> Database:
+def open(
+    url: str | EngineDatabase | None = None,
+    *,
+    create: bool = True,
+    runtime: Runtime | None = None,
+    session_ttr_s: float = limits.SESSION_TTR_S,
+) -> Database:
     """Open a database; a context manager, to be closed.
 
     `fdb:` is the cluster of the default cluster file, `fdb:PATH` that of a given one; `embedded:PATH` is
     the durable engine in a directory; `memory:` a private one that goes when it is closed. Without a URL:
-    `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`.
+    `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`. An empty
+    variable counts as unset. Without `create`, a directory has to hold a database already.
 
-    Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse
-    or StorageFormat for a directory.
+    `url` may also be an open `fdb.Database`. The options then hold for calls that are given that database
+    itself, too, as long as the result is not closed.
+
+    `session_ttr_s`: for this time after its process died, a session without a ttr of its own keeps its tasks.
+    This process's own session is one of these.
+
+    Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse or
+    StorageFormat for a directory, DatabaseNotFound for one without a database: then nothing was written.
     """
-    url = url_from_environment() if url is None else url
+    session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
+    if url is None or isinstance(url, str):
+        return _open_url(url_from_environment() if url is None else url, create, runtime, session_ttr_s)
+    return adopted(url, session_ttr_s)
+
+
+def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: float) -> Database:
     scheme, colon, rest = url.partition(":")
     runtime = runtime or RealRuntime()
     if colon and scheme == "fdb":
-        return Database(_open_cluster(rest or None), runtime)
+        return Database(_open_cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
     if scheme == "embedded" and rest:
+        if not create and not is_database(rest):
+            raise DatabaseNotFound(url=url)
         engine = open_directory(rest, runtime)
-        return Database(engine, runtime, on_close=engine.close)
+        return Database(engine, runtime, engine.close, session_ttr_s)
     if url == "memory:":
         engine = open_private(runtime)
-        return Database(engine, runtime, on_close=engine.close)
+        return Database(engine, runtime, engine.close, session_ttr_s)
     raise UnknownUrl(url=url)
 
 
 def url_from_environment() -> str:
+    """The URL that stands for no URL."""
     url = os.environ.get("FDBQUEUE_URL")
     if url:
         return url
@@ -56,6 +82,7 @@ def _open_cluster(cluster_file: str | None) -> Any:
             # The binding compares its own version with the library's before anything else; a library
             # older than that check lacks the functions it looks up.
             raise ClientLibraryTooOld(reason=f"{str(error).rstrip('.')}.") from None
+    client_knobs.hand_to(fdb)
     return fdb.open(cluster_file)
 
 

@@ -86,7 +86,9 @@ def sweep(tr: Transaction, keys: RootKeys, now_us: int) -> int:
     seen = tr.snapshot.get_range(
         keys.receipts.start, keys.receipts.stop, limit=limits.RECEIPTS_SWEPT_MAX
     ).to_list()
-    stale = [slot.key for slot in seen if is_stale(slot.value, now_us)]
+    # Something else may use this root: only a receipt of ours is cleared.
+    ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
+    stale = [slot.key for slot in ours if is_stale(slot.value, now_us)]
     for key in stale:
         tr.add_read_conflict_key(key)
         tr.clear(key)

@@ -14,9 +14,17 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.database import as_database, is_transaction, run
-from fdbqueue.errors import InvalidArgument, QueueDropped, QueueExists, QueueKindMismatch, QueueNotFound
+from fdbqueue.errors import (
+    InvalidArgument,
+    QueueDropped,
+    QueueExists,
+    QueueKindMismatch,
+    QueueNotFound,
+    SubspaceInUse,
+)
+from fdbqueue.occupancy import ask_ends, require_ours
 from fdbqueue.receipts import run_once
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")
@@ -48,18 +56,19 @@ class Registry:
         self.keys = RootKeys(root)
 
     def create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
-        """Register a queue. Raises QueueExists, InvalidArgument for the name, NotADatabase.
+        """Register a queue. Raises QueueExists, InvalidArgument for the name, NotADatabase, SubspaceInUse.
 
-        Reads the name's definition and the last id, writes both; conflicts with any other create, and with
+        Reads the name's definition and the last id; by snapshot, one key at each end of the root and of the
+        new queue's prefix. Writes the definition and the last id. Conflicts with any other create, and with
         calls on a queue of this name.
         """
-        return self._write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
+        return self.write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
 
     def find_or_create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
         """The queue of this name, registered now if there is none. Raises as `find` and `create` do."""
-        found = run(target, lambda tr: self._read(tr, checked_name(name)))
+        found = self.look(target, name)
         if found is None:
-            found = self._write(
+            found = self.write(
                 target, lambda tr: self._read(tr, name) or self._create(tr, name, kind, options)
             )
         return of_kind(found, kind)
@@ -69,17 +78,21 @@ class Registry:
 
         Reads the definition; conflicts with create and drop.
         """
-        found = run(target, lambda tr: self._read(tr, checked_name(name)))
+        found = self.look(target, name)
         if found is None:
             raise QueueNotFound(name=name)
         return found if kind is None else of_kind(found, kind)
+
+    def look(self, target: Any, name: str) -> Definition | None:
+        """The definition of that name; None if there is none. Reads it; conflicts with create and drop."""
+        return run(target, lambda tr: self._read(tr, checked_name(name)))
 
     def drop(self, target: Any, name: str) -> None:
         """Forget the queue and everything in it. Raises QueueNotFound.
 
         Reads the definition; clears it and the range of the contents; conflicts with every call on the queue.
         """
-        self._write(target, lambda tr: self._drop(tr, checked_name(name)))
+        self.write(target, lambda tr: self._drop(tr, checked_name(name)))
 
     def names(self, target: Any, after: str = "", limit: int = limits.QUEUES_LISTED_MAX) -> list[Definition]:
         """The next `limit` definitions in order of their names. Reads by snapshot; conflicts with nothing."""
@@ -99,7 +112,8 @@ class Registry:
 
         return ask
 
-    def _write(self, target: Any, body: Callable[[Transaction], T]) -> T:
+    def write(self, target: Any, body: Callable[[Transaction], T]) -> T:
+        """Run `body` in a transaction; given a database, until its effect has happened once."""
         if is_transaction(target):
             return body(target)
         return run_once(as_database(target), self.keys, body)
@@ -109,15 +123,30 @@ class Registry:
         return None if value is None else Definition.from_bytes(name, value)
 
     def _create(self, tr: Transaction, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
-        last = tr.get(self.keys.last_id)
+        last, ends = tr.get(self.keys.last_id), ask_ends(tr, self.keys.prefix)
         found = self._read(tr, name)
         if found is not None:
             raise exists_already(name, found.kind, found.options, kind, options)
-        id_ = int.from_bytes(last.value or b"", "little") + 1
+        id_ = self._next_id(last.value, ends)
+        self._require_free(tr, id_)
         created = Definition(name, id_, kind, options)
-        tr.set(self.keys.last_id, id_.to_bytes(8, "little"))
+        tr.set(self.keys.last_id, id_.to_bytes(LAST_ID_BYTES, "little"))
         tr.set(self.keys.definition(name), created.to_bytes())
         return created
+
+    def _next_id(self, last: bytes | None, ends: Callable[[], list[bytes]]) -> int:
+        """Raises SubspaceInUse for the first queue of a root that holds keys of something else."""
+        if last is None:
+            require_ours(self.keys.prefix, ends(), self.keys.is_before_the_first_queue)
+            return 1
+        if len(last) != LAST_ID_BYTES:
+            raise SubspaceInUse(prefix=self.keys.prefix, key=self.keys.last_id, shown=self.keys.last_id)
+        return int.from_bytes(last, "little") + 1
+
+    def _require_free(self, tr: Transaction, id_: int) -> None:
+        """Raises SubspaceInUse for a new queue's prefix that is not empty: `truncate` would clear it."""
+        prefix = self.keys.contents(id_).key()
+        require_ours(prefix, ask_ends(tr, prefix)(), lambda _: False)
 
     def _drop(self, tr: Transaction, name: str) -> None:
         found = self._read(tr, name)

@@ -7,14 +7,19 @@ Root R (`Subspace(("fdbqueue",))` unless told otherwise); values are tuples unle
     R[2, id, ...]         contents       the queue's own subspace
     R[3, process, slot]   receipt        who attempted last, and when  read by a retry after 1021/1039
     R[4, session]         session        (owner, name, ttr_us)         read by every take for the session
-    R[5, name]            named session  session                       read by whoever opens that name
+    R[5, name]            named session  session                       read by the openings of that name
     R[6, session]         heartbeat      deadline_us                   read by its next heartbeat, its end
+    R[6, session, opener] opener         deadline_us                   see sessions/openers.py
     R[7, deadline, session] beats due    empty                         sweepers: who is dead
     R[8, session]         presence       see fleet/presence.py         workers(); goes with the session
+    R[9, run]             run            counters, see runs.py         the supervisor; goes with its session
+    R[10, session]        membership     run                           the last step of the session's end
 
-`id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor.
+`id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
+`run` is the id of a supervisor's session. `owner` is the first opener; earlier releases read it.
 """
 
+import struct
 from typing import Any
 
 from fdb import tuple as layer
@@ -23,6 +28,21 @@ from fdb.subspace_impl import Subspace
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
+RUN, MEMBERSHIP = 9, 10
+
+_SHAPES: dict[Any, list[type]] = {
+    RECEIPT: [bytes, int],
+    SESSION: [bytes],
+    SESSION_NAME: [str],
+    HEARTBEAT: [bytes],
+    BEAT_DUE: [int, bytes],
+    PRESENCE: [bytes],
+    RUN: [bytes],
+    MEMBERSHIP: [bytes],
+}
+"""What follows the column in the keys that do not belong to a queue."""
+
+LAST_ID_BYTES = 8
 
 
 class RootKeys:
@@ -41,6 +61,23 @@ class RootKeys:
     def _range(self, *items: Any) -> slice:
         under = self._pack(*items)
         return slice(under + b"\x00", under + b"\xff")
+
+    def is_before_the_first_queue(self, key: bytes) -> bool:
+        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions."""
+        column, *shape = self._shape_of(key)
+        return _SHAPES.get(column) == shape
+
+    def is_receipt(self, key: bytes) -> bool:
+        """True if `key` has the shape of a receipt."""
+        return self._shape_of(key) == [RECEIPT, *_SHAPES[RECEIPT]]
+
+    def _shape_of(self, key: bytes) -> list[Any]:
+        """The column and the types of what follows; [None] for a key that no tuple makes."""
+        try:
+            column, *rest = layer.unpack(key, prefix_len=len(self.prefix))
+        except (ValueError, IndexError, struct.error):
+            return [None]
+        return [column, *map(type, rest)]
 
     def definition(self, name: str) -> bytes:
         return self._pack(DEFINITION, name)
@@ -64,8 +101,20 @@ class RootKeys:
     def heartbeat(self, session: bytes) -> bytes:
         return self._pack(HEARTBEAT, session)
 
+    def opener(self, session: bytes, opener: bytes) -> bytes:
+        return self._pack(HEARTBEAT, session, opener)
+
+    def openers(self, session: bytes) -> slice:
+        return self._range(HEARTBEAT, session)
+
     def presence(self, session: bytes) -> bytes:
         return self._pack(PRESENCE, session)
+
+    def run(self, run: bytes) -> bytes:
+        return self._pack(RUN, run)
+
+    def membership(self, session: bytes) -> bytes:
+        return self._pack(MEMBERSHIP, session)
 
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)

@@ -7,11 +7,12 @@ belongs to one machine: `RealRuntime` to this process, a simulated one to a simu
 import atexit
 import os
 import random as _random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Lock(Protocol):
@@ -23,11 +24,22 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-class Event(Protocol):
+class Stop(Protocol):
+    """An event that ends a wait: one of `Runtime.event`, or a `threading.Event`."""
+
     def is_set(self) -> bool: ...
+
+
+@runtime_checkable
+class Event(Stop, Protocol):
     def set(self) -> None: ...
     def clear(self) -> None: ...
     def wait(self, timeout: float | None = None) -> bool: ...
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the event is set, at once if it is; returns a function that takes that back.
+
+        It runs in the thread that sets the event, and perhaps twice.
+        """
 
 
 class Thread(Protocol):
@@ -69,14 +81,57 @@ class Runtime(Protocol):
     def thread_is_alive(self) -> Callable[[], bool]:
         """Asks, from whatever thread, whether the one that called this is still running."""
 
-    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` when the interpreter ends in good order; returns what takes that back."""
+    def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:
+        """Call `callback` when the process ends normally and its threads have ended, except daemon threads.
+
+        Its argument is the monotonic() at which the first callback of this process was called. Returns a
+        function that takes the registration back. A callback may be called twice.
+        """
 
     def process_id(self) -> int:
         """Changes in a forked child, where nothing of the parent's may be used."""
 
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         """Until one of `futures` is ready; False when `timeout_s` passed first (None: for ever)."""
+
+
+class Listeners:
+    """The callbacks of one event. A dict's steps are atomic: no lock, which a signal handler might meet."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    def add(self, callback: Callable[[], None], is_set: Callable[[], bool]) -> Callable[[], None]:
+        key = object()
+        self._callbacks[key] = callback
+        if is_set():  # looked at after adding: it may have been set just before
+            callback()
+
+        def forget() -> None:
+            self._callbacks.pop(key, None)
+
+        return forget
+
+    def tell(self) -> None:
+        for callback in list(self._callbacks.values()):
+            callback()
+
+
+class RealEvent(threading.Event):
+    """A `threading.Event` that also calls back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listeners = Listeners()
+
+    def set(self) -> None:
+        super().set()
+        self._listeners.tell()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._listeners.add(callback, self.is_set)
 
 
 class RealRuntime:
@@ -89,7 +144,7 @@ class RealRuntime:
     # The system's: children of a fork do not jitter in step, and nobody else's seed or sequence is touched.
     random = staticmethod(_random.SystemRandom().random)
     lock = staticmethod(threading.Lock)
-    event = staticmethod(threading.Event)
+    event = staticmethod(RealEvent)
     thread_id = staticmethod(threading.get_ident)
     process_id = staticmethod(os.getpid)
 
@@ -101,12 +156,62 @@ class RealRuntime:
     def thread_is_alive(self) -> Callable[[], bool]:
         return threading.current_thread().is_alive
 
-    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        atexit.register(callback)
-        return lambda: atexit.unregister(callback)
+    def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:
+        def end() -> None:
+            callback(_Exit.begun())
+
+        atexit.register(end)
+        forget_child = _at_child_exit(end)
+
+        def forget() -> None:
+            atexit.unregister(end)
+            forget_child()
+
+        return forget
 
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         return wait_any(self, futures, timeout_s)
+
+
+class _Exit:
+    """The end of this process."""
+
+    _began: float | None = None
+
+    @classmethod
+    def begun(cls) -> float:
+        """The monotonic time at which this was called first."""
+        if cls._began is None:
+            cls._began = time.monotonic()
+        return cls._began
+
+
+class _LastThread(threading.Thread):
+    """Calls a function when all threads that the process waits for have ended, others of this class aside."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        super().__init__(name="fdbqueue-exit", daemon=False)
+        self._callback = callback
+
+    def run(self) -> None:
+        while awaited := [thread for thread in threading.enumerate() if self._is_awaited(thread)]:
+            awaited[0].join()
+        self._callback()
+
+    @staticmethod
+    def _is_awaited(thread: threading.Thread) -> bool:
+        return not (thread.daemon or isinstance(thread, _LastThread) or thread is threading.main_thread())
+
+
+def _at_child_exit(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call `callback` at the end of a multiprocessing child, too: a forked one ends without atexit."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is None or util is None or process.parent_process() is None:
+        return lambda: None
+    # A thread: finalizers run before the child waits for its other threads, which may be at work.
+    finalizer = util.Finalize(None, lambda: _LastThread(callback).start(), exitpriority=0)
+    forget: Callable[[], None] = finalizer.cancel
+    return forget
 
 
 def wait_any(runtime: Runtime, futures: Iterable[Waitable], timeout_s: float | None) -> bool:

@@ -1,8 +1,8 @@
 """Housekeeping: delays that are due, leases that are over, tasks whose ttl has ended, sessions that died.
 
-Plan (pure), then apply (bounded). Whoever is awake sweeps: takers and servers on their way, and every process
-that has a session, in the background. Several at once do no harm: each task is read serialisably, so one of
-two sweepers that met over it finds nothing to do.
+Plan (pure), then apply (bounded). Takers and servers sweep on their way, and every process that has opened
+a queue sweeps in the background. Several at once do no harm: each task is read serialisably, so one of two
+sweepers that met over it finds nothing to do.
 """
 
 from collections.abc import Iterable, Sequence

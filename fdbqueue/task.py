@@ -39,6 +39,9 @@ class Task:
     """When its lease ends (taken), or its delay (delayed)."""
     token: bytes | None = None
 
+    def _note_end(self, verb: str | None) -> None:
+        """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -5,7 +5,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from fdbqueue.arguments import checked_timeout, checked_whole
 from fdbqueue.database import is_transaction, run
+from fdbqueue.deferred import deferred_body, require_finished
+from fdbqueue.errors import DeferredBody
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +37,14 @@ def transactional(
     neither means for ever, as in the binding, whose contract this is.
 
     Raises TypeError at decoration for a generator or coroutine function (its body would run after the
-    commit) and for a function without that parameter; NotADatabase when called with anything else.
+    commit) and for a function without that parameter; InvalidArgument for a limit below 0. A call raises
+    NotADatabase for anything else, and TypeError for a function that returns a coroutine or a generator;
+    then nothing is committed.
     """
+    if retry_limit is not None:
+        checked_whole("retry_limit", retry_limit, 0)
+    if timeout_s is not None:
+        checked_timeout(timeout_s, "timeout_s")
 
     def decorate(inner: F) -> F:
         _refuse_deferred_bodies(inner)
@@ -52,8 +61,10 @@ def transactional(
 
             def body(tr: Any) -> Any:
                 if by_keyword:
-                    return inner(*args, **{**kwargs, parameter: tr})
-                return inner(*args[:position], tr, *args[position + 1 :], **kwargs)
+                    result = inner(*args, **{**kwargs, parameter: tr})
+                else:
+                    result = inner(*args[:position], tr, *args[position + 1 :], **kwargs)
+                return require_finished(_name_of(inner), result)
 
             return run(target, body, retry_limit=retry_limit, timeout_s=timeout_s)
 
@@ -63,19 +74,20 @@ def transactional(
 
 
 def _refuse_deferred_bodies(function: Callable[..., Any]) -> None:
-    if (
-        inspect.isgeneratorfunction(function)
-        or inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
-        raise TypeError(
-            f"{function.__qualname__} cannot be transactional: "
-            "a generator's or coroutine's body would run after the commit"
+    kind = deferred_body(function)
+    if kind is not None:
+        message = (
+            f"{_name_of(function)} cannot be transactional: the body of {kind} would run after the commit"
         )
+        raise DeferredBody(message, name="function", kind=kind, got=function)
 
 
 def _position_of(function: Callable[..., Any], parameter: str) -> int:
     names = list(inspect.signature(function).parameters)
     if parameter not in names:
-        raise TypeError(f"{function.__qualname__} has no parameter {parameter!r} to take the transaction")
+        raise TypeError(f"{_name_of(function)} has no parameter {parameter!r} to take the transaction")
     return names.index(parameter)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -24,13 +25,16 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 import fdbqueue
+from fdbqueue import client_knobs
 from fdbqueue.counters import Counters
 from fdbqueue.database import require_answer
 from fdbqueue.open import url_from_environment
+from loadtest import termination
 from loadtest.ledger import Verdict
 from loadtest.options import plots_of
+from loadtest.plots import NotDrawn, draw
 from loadtest.run import Run, begin, end, erase, settle
-from loadtest.samples import Sample, plot, sample_of, together
+from loadtest.samples import Sample, sample_of, together
 from loadtest.threads import Threads
 
 # A process that has not said its last word by then is taken for dead.
@@ -45,6 +49,8 @@ def install() -> None:
     # collects the workers that --processes forks, and only its own waitpid knows how they ended.
     monkey.patch_time()
     monkey.patch_os()
+    termination.install()
+    client_knobs.for_this_program()
     locust.events.init.add_listener(on_init)
 
 
@@ -177,7 +183,14 @@ class Load:
         assert self._environment.parsed_options is not None
         folder = plots_of(self._environment.parsed_options)
         if folder is not None:
-            print("plots: " + ", ".join(map(str, plot(self._samples, folder))), file=sys.stderr)
+            self._draw(folder)
+
+    def _draw(self, folder: Path) -> None:
+        try:
+            told = ", ".join(map(str, draw(self._samples, folder)))
+        except NotDrawn as error:
+            told = f"none: {error}"
+        print(f"plots: {told}", file=sys.stderr)
 
     def _on_quitting(self, **_: object) -> None:
         if self._environment.runner is not None:

@@ -1,10 +1,9 @@
-"""What a run looked like, second by second; and its plots."""
+"""The seconds of a run as numbers: users, latencies, operations and conflicts."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from locust.env import Environment
 
@@ -87,36 +86,3 @@ def rates_of(samples: Sequence[Sample]) -> list[float]:
         (now.operations - before.operations) / (now.seconds - before.seconds) if now is not before else 0.0
         for before, now in zip(earlier, samples, strict=True)
     ]
-
-
-def plot(samples: Sequence[Sample], folder: Path) -> list[Path]:
-    """Write load.png and conflicts.png; where they are. Raises ModuleNotFoundError without matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "load.png", folder / "conflicts.png"]
-    times = [sample.seconds for sample in samples]
-
-    figure, (rates, latencies) = pyplot.subplots(2, 1, figsize=(10, 8), sharex=True, layout="constrained")
-    rates.plot(times, rates_of(samples))
-    rates.set(ylabel="operations per second", ylim=(0, None), title="Throughput")
-    users = rates.twinx()
-    users.step(times, [sample.users for sample in samples], where="post", color="grey", alpha=0.6)
-    users.set(ylabel="users", ylim=(0, None))
-    for name in ("p50_ms", "p95_ms", "p99_ms"):
-        latencies.plot(times, [getattr(sample, name) for sample in samples], label=name.removesuffix("_ms"))
-    latencies.set(xlabel="seconds", ylabel="latency of an operation, ms", yscale="symlog", ylim=(0, None))
-    latencies.legend()
-    figure.savefig(paths[0], dpi=120)
-    pyplot.close(figure)
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    found = conflicts_by_consumers(samples)
-    axes.plot([count for count, _ in found], [share for _, share in found], marker="o")
-    axes.set(xlabel="consumers", ylabel="conflicts per operation", ylim=(0, None))
-    figure.savefig(paths[1], dpi=120)
-    pyplot.close(figure)
-    return paths

@@ -3,6 +3,7 @@
 A test that takes `db` runs once per engine: in memory, durable in a directory, and on a FoundationDB
 cluster if FDB_CLUSTER_FILE names one (with libfdb_c on the library path); test_cluster.py says so when it
 does not. Nothing here may assume an empty database: a cluster is shared, so a test writes below its `space`.
+guard.py refuses every other write.
 """
 
 import importlib
@@ -17,24 +18,30 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from tests.guard import TEST_ROOT, clear_default_root, take_cluster
 from tests.support import Keys
 
 T = TypeVar("T")
 
-CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE")
+CLUSTER_FILE = take_cluster()
 SLOW = os.environ.get("FDBQUEUE_TEST_SLOW") == "1"
 ENGINES = ("memory", "embedded") if CLUSTER_FILE is None else ("memory", "embedded", "fdb")
 # Those that processes can share.
 DURABLE = tuple(name for name in ENGINES if name != "memory")
-TEST_ROOT = Subspace(("fdbqueue-test",))
+__all__ = ["TEST_ROOT"]
 
 
 def pytest_configure() -> None:
-    # The program's own settings must not leak into what a test opens by default.
+    # A database of the program must not be opened by a test that names none.
     os.environ.pop("FDBQUEUE_URL", None)
     # A shell starts what it puts in the background with SIGINT ignored, and so would our children be: those
     # that test an interrupt need the default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if CLUSTER_FILE is not None and not hasattr(config, "workerinput"):
+        clear_default_root(f"fdb:{CLUSTER_FILE}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from fdbqueue.database import Database
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line
-from fdbqueue.runtime import Runtime
+from fdbqueue.runtime import RealRuntime, Runtime, Thread
+from tests.support import IdleThread
 
 Fate = Callable[[Any], int]
 
@@ -113,12 +114,19 @@ class FaultyEngine:
         return CountingTransaction(self)
 
 
+class Quiet(RealRuntime):
+    """Starts no keeper, whose commits would be counted."""
+
+    def spawn(self, target: Callable[[], None], name: str) -> Thread:
+        return IdleThread() if name == "fdbqueue-keeper" else super().spawn(target, name)
+
+
 def faulty(
     db: Database, error: type[Exception], runtime: Runtime | None = None
 ) -> tuple[Database, FaultyEngine]:
     """Another Database on the same engine, and the handle on its commits."""
     engine = FaultyEngine(db.engine, error)
-    return Database(engine, runtime), engine  # type: ignore[arg-type]  # options are never asked for
+    return Database(engine, runtime or Quiet()), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 def most(engine: FaultyEngine, call: Callable[[], Any]) -> tuple[int, int]:

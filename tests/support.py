@@ -112,6 +112,21 @@ def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:
     return done.stdout
 
 
+class IdleThread:
+    """A thread that was never started."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool:
+        return False
+
+
+class Ageless(RealRuntime):
+    """A real runtime in which no transaction becomes too old, however slow the machine is."""
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return 0.0
+
+
 class ManualClock(RealRuntime):
     """A real runtime whose clock moves only by hand, or by sleeping on it."""
 

@@ -15,6 +15,8 @@ from fdb.subspace_impl import Subspace
 from rich.console import Console
 
 import fdbqueue
+from fdbqueue.cli import exits
+from fdbqueue.cli.commands import cli
 from fdbqueue.database import run
 from fdbqueue.demo import show
 from fdbqueue.demo.files import Part, count, parts_of, source_files
@@ -34,16 +36,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def descendants() -> list[int]:
-    """Worker processes of a fleet that live, zombies aside."""
+def descendants(temporary: Path) -> list[int]:
+    """Worker processes of this test's fleet that live, zombies aside; other tests have fleets, too."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            words = (process / "cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
+            is_worker = state != "Z" and b"fleet.child" in (process / "cmdline").read_bytes()
+            is_ours = is_worker and f"TMPDIR={temporary}\0".encode() in (process / "environ").read_bytes()
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue
-        if b"fleet.child" in words and state != "Z":
+        if is_ours:
             found.append(int(process.name))
     return found
 
@@ -60,26 +63,43 @@ def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
     assert numbers["acked"] == f"{tasks:,}"
     assert int(numbers["workers killed (SIGKILL)"]) > 0
     assert int(numbers["workers stalled (SIGSTOP)"]) > 0
-    assert "No such file or directory: '/nowhere/poison.py'" in done.stdout
+    *_, error, last = done.stdout.splitlines()
+    assert error.endswith("No such file or directory: '/nowhere/poison.py'")
+    assert "Traceback" not in done.stdout, "an error on the screen looks like a failure"
+    assert last == "The demo has succeeded."
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupt_leaves_nothing_behind(temporary: Path, number: int) -> None:
-    before = set(descendants())
     process = subprocess.Popen(
         PROGRAM, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     process.stdout.readline()
     if number == signal.SIGINT:
-        wait_until(lambda: bool(set(descendants()) - before))
+        wait_until(lambda: bool(descendants(temporary)))
     os.killpg(process.pid, number)
     os.killpg(process.pid, number)  # an impatient user
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (128 + number, "")
     assert list(temporary.iterdir()) == []
-    wait_until(lambda: not set(descendants()) - before)
+    wait_until(lambda: not descendants(temporary))
+
+
+def test_a_root_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert exits.run(cli, ["--root", "team", "demo"]) == 2
+    assert "it takes no --root" in capfd.readouterr().err
+
+
+def test_the_private_url_is_a_temporary_directory(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(show, "_work", lambda *_: None)
+    monkeypatch.setattr(show, "_prove", lambda *_: True)
+    monkeypatch.setattr(show, "_put", lambda *given: seen.append(given[-1]))
+    assert show.main("memory:", 1) == 0
+    assert seen[0].startswith(f"embedded:{temporary}/")
+    assert list(temporary.iterdir()) == []
 
 
 def test_parts_make_up_their_files() -> None:

@@ -42,7 +42,7 @@ def test_nothing_there(db: Database, queue: Queue) -> None:
     assert queue.dequeue(db) is None
     assert queue.dequeue(db, "nothing") == "nothing"
     assert queue.peek(db, "nothing") == "nothing"
-    assert queue.dequeue_many(db, 5) == queue.items(db, 5) == queue.dequeue_many(db, 0) == []
+    assert queue.dequeue_many(db, 5) == queue.items(db, 5) == []
     assert queue.size(db) == 0
     queue.enqueue_many(db, [])
     assert queue.empty(db)
@@ -218,7 +218,7 @@ def test_neither_database_nor_transaction(queue: Queue, target: Any) -> None:
         lambda: queue.enqueue(target, 1),
         lambda: queue.enqueue_many(target, []),
         lambda: queue.dequeue(target),
-        lambda: queue.dequeue_many(target, 0),
+        lambda: queue.dequeue_many(target, 1),
         lambda: queue.peek(target),
         lambda: queue.size(target),
         lambda: queue.empty(target),
@@ -247,7 +247,7 @@ def test_a_closed_database(db: Database, queue: Queue) -> None:
             call()
 
 
-@pytest.mark.parametrize("n", [-1, 1.5, "3", None], ids=repr)
+@pytest.mark.parametrize("n", [-1, 0, 1.5, "3", None, True], ids=repr)
 def test_an_n_that_is_no_count(db: Database, queue: Queue, n: Any) -> None:
     for call in (lambda: queue.dequeue_many(db, n), lambda: queue.items(db, n)):
         with pytest.raises(InvalidArgument):

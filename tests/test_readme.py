@@ -1,12 +1,15 @@
 """The README's promises: its example prints what it says, its commands exist."""
 
+import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import fdbqueue
 from tests.page import examples_on, page, printed, promised
 
 README = page("README.md")
@@ -21,6 +24,28 @@ def test_an_example_prints_what_it_says(example: str) -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_is_about_twenty_lines(example: str) -> None:
     assert len([line for line in example.splitlines() if line.strip()]) <= 22
+
+
+def test_its_programs_are_typed(tmp_path: Path) -> None:
+    """As `mypy --strict` sees them, with no setting of ours."""
+    (emails,) = re.findall(r"^    cat > emails.py <<'END'\n(.*?)^    END$", README, re.MULTILINE | re.DOTALL)
+    programs = [*EXAMPLES, textwrap.dedent(emails)]
+    for number, program in enumerate(programs):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    check = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",  # the package is checked with settings of its own
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    # mypy does not follow the import hook of an editable install.
+    paths = os.environ | {"MYPYPATH": str(Path(fdbqueue.__file__).parents[1])}
+    done = subprocess.run([*check, "."], cwd=tmp_path, env=paths, capture_output=True, text=True, check=False)
+    assert done.stdout == f"Success: no issues found in {len(programs)} source files\n"
 
 
 def test_its_make_targets_exist() -> None:
@@ -39,9 +64,12 @@ def test_its_commands_are_those_of_the_command_line() -> None:
 
 
 def test_from_nothing_to_a_fleet_is_as_written(tmp_path: Path) -> None:
-    """All but the installation, in a directory that has some docs."""
-    (commands,) = re.findall(r"^## From nothing to a fleet\n\n((?:    .*\n)+)", README, re.MULTILINE)
-    install, *rest = commands.splitlines()
+    """All but the installation and the end by Ctrl-C, in a directory that has some docs."""
+    (chapter,) = re.findall(r"^## From nothing to a fleet\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"(?:^    .*\n|^\n(?=\n?    ))+", chapter, re.MULTILINE)
+    install, *rest = textwrap.dedent("".join(commands)).strip().splitlines()
+    assert "# until Ctrl-C" in rest[-1]
+    rest[-1] = rest[-1].replace("--processes", "--until-empty --processes")
     assert "pip install -e '.[cli]'" in install
     (tmp_path / "docs").mkdir()
     for name in ("one", "two"):
@@ -55,4 +83,4 @@ def test_from_nothing_to_a_fleet_is_as_written(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["2 docs/one.md", "2 docs/two.md"]
+    assert sorted(done.stdout.splitlines()) == ["2 docs/one.md", "2 docs/two.md", "sent to ada@example.com"]

@@ -21,6 +21,7 @@ MAY_USE_RUNTIME: dict[str, str] = {
 # What a program is told by its surroundings is read where the program begins.
 MAY_READ_ENVIRONMENT: dict[str, str] = {
     "open.py": "the URL of a program that names none",
+    "client_knobs.py": "a variable that the client library reads by itself, and that goes first",
     "cli/": "the program itself",
     "demo/": "a program as well",
 }

@@ -4,6 +4,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from fdbqueue import client_knobs
+
 EXIT_ENVIRONMENT = 2
 
 
@@ -17,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print("fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'", file=sys.stderr)
         sys.exit(EXIT_ENVIRONMENT)
+    client_knobs.for_this_program()
     status = run(cli, arguments)
     # There is nothing left to lose: an interrupt of the interpreter's own end should not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -2,7 +2,7 @@
 
 import click
 
-from fdbqueue.cli.group import OUTER_URL, cli
+from fdbqueue.cli.group import OUTER_ROOT, OUTER_URL, cli
 
 
 @cli.command()
@@ -12,10 +12,14 @@ from fdbqueue.cli.group import OUTER_URL, cli
 def demo(context: click.Context, url: str | None, tasks: int) -> int:
     """A fleet at work on real files, killed and stalled at it, and a proof that each counted once.
 
+    It runs in a temporary directory, or below a root of its own at --url, and leaves nothing behind.
+
     The source files of this Python's standard library are counted, in so many parts, by four processes; all
     the while, some are killed (SIGKILL) or stopped for longer than their leases last (SIGSTOP). Among the
     tasks is one that cannot succeed. Status 1 if anything was lost, done twice, or not noticed.
     """
     from fdbqueue.demo import main
 
+    if context.meta[OUTER_ROOT] is not None:
+        raise click.UsageError("demo has a root of its own: it takes no --root")
     return main(url or context.meta[OUTER_URL], tasks)

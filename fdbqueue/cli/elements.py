@@ -8,6 +8,7 @@ import click
 
 from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.group import cli, in_a_place, stdout_of
+from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
@@ -18,10 +19,12 @@ from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.errors import QueueError, QueueKindMismatch, QueueNotFound
-from fdbqueue.registry import Registry
+from fdbqueue.errors import QueueError, QueueKindMismatch
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
+CREATE = "`fdbqueue elements add {name} --create DATA` makes one"
+CREATE_HERE = "--create makes one"
+create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
 
 
 @cli.group()
@@ -32,16 +35,19 @@ def elements() -> None:
 @elements.command()
 @click.argument("queue")
 @click.argument("data", nargs=-1, required=True)
+@create_option
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
 @in_a_place
 @click.pass_obj
-def add(signals: Signals, place: Place, queue: str, data: tuple[str, ...], schema: str | None) -> None:
-    """Add DATA to QUEUE, which the first add creates; print the names.
+def add(
+    signals: Signals, place: Place, queue: str, data: tuple[str, ...], create: bool, schema: str | None
+) -> None:
+    """Add DATA to QUEUE, which has to be there, unless --create makes it; print the names.
 
     Without --schema, a new queue's elements are single byte strings, and DATA is taken as text. With it,
     for example body=string,header=table?, DATA is a JSON object of pieces.
     """
-    with opened(place, queue, create=True, schema=schema) as (database, found):
+    with opened(place, queue, CREATE_HERE, create=create, schema=schema) as (database, found):
         values = [_data_for(found, text) for text in data]
         for value in values:
             stdout_of(signals).print(_text_line(found.add(database, value)))
@@ -96,7 +102,7 @@ def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> No
 @elements.command()
 @click.argument("queue")
 @click.option(
-    "--maxlock", type=click.FloatRange(min=0), default=600.0, metavar="S", help="older than S seconds [600]"
+    "--maxlock", type=SecondsRange(min=0), default=600.0, metavar="S", help="older than S seconds [600]"
 )
 @in_a_place
 def purge(place: Place, queue: str, maxlock: float) -> None:
@@ -108,17 +114,21 @@ def purge(place: Place, queue: str, maxlock: float) -> None:
 @elements.command("import-dirq")
 @click.argument("queue")
 @click.argument("path", type=click.Path(exists=True, file_okay=False))
+@create_option
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
 @in_a_place
 @click.pass_obj
-def import_dirq(signals: Signals, place: Place, queue: str, path: str, schema: str | None) -> None:
-    """Move the elements of the directory queue at PATH into QUEUE, which is created if need be.
+def import_dirq(
+    signals: Signals, place: Place, queue: str, path: str, create: bool, schema: str | None
+) -> None:
+    """Move the elements of the directory queue at PATH into QUEUE, which --create makes if there is none.
 
     What somebody has locked stays. When it is interrupted, or killed: start it again.
     """
     folder = folder_at(path)
     kind = PIECES if isinstance(folder, PiecesFolder) else SIMPLE
-    with opened(place, queue, create=True, schema=schema, kind=kind) as (database, found):
+    opening = opened(place, queue, CREATE_HERE, create=create, schema=schema, kind=kind)
+    with opening as (database, found):
         _report(import_from(folder, database, found), signals)
 
 
@@ -138,20 +148,19 @@ def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:
 
 @contextmanager
 def opened(
-    place: Place, name: str, *, create: bool = False, schema: str | None = None, kind: str | None = None
+    place: Place,
+    name: str,
+    cure: str = CREATE,
+    *,
+    create: bool = False,
+    schema: str | None = None,
+    kind: str | None = None,
 ) -> Iterator[tuple[Database, AnyElementQueue]]:
     """The element queue of that name, of either kind; a new one is of the `kind`, or as `schema` says."""
     types = _types_of(schema)
-    with place.database(create) as database:
-        registry = Registry(place.root)
-        try:
-            known = registry.find(database, name).kind
-        except QueueNotFound:
-            if not create:
-                raise Trouble(
-                    f"there is no queue named {name!r} in {place.url}; its first `add` creates it"
-                ) from None
-            known = kind or (PIECES if types else SIMPLE)
+    with place.database(create=create) as database:
+        new = kind or (PIECES if types else SIMPLE)
+        known = place.kind_of(database, name, cure, new if create else None)
         if known not in ELEMENT_KINDS:
             raise QueueKindMismatch(name=name, found=known, wanted=kind or PIECES)
         if kind not in (None, known):

@@ -2,8 +2,9 @@
 
 The task's data stands in place of {} inside any argument, and is what the process reads; no shell is in
 between. Exit status 0 acks the task; anything else fails the attempt, and what was printed is kept with it.
-Output of those that succeed goes on to ours, or, line by line, into a queue: in the transaction of the ack,
-and so exactly once. A process does not outlive the lease it works under, nor the worker that started it.
+Output of those that succeed goes on to ours, and on a pipe one task's output at a time, which has to be read
+before the task is acked; or, line by line, into a queue: in the transaction of the ack, and so exactly once.
+A process does not outlive the lease it works under, nor the worker that started it.
 """
 
 import errno
@@ -19,6 +20,8 @@ import msgspec
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
+from fdbqueue.cli.outlet import Outlet, pass_on_errors
+from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.reaper import Reaper
 from fdbqueue.cli.values import value_of
 from fdbqueue.errors import TooMuchForOneTransaction
@@ -31,9 +34,6 @@ from fdbqueue.tasks.queue import TaskQueue
 
 PLACEHOLDER = "{}"
 LOOK_EVERY_S = 0.5
-ERASE_LINE = b"\r\x1b[K"
-STDOUT, STDERR = 1, 2
-PIECE_BYTES = 65_536
 # What the machine has run out of: processes, memory, descriptors, room for what they print.
 EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
@@ -59,10 +59,11 @@ class Execute:
     def __init__(self, command: Command) -> None:
         self._command = command
         self._reaper = Reaper()
+        self._outlet = Outlet()
 
     def __call__(self, task: HeldTask) -> None:
         """Raises Done, CommandFailed, Bury; LeaseLost, when the process has been killed because of it;
-        Unavailable, if the machine cannot run it, or nobody takes its output.
+        Unavailable, if the machine cannot run it, or its output was not read.
         """
         data = as_bytes(task.data)
         with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -93,14 +94,13 @@ class Execute:
         return status
 
     def _succeeded(self, out: IO[bytes], err: IO[bytes]) -> None:
-        with suppress(OSError):  # whoever closed it does not want to know
-            pass_on(err, STDERR)
         if self._command.into is None:
             try:
-                pass_on(out, STDOUT)
-            except OSError as error:
-                raise Unavailable(f"nobody takes the output ({error})") from error
+                self._outlet.pass_on(out, err)
+            except (OSError, ReaderGone) as error:
+                raise Unavailable(f"nothing reads the output ({error})") from error
             return
+        pass_on_errors(err)
         try:
             values = output_values(out)
         except TooMuchForOneTransaction as reason:
@@ -179,18 +179,6 @@ def _detail(out: IO[bytes], err: IO[bytes]) -> str:
 def _end_of(file: IO[bytes], bytes_max: int) -> str:
     file.seek(max(0, file.seek(0, os.SEEK_END) - bytes_max))
     return file.read(bytes_max).decode(errors="replace")
-
-
-def pass_on(file: IO[bytes], descriptor: int) -> None:
-    """Write a whole file, of whatever size, to one of our own descriptors; over the live line if that is on
-    it. Raises OSError.
-    """
-    if file.seek(0, os.SEEK_END) == 0:
-        return
-    file.seek(0)
-    piece = ERASE_LINE if os.isatty(descriptor) else b""
-    while piece := piece or file.read(PIECE_BYTES):
-        piece = piece[os.write(descriptor, piece) :]
 
 
 @contextmanager

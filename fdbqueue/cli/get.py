@@ -1,4 +1,10 @@
-"""`fdbqueue get`: an item leaves the queue when its line has been written, not before."""
+"""`fdbqueue get`: an item leaves the queue when its line has been read, not before.
+
+A pipe takes dozens of lines before its reader sees the first, and keeps them when the reader leaves. So the
+next line is written when the last one has been read, and held items that were not read go back.
+"""
+
+from collections.abc import Callable
 
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused
@@ -8,33 +14,47 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.recipe.holding import Holder
 
+# A batch is held for a slow reader at most this long: held items are out of reach of other readers, and come
+# back by themselves after limits.REQUEST_DEADLINE_S.
+HELD_S = 0.5
+
 
 def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n: int, wait_s: float) -> int:
     """Write up to `n` items as lines, waiting up to `wait_s` seconds for them; how many it was."""
     monotonic = database.runtime.monotonic
-    until, left = monotonic() + wait_s, n
+    until, left, most = monotonic() + wait_s, n, limits.SERVE_MAX
     while left:
-        # A reader that is gone, or slow, is noticed with empty hands.
+        # Wait here, with nothing held, for a slow reader.
+        out.is_drained(None)
         out.wait()
-        held, shown = _show(holder, out, signals, left)
+        held, shown = _show(holder, out, signals, min(left, most), monotonic)
         left -= shown
+        # A slow reader's items are moved out of the queue and back once for each that it reads: hold few.
+        most = min(limits.SERVE_MAX, 2 * max(shown, 1))
         if not held:
-            if monotonic() >= until:
+            patience_s = until - monotonic()
+            if patience_s <= 0:
                 break
-            holder.wait(until - monotonic())
+            holder.wait(patience_s)
     return n - left
 
 
-def _show(holder: Holder, out: LineWriter, signals: Signals, n: int) -> tuple[int, int]:
-    """Hold some items, and write them as long as there is room; how many of each."""
+def _show(
+    holder: Holder, out: LineWriter, signals: Signals, n: int, monotonic: Callable[[], float]
+) -> tuple[int, int]:
+    """Hold some items, and write each when the one before it has been read; how many of each."""
     shown = 0
     with signals.deferred():
-        values = holder.hold(min(n, limits.SERVE_MAX))
+        values = holder.hold(n)
+        until_s = monotonic() + HELD_S
         try:
             for value in values:
                 if signals.arrived or not out.write(line_of(value)):
                     break
+                drained = out.is_drained(until_s - monotonic())  # ReaderGone: this line was not read
                 shown += 1
+                if not drained:
+                    break
         finally:
             in_time = not values or holder.settle(shown)
     if shown and not in_time:

@@ -10,13 +10,15 @@ import click
 from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.session import Place, names_for_completion
 from fdbqueue.cli.signals import Signals
+from fdbqueue.version import __version__
 
-_URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE], embedded:PATH or memory:")
+_URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE] or embedded:PATH")
 _ROOT = click.option("--root", metavar="A[/B...]", help="the subspace that all queues are under [fdbqueue]")
 OUTER_URL, OUTER_ROOT = "fdbqueue.url", "fdbqueue.root"
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @_URL
 @_ROOT
 @click.pass_context
@@ -39,9 +41,17 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def placed(url: str | None, root: str | None, **arguments: Any) -> Any:
         outer = click.get_current_context().meta
-        return command(Place.of(url or outer[OUTER_URL], root or outer[OUTER_ROOT]), **arguments)
+        return command(place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT]), **arguments)
 
     return placed
+
+
+def place_of(url: str | None, root: str | None, outer_url: str | None, outer_root: str | None) -> Place:
+    """The Place of the options behind the command, else of those before it. Raises UsageError."""
+    url, root = outer_url if url is None else url, outer_root if root is None else root
+    if root is not None and not all(root.split("/")):
+        raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
+    return Place.of(url, root)
 
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -49,9 +59,10 @@ def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> 
     outer = context.find_root().params
     url = context.params.get("url") or outer.get("url")
     root = context.params.get("root") or outer.get("root")
-    return names_for_completion(Place.of(url, root), incomplete)
+    return names_for_completion(Place.of(url or None, root or None), incomplete)
 
 
+create_option = click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")
 queue_argument = click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON, one value a line")
 

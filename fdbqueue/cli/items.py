@@ -10,33 +10,35 @@ from fdbqueue import limits
 from fdbqueue.cli import put as putting
 from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.get import get as get_lines
-from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.parameters import SPAN, WAIT, Input, Seconds
 from fdbqueue.cli.put import Sink
 from fdbqueue.cli.records import task_record
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import LineReader, line_of, value_of
 from fdbqueue.database import Database, run
-from fdbqueue.errors import QueueNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 
+CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"
 _NOTHING = object()
 
 
 @cli.command()
 @queue_argument
 @click.argument("data", nargs=-1)
-@click.option("--lines", type=click.File("rb"), metavar="FILE|-", help="put each line of a file")
+@click.option("--lines", type=Input("rb"), metavar="FILE|-", help="put each line of a file")
 @click.option("--text", is_flag=True, help="take everything as text, never as JSON")
+@create_option
 @click.option("--priority", "pri", type=int, metavar="N", help="of tasks: the lowest comes first")
-@click.option("--delay", type=float, metavar="S", help="of tasks: not before S seconds from now")
-@click.option("--ttl", type=float, metavar="S", help="of tasks: they live S seconds")
-@click.option("--ttr", type=float, metavar="S", help="of tasks: each lease lasts S seconds")
+@click.option("--delay", type=Seconds(), metavar="S", help="of tasks: not before S seconds from now")
+@click.option("--ttl", type=SPAN, metavar="S", help="of tasks: they live S seconds")
+@click.option("--ttr", type=SPAN, metavar="S", help="of tasks: each lease lasts S seconds")
 @click.option("--key", metavar="KEY", help="of tasks: whose they are; JSON, or else a text")
 @click.option("--cost", type=int, metavar="N", help="of tasks: they count as N of their key")
-@click.option("--timeout", type=float, metavar="S", help="of tasks: wait S seconds for room in a full queue")
+@click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -48,15 +50,16 @@ def put(
     data: tuple[str, ...],
     lines: io.BufferedReader | None,
     text: bool,
+    create: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Put DATA into QUEUE; if there is none, the first put creates a plain one.
+    """Put DATA into QUEUE, which has to be there: `create` makes one, --create a plain one.
 
-    What is JSON is put as that value, everything else as text: 42 is a number, hello a text. What begins
-    like JSON ({, [ or a quote) and is not is refused. Empty lines are skipped. Data that begins with a dash
-    comes after --. The options of tasks are for task queues whose kind has them (`create`); --json prints
-    what was put into one, a task a line.
+    JSON is put as its value, other data as text: 42 is a number, hello a text. Data that begins like JSON
+    ({, [ or a quote) and is none is refused. Empty lines are skipped. Data that begins with a dash comes
+    after --. The options of tasks are for task queues whose kind has them (`create`); --json prints the new
+    tasks, one a line.
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
@@ -64,8 +67,9 @@ def put(
     given = {name: value for name, value in options.items() if value is not None}
     if "key" in given:
         given["key"] = _values((given["key"],), text)[0]
-    with place.database() as database:
-        sink, batch_max = _sink(signals, place, database, queue, given, as_json)
+    with place.database(create=create) as database:
+        kind = place.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
+        sink, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
         if lines is None:
             putting.put_values(sink, values, batch_max)
         else:
@@ -77,16 +81,17 @@ def put(
 @queue_argument
 @click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="up to N items [1]")
 @click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="S", help="up to S seconds"
+    "--wait", "wait_s", type=Seconds(endless=True), default=0.0, metavar="S", help="up to S seconds"
 )
 @in_a_place
 @click.pass_obj
 def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -> None:
     """Take items out of QUEUE and print them, one JSON value a line.
 
-    An item leaves the queue once its line has been written: after Ctrl-C, or when the reader of a pipe
-    goes away, what was not printed is back in its old place. After a crash it comes back within seconds,
-    and with it, perhaps, what was printed last. Tasks are not got, they are worked on: `work`.
+    An item leaves the queue once its line has been written; on a pipe, once it has been read, and only then
+    comes the next line. After Ctrl-C, or when the reader of a pipe goes away, the other items are back in
+    their old places. After a crash they come back within seconds, and with them, perhaps, the last line.
+    Tasks are not got, they are worked on: `work`.
     """
     with place.queue(queue) as (database, found):
         shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)
@@ -143,14 +148,16 @@ def _values(data: Sequence[str], as_text: bool) -> list[Any]:
 
 
 def _sink(
-    signals: Signals, place: Place, database: Database, name: str, options: dict[str, Any], as_json: bool
+    signals: Signals,
+    place: Place,
+    database: Database,
+    name: str,
+    kind: str,
+    options: dict[str, Any],
+    as_json: bool,
 ) -> tuple[Sink, int]:
     """Where values go, and how many of them in one transaction."""
-    try:
-        found = place.registry.find(database, name)
-    except QueueNotFound:
-        found = None
-    if found is None or found.kind == PLAIN:
+    if kind == PLAIN:
         _refuse_task_options(name, options, as_json)
         plain = Queue.named(database, name, root=place.root)
         return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX

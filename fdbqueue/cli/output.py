@@ -1,19 +1,30 @@
-"""Standard output as something that says how much of it was written.
+"""Standard output as something that says how much of it was written, and how much was read.
 
-A buffered stream would accept lines that never reach the reader. This writes straight to the descriptor,
-and only when there is room: a pipe that polls writable takes PIPE_BUF bytes without blocking.
+A buffered stream would accept lines that never reach the reader, and so would a pipe, which the kernel lets
+take 64 kB before anything reads it. A LineWriter writes straight to the descriptor, only when there is room:
+a pipe that polls writable takes PIPE_BUF bytes without blocking. Its `is_drained` says that a line was read.
 """
 
+import fcntl
 import os
 import select
+import stat
+import struct
+import termios
 from collections.abc import Callable
 
-# A slow reader is waited for with empty hands: this long a held item waits for room before it goes back.
+from fdbqueue.runtime import RealRuntime
+
+# A line waits for room in mid-write for this long before `check` is called.
 _PATIENCE_MS = 200
+# Most readers take a line within microseconds; a wait for a slow one must not use a processor.
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 20e-6, 0.05
+_UNREAD_BYTES = {stat.S_IFIFO: termios.FIONREAD, stat.S_IFSOCK: termios.TIOCOUTQ}
+"""The ioctl that counts unread bytes, by the type of a descriptor; a file or a terminal has none."""
 
 
 class ReaderGone(Exception):
-    """Nobody reads standard output any more."""
+    """Nothing reads standard output any more."""
 
 
 class LineWriter:
@@ -23,18 +34,34 @@ class LineWriter:
         self._check = check
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
+        self._gone = select.poll()
+        self._gone.register(descriptor, 0)  # errors only: a pipe with room is no news
+        self._counts_unread = _UNREAD_BYTES.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
 
     def is_read(self) -> bool:
-        """Whether there is still somebody who could read."""
-        try:
-            self._has_room(0)
-        except ReaderGone:
-            return False
-        return True
+        """True if a reader still has the other end open."""
+        return not self._is_gone(0)
 
     def wait(self) -> None:
-        """Until there is room. Raises ReaderGone."""
+        """Wait until there is room. Raises ReaderGone."""
         self._has_room(None)
+
+    def is_drained(self, timeout_s: float | None) -> bool:
+        """True if the reader has taken all bytes from a pipe, after a wait of up to `timeout_s` seconds.
+
+        None waits for ever. A file or a terminal is always drained. Bytes of other processes in the same
+        pipe count, too. Raises ReaderGone if the reader has gone and left some unread.
+        """
+        until_s = float("inf") if timeout_s is None else RealRuntime.monotonic() + timeout_s
+        look_s = _FIRST_LOOK_S
+        while self._unread_bytes():
+            # In this order: once the reader has gone, the number of unread bytes is final.
+            if self._is_gone(look_s):
+                return self._drained_at_last()
+            if RealRuntime.monotonic() >= until_s:
+                return False
+            look_s = min(2 * look_s, _LONGEST_LOOK_S)
+        return True
 
     def write(self, line: bytes) -> bool:
         """Write the whole line; False if nothing was written because there is no room at present.
@@ -53,6 +80,25 @@ class LineWriter:
         """Write the line, however long it takes."""
         self.wait()
         self.write(line)
+
+    def _unread_bytes(self) -> int:
+        if self._counts_unread is None:
+            return 0
+        counted = fcntl.ioctl(self._descriptor, self._counts_unread, bytes(4))
+        number: int = struct.unpack("i", counted)[0]
+        return number
+
+    def _drained_at_last(self) -> bool:
+        if self._unread_bytes():
+            raise ReaderGone
+        return True
+
+    def _is_gone(self, within_s: float) -> bool:
+        """True if the reader has gone, or goes within the time."""
+        if within_s < 0.001:  # poll() knows milliseconds only
+            RealRuntime.sleep(within_s)
+            within_s = 0
+        return bool(self._gone.poll(within_s * 1000))
 
     def _has_room(self, timeout_ms: int | None) -> bool:
         ready = self._poll.poll(timeout_ms)

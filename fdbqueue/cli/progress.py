@@ -66,19 +66,22 @@ class Progress:
         signals: Signals,
         as_json: bool,
         prints: bool,
+        quiet: bool = False,
     ) -> None:
-        """`prints`: whether the fleet itself writes to standard output."""
+        """`prints`: whether the fleet itself writes to standard output. `quiet`: no progress is told."""
         self._place, self._database, self._queues = place, database, queues
         self._output, self._as_json = stdout_of(signals), as_json
         self._monotonic = database.runtime.monotonic
         self._began_s = self._monotonic()
         self._prints = as_json or prints
+        self._quiet = quiet
+        self._told: dict[str, Any] = {}
         self._unheard = False
         self._pace = Pace()
         self._left = 0
         console = Console(stderr=True)
         self._live: Status | None = (
-            console.status("starting") if console.is_terminal and not as_json else None
+            console.status("starting") if console.is_terminal and not as_json and not quiet else None
         )
         self._every_s = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
         self._next_s = self._began_s + (0.0 if self._live else PLAIN_EVERY_S)
@@ -117,19 +120,27 @@ class Progress:
         if self._as_json:
             self._output.print(line_of({**_counts(status), "seconds": round(seconds, 3)}))
             return
+        if self._quiet:
+            return
         say(f"{_told(_counts(status))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
         if self.buried:
             say(f"what was buried is listed by: fdbqueue tasks {self._queues[0]} --state buried")
 
     def _tell(self, record: dict[str, Any]) -> None:
+        if self._told == record and not self._live:  # an idle fleet has nothing new to say
+            return
+        self._told = record
         if self._as_json:
             self._print(record)
+            return
+        if self._quiet:
             return
         line = f"{_told(record)}; {record['per_s']:,.0f}/s, {record['left']:,} left"
         if record["left"] and record["eta_s"] is not None:
             line += f", eta {span(record['eta_s'])}"
         if self._live:
-            self._live.update(Text(line))
+            # A second row of the bar would not be erased by the lines of the processes.
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         else:
             say(line)
 
@@ -160,5 +171,5 @@ def _counts(status: FleetStatus) -> dict[str, int]:
 
 def _told(counts: dict[str, Any]) -> str:
     """Those that went wrong only if any did."""
-    wrong = [f"{counts[name]:,} {name}" for name in ("failed", "buried", "lost") if counts[name]]
+    wrong = [f"{counts[name]:,} {name}" for name in ("failed", "snoozed", "buried", "lost") if counts[name]]
     return ", ".join([f"{counts['done']:,} done", *wrong])

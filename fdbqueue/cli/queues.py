@@ -7,6 +7,7 @@ import click
 from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
 from fdbqueue.cli.many import remove_all
+from fdbqueue.cli.parameters import SPAN
 from fdbqueue.cli.records import STATES, queue_record, queue_records
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Record, field, show, tell
@@ -19,8 +20,6 @@ from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.queue import TaskQueue
 
-SECONDS = click.FloatRange(min=0)
-
 
 @cli.command()
 @json_option
@@ -32,7 +31,7 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
     Columns: name, kind, ready, taken, buried, delayed, done, paused; of a plain queue, or one of elements,
     the number of its items stands under ready.
     """
-    with place.database(create=False) as database:
+    with place.database() as database:
         records = queue_records(place, database)
     show(signals, records, QUEUE_COLUMNS, as_json)
 
@@ -40,8 +39,8 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @cli.command()
 @click.argument("queue", metavar="QUEUE")
 @click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), default="fifo", help="[fifo]")
-@click.option("--ttl", type=SECONDS, metavar="S", help="its tasks live S seconds [for ever]")
-@click.option("--ttr", type=SECONDS, metavar="S", help="a lease lasts S seconds [for ever]")
+@click.option("--ttl", type=SPAN, metavar="S", help="its tasks live S seconds [for ever]")
+@click.option("--ttr", type=SPAN, metavar="S", help="a lease lasts S seconds [for ever]")
 @click.option("--priority", "pri", type=int, default=0, metavar="N", help="that its tasks have [0]")
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
 @click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
@@ -70,7 +69,7 @@ def create(
     options["weights"] = dict(map(_weight, options["weights"])) or None
     if kind == PLAIN:
         _refuse_options_of_tasks(options)
-    with place.database() as database:
+    with place.database(create=True) as database:
         try:
             _create(database, place, queue, kind, options)
         except QueueExists:
@@ -87,7 +86,7 @@ def create(
 @click.pass_obj
 def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> None:
     """Print what is in QUEUE, and what has been done there; without QUEUE, of each."""
-    with place.database(create=False) as database:
+    with place.database() as database:
         if queue is None:
             records = queue_records(place, database)
         else:
@@ -138,7 +137,7 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
 
     The tasks go first, some at a time, then the queue: interrupted, it is still there, with the rest.
     """
-    with place.database(create=False) as database:
+    with place.database() as database:
         found = place.definition(database, queue)
         tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
         there = _items_in(queue_record(place, database, found))
@@ -216,7 +215,7 @@ def _statistic_lines(record: Record) -> list[Record]:
     """One line a number, named as the JSON names it."""
     flat: dict[str, Any] = {}
     for name, value in record.items():
-        if name in ("options", "tasks", "calls"):
+        if name in ("options", "tasks", "calls", "ends"):
             flat |= {f"{name}.{part}": number for part, number in value.items()}
         else:
             flat[name] = value

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.cli.exits import Trouble
+from fdbqueue.cli.nearest import nearest
 from fdbqueue.database import Database, engine_errors, require_answer
 from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
@@ -24,6 +25,10 @@ from fdbqueue.tasks.queue import TaskQueue
 ELEMENT_KINDS = (PIECES, SIMPLE)
 CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
+NAMES_COMPARED_MAX = 5_000
+PRIVATE = "memory:"
+CREATE_TASKS = "`fdbqueue create {name}` makes one"
+CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
 
 
 @dataclass(frozen=True)
@@ -35,33 +40,36 @@ class Place:
 
     @classmethod
     def of(cls, url: str | None, root: str | None) -> "Place":
-        return cls(url or url_from_environment(), Subspace(tuple(root.split("/"))) if root else DEFAULT_ROOT)
+        """The place of --url and --root; None stands for the usual one."""
+        return cls(
+            url_from_environment() if url is None else url,
+            DEFAULT_ROOT if root is None else Subspace(tuple(root.split("/"))),
+        )
 
     @contextmanager
-    def database(self, create: bool = True, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
-        """The open database. Without `create`, a directory that is not there is not made: Trouble."""
-        scheme, _, path = self.url.partition(":")
-        if scheme == "embedded" and not create and not Path(path).is_dir():
-            raise Trouble(f"there is no database at {self.url}")
-        with open_database(self.url) as database:
-            if scheme == "fdb":
+    def database(self, *, create: bool = False, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
+        """The open database. Raises Trouble if there is none, unless `create` makes a directory one."""
+        if self.url == PRIVATE:
+            raise Trouble(f"{PRIVATE} ends with the command: use embedded:PATH, or fdb: for a cluster")
+        with self._opened(create) as database:
+            if self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)
             yield database
 
     @contextmanager
-    def queue(self, name: str, create: bool = False) -> Iterator[tuple[Database, Queue]]:
-        """The plain queue of that name. Raises Trouble if there is none and it is not to be created."""
-        with self.database(create) as database:
+    def queue(self, name: str) -> Iterator[tuple[Database, Queue]]:
+        """The plain queue of that name. Raises Trouble if there is none."""
+        with self.database() as database:
             try:
-                queue = Queue.named(database, name, create=create, root=self.root)
+                queue = Queue.named(database, name, create=False, root=self.root)
             except QueueNotFound:
-                raise self._missing(name, "its first `put` creates it") from None
+                raise self.missing(database, name, CREATE_PLAIN) from None
             yield database, queue
 
     @contextmanager
     def tasks(self, name: str) -> Iterator[tuple[Database, TaskQueue]]:
         """The task queue of that name. Raises Trouble if there is none, or it has no tasks."""
-        with self.database(create=False) as database:
+        with self.database() as database:
             yield database, self.tasks_in(database, name)
 
     def tasks_in(self, database: Database, name: str) -> TaskQueue:
@@ -75,12 +83,21 @@ class Place:
             raise Trouble(f"{name!r} is of kind {found.kind}, which is no kind of task queue here")
         return TaskQueue(database, self.registry, found)
 
-    def definition(self, database: Database, name: str) -> Definition:
-        """What is registered as `name`. Raises Trouble."""
+    def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
+        """The queue that is registered as `name`. Raises Trouble, which tells of the `cure`."""
         try:
             return self.registry.find(database, name)
         except QueueNotFound:
-            raise self._missing(name, f"`fdbqueue create {name}` makes one") from None
+            raise self.missing(database, name, cure) from None
+
+    def kind_of(self, database: Database, name: str, cure: str, otherwise: str | None) -> str:
+        """The kind of the queue of that name; `otherwise` if there is none. Raises Trouble without either."""
+        try:
+            return self.registry.find(database, name).kind
+        except QueueNotFound:
+            if otherwise is None:
+                raise self.missing(database, name, cure) from None
+            return otherwise
 
     def definitions(self, database: Database) -> Iterator[Definition]:
         """Every queue under the root, in the order of their names; a bounded read at a time."""
@@ -93,8 +110,18 @@ class Place:
     def registry(self) -> Registry:
         return Registry(self.root)
 
-    def _missing(self, name: str, cure: str) -> Trouble:
-        return Trouble(f"there is no queue named {name!r} in {self.url}; {cure}")
+    def missing(self, database: Database, name: str, cure: str) -> Trouble:
+        """There is no queue of that name: the names nearest to it, and the `cure` with `name` in it."""
+        names = (found.name for found in islice(self.definitions(database), NAMES_COMPARED_MAX))
+        like = ", ".join(map(repr, nearest(name, names)))
+        meant = f" (did you mean {like}?)" if like else ""
+        return Trouble(f"there is no queue named {name!r} in {self.url}{meant}; {cure.format(name=name)}")
+
+    def _opened(self, create: bool) -> Database:
+        try:
+            return open_database(self.url, create=create)
+        except DatabaseNotFound:
+            raise Trouble(f"there is no database at {self.url}; `fdbqueue create QUEUE` makes one") from None
 
     def _require_answer(self, database: Database, timeout_s: float) -> None:
         try:
@@ -106,7 +133,7 @@ class Place:
 def names_for_completion(place: Place, prefix: str) -> list[str]:
     """Names of queues that begin with `prefix`; none if the database does not tell: a shell is waiting."""
     try:
-        with place.database(create=False, timeout_s=COMPLETION_TIMEOUT_S) as database:
+        with place.database(timeout_s=COMPLETION_TIMEOUT_S) as database:
             return [found.name for found in place.definitions(database) if found.name.startswith(prefix)]
     except (Trouble, FdbQueueError, OSError):
         return []

@@ -1,10 +1,10 @@
 """Commands about the tasks of a queue: looking at them, and what anybody may do to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 
-from fdbqueue.cli.exits import Refused
+from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.many import remove_all, step_by_step
 from fdbqueue.cli.records import STATES, failure_records, task_record
@@ -14,18 +14,14 @@ from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound
-from fdbqueue.task import Task
+from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
-
-LISTED_MAX = 1_000
 
 
 @cli.command()
 @queue_argument
 @click.option("--state", type=click.Choice(list(STATES)), default="ready", help="[ready]")
-@click.option(
-    "-n", "count", type=click.IntRange(1, LISTED_MAX), default=100, metavar="N", help="the first N [100]"
-)
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -34,33 +30,49 @@ def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as
 
     Columns: id, age, attempts, key, data, and how its last attempt failed. --json has all that is known; its
     `history` tells of each failed attempt that is kept when it was, its error, and its traceback or what
-    the program printed.
+    the program printed. Where more tasks follow the last one, standard error says so.
     """
     with place.tasks(queue) as (database, found):
-        now = database.runtime.now()
-        records = [
-            {
-                **task_record(task),
-                "age_s": max(0.0, now - task.created),
-                "history": failure_records(database, found, task),
-            }
-            for task in found.tasks(database, STATES[state], count)
-        ]
-    show(signals, records, TASK_COLUMNS, as_json)
+        show(signals, _listed(database, found, STATES[state], count), TASK_COLUMNS, as_json)
+
+
+def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Record]:
+    """The first tasks in that state, a page at a time."""
+    left, after = count, None
+    while left:
+        page = queue.tasks(database, state, left, after=after)
+        for task in page:
+            yield _listed_record(database, queue, task)
+        left, after = left - len(page), page.next
+        if after is None:
+            return
+    say(f"more tasks follow the first {count}: -n N lists N")
+
+
+def _listed_record(database: Database, queue: TaskQueue, task: Task) -> Record:
+    return {
+        **task_record(task),
+        "age_s": max(0.0, database.runtime.now() - task.created),
+        "history": failure_records(database, queue, task),
+    }
 
 
 @cli.command()
 @queue_argument
-@click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="the first N [1]")
+@click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [1]")
 @click.option("--all", "everything", is_flag=True, help="as many as there are")
 @json_option
 @in_a_place
 @click.pass_obj
-def kick(signals: Signals, place: Place, queue: str, count: int, everything: bool, as_json: bool) -> None:
+def kick(
+    signals: Signals, place: Place, queue: str, count: int | None, everything: bool, as_json: bool
+) -> None:
     """Make the first buried tasks of QUEUE ready again."""
+    if everything and count is not None:
+        raise click.UsageError("kick takes -n N or --all, not both")
     with place.tasks(queue) as (database, found):
         buried = found.statistics(database)["tasks"]["buried"]
-        most = buried if everything else min(count, buried)
+        most = buried if everything else min(count or 1, buried)
         kicked = step_by_step(signals, "kicking", most, lambda few: found.kick(database, few))
     tell(signals, f"{kicked} kicked", {"queue": queue, "kicked": kicked}, as_json)
 

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
+from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.records import STATES
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Record, field, on_a_terminal, plain_line, span, table_of
@@ -30,7 +31,7 @@ KEYS_SHOWN = 20
 
 @cli.command()
 @click.argument("queue", nargs=-1, metavar="[QUEUE]...", shell_complete=queue_names)
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, metavar="S", help="seconds [1]")
+@click.option("--interval", type=SecondsRange(min=0.1), default=1.0, metavar="S", help="seconds [1]")
 @click.option("-n", "times", type=click.IntRange(min=1), metavar="N", help="N times, then end")
 @json_option
 @in_a_place
@@ -41,10 +42,11 @@ def top(
     """Watch task queues: depth by state, rates, and how long the next task has waited.
 
     With QUEUE, only those, and the busiest keys of those that have keys. Columns: queue, ready, taken,
-    buried, delayed, put/s, take/s, done/s, waits, workers, paused; on a terminal, also each worker. In a
-    pipe, a line a queue, once in each interval; keys only with --json.
+    buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted. `due` counts
+    those of the delayed whose time has come, up to 1,000; the last three count tasks that have ended so. On a
+    terminal, also each worker. In a pipe, a line a queue, once in each interval; keys only with --json.
     """
-    with place.database(create=False) as database:
+    with place.database() as database:
         for name in queue:
             place.tasks_in(database, name)
         samples = Samples(place, database, queue)
@@ -54,7 +56,7 @@ def top(
         out = stdout_of(signals)
         for records in samples.every(interval, times):
             for record in records:
-                out.print(line_of(record) if as_json else plain_line(record, TOP_COLUMNS))
+                out.print(line_of(record) if as_json else plain_line(record, {**TOP_COLUMNS, **END_COLUMNS}))
 
 
 class Samples:
@@ -102,6 +104,7 @@ class Samples:
         first = next(iter(queue.tasks(self._database, TaskState.READY, 1)), None)
         record: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
         record |= {state: found["tasks"][state] for state in STATES}
+        record |= {"due": found["tasks"]["due"], "ends": found["ends"]}
         record |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
         record["waits_s"] = None if first is None else max(0.0, now - first.created)
         record["paused"] = queue.paused(self._database)
@@ -131,7 +134,7 @@ def _live(samples: Samples, interval_s: float, times: int | None) -> None:
 
 
 def _screen(queues: list[Record], found: list[Record]) -> RenderableType:
-    tables = [table_of(queues, TOP_COLUMNS)]
+    tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {"queue": field("queue"), **END_COLUMNS})]
     tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
     tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
     return Group(*(part for table in tables for part in (table, Text())))
@@ -160,6 +163,10 @@ def _rate(name: str) -> Any:
     return lambda record: "" if record[name] is None else f"{record[name]:,.1f}"
 
 
+def _end(name: str) -> Any:
+    return lambda record: str(record["ends"][name])
+
+
 TOP_COLUMNS: Columns = {
     "queue": field("queue"),
     **{state: field(state) for state in STATES},
@@ -167,6 +174,11 @@ TOP_COLUMNS: Columns = {
     "waits": lambda record: span(record["waits_s"]),
     "workers": field("workers"),
     "paused": lambda record: "paused" if record.get("paused") else "",
+}
+# On a terminal a table of its own: there is no room for more columns beside the rates.
+END_COLUMNS: Columns = {
+    "due": field("due"),
+    **{end: _end(end) for end in ("acked", "expired", "deleted")},
 }
 KEY_COLUMNS: Columns = {
     "key": lambda record: line_of(record["key"]).decode().strip(),
@@ -177,6 +189,6 @@ WORKER_COLUMNS: Columns = {
     name: field(name)
     for name in (
         *("worker", "handler", "queues", "threads", "running"),
-        *("done", "failed", "buried", "lost", "up"),
+        *("done", "failed", "snoozed", "buried", "lost", "up"),
     )
 }

@@ -11,13 +11,28 @@ import click
 from fdbqueue.cli import execute
 from fdbqueue.cli.exits import DONE, REFUSED, Trouble
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names
+from fdbqueue.cli.outlet import STDERR
+from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.progress import Progress
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.logs import LEVELS, logging_at
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
 
 _COMMAND = "fdbqueue.command"
+
+
+def _backoff(_: click.Context, __: click.Parameter, text: str) -> Backoff:
+    first_s, comma, cap_s = text.partition(",")
+    try:
+        return Backoff(float(first_s), cap_s=float(cap_s)) if comma else Backoff(float(first_s))
+    except (ValueError, InvalidArgument):
+        raise click.BadParameter(f"{text!r} is no S[,CAP], in seconds") from None
 
 
 class WithCommand(click.Command):
@@ -35,16 +50,21 @@ class WithCommand(click.Command):
 )
 @click.option("--exec", "executes", is_flag=True, help="run the command behind -- for each task")
 @click.option("--into", metavar="QUEUE", help="with --exec: put each line of its output there, with the ack")
+@click.option("--create", is_flag=True, help="make the queue of --into, a plain one, if there is none")
 @click.option("--processes", type=click.IntRange(min=1), default=2, metavar="N", help="worker processes [2]")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="in each of them [8; 1 with --exec]")
 @click.option("--until-empty", is_flag=True, help="end when nothing is left but buried tasks")
 @click.option("--transactional", is_flag=True, help="function(tr, task), in one transaction with the ack")
 @click.option("--max-attempts", type=click.IntRange(min=1), default=5, metavar="N", help="then bury it [5]")
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0.001), metavar="S", help="of an attempt [none]"
+    "--timeout",
+    "timeout_s",
+    type=SecondsRange(min=0.001, endless=True),
+    metavar="S",
+    help="of an attempt [none]",
 )
 @click.option(
-    "--grace", "grace_s", type=click.FloatRange(min=0), default=30.0, metavar="S", help="to finish in [30]"
+    "--grace", "grace_s", type=SecondsRange(min=0), default=30.0, metavar="S", help="to finish in [30]"
 )
 @click.option(
     "--weight", "weights", multiple=True, metavar="QUEUE=N", help="how often a queue comes first [1]"
@@ -53,7 +73,18 @@ class WithCommand(click.Command):
     "--recycle-tasks", type=click.IntRange(min=1), metavar="N", help="replace a process after N tasks"
 )
 @click.option("--recycle-mb", type=click.IntRange(min=1), metavar="M", help="replace a process above M MB")
+@click.option(
+    "--backoff",
+    default="1,600",
+    callback=_backoff,
+    metavar="S[,CAP]",
+    help="after a failure: S seconds, doubled each time, CAP at most [1,600]",
+)
 @click.option("--hooks", metavar="MODULE:NAME", help="the Hooks that are told of each task")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), help="what is logged on standard error [info; error if --quiet]"
+)
+@click.option("--quiet", is_flag=True, help="neither progress nor summary")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -64,8 +95,11 @@ def work(
     words: tuple[str, ...],
     executes: bool,
     into: str | None,
+    create: bool,
     weights: tuple[str, ...],
     as_json: bool,
+    log_level: str | None,
+    quiet: bool,
     **options: Any,
 ) -> int:
     """Work on the tasks of queues: call MODULE:FUNCTION with each, or run a command for each.
@@ -75,7 +109,8 @@ def work(
     still, loses its tasks to others. The first SIGTERM or Ctrl-C lets what runs finish, the second does not.
 
     With --exec, a task's data stands in place of {} inside any ARG, and on standard input: a text as it is,
-    anything else as JSON. There is no shell. Output of a command that succeeds is passed on.
+    anything else as JSON. There is no shell. Output of a command that succeeds is passed on;
+    with --json, to standard error.
 
     Status: 0 done, or stopped; 1 if tasks were buried; 2 a mistake: then nothing has been taken.
     """
@@ -83,15 +118,27 @@ def work(
     queues, handler = _split(words, executes, command)
     if not executes and into is not None:
         raise click.UsageError("--into is for --exec")
+    if create and into is None:
+        raise click.UsageError("--create is for the queue of --into")
     if executes:
         options |= _execution(place, command or [], into, options)
     options["threads"] = options["threads"] or (1 if executes else 8)
+    options["log_level"] = log_level or ("error" if quiet else "info")
+    if as_json:
+        options["stdout"] = STDERR
     shares = _shares(queues, weights)
-    with place.database(create=False) as database:
-        _require_queues(place, database, queues, into)
+    with place.database() as database:
+        for name in queues:
+            place.tasks_in(database, name)
+        if into is not None:
+            _require_results(place, database, into, create)
         _look_in_working_directory()
         fleet = Fleet(place.url, shares, handler, root=place.root, **options)
-        with Progress(place, database, queues, signals, as_json, executes and into is None) as progress:
+        prints = executes and into is None
+        with (
+            logging_at(options["log_level"]),
+            Progress(place, database, queues, signals, as_json, prints, quiet) as progress,
+        ):
             fleet.run(lambda status: _tick(fleet, progress, status))
             progress.end(fleet.status())
     return REFUSED if progress.buried else DONE
@@ -136,11 +183,10 @@ def _shares(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:
     return shares
 
 
-def _require_queues(place: Place, database: Database, queues: Sequence[str], into: str | None) -> None:
-    for name in queues:
-        place.tasks_in(database, name)
-    if into is not None:
-        place.definition(database, into)
+def _require_results(place: Place, database: Database, into: str, create: bool) -> None:
+    kind = place.kind_of(database, into, "--create makes a plain one", PLAIN if create else None)
+    if kind == PLAIN:
+        Queue.named(database, into, create=create, root=place.root)
 
 
 def _look_in_working_directory() -> None:

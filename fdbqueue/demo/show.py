@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fdbqueue.cli.session import PRIVATE
 from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database, run
 from fdbqueue.demo.files import Counted, Part, count, parts_of, source_files
 from fdbqueue.demo.handler import HANDLER
 from fdbqueue.demo.ledger import QUEUE, Ledger
 from fdbqueue.demo.trouble import Trouble
-from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.supervisor import Fleet
 from fdbqueue.open import open as open_database
@@ -50,10 +50,8 @@ class Run:
 
 def main(url: str | None, tasks: int) -> int:
     """Run it on a temporary directory, or on `url`; the process's exit status."""
-    if url == "memory:":
-        raise InvalidArgument(
-            name="the demo's url", wanted="a database that several processes share", got=url
-        )
+    if url == PRIVATE:  # to several processes, a temporary directory is what memory is to one
+        url = None
     console = Console(highlight=False)
     # What befalls the workers is arranged: their supervisor's log would be told of nothing else.
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
@@ -176,8 +174,11 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     for claim, holds in checks.items():
         console.print(f"{'[green]yes[/]' if holds else '[red]NO [/]'}  {claim}")
     for traceback in _tracebacks(failures)[-1:]:
-        console.print(Text(f"\n{traceback.rstrip()}", style="dim"), soft_wrap=True)
-    return all(checks.values())
+        error = f"     its error: {traceback.splitlines()[-1]}"
+        console.print(Text(error, style="dim"), soft_wrap=True)
+    held = all(checks.values())
+    console.print("The demo has succeeded." if held else "[red]The demo has failed[/]: see NO above.")
+    return held
 
 
 def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], Counted]) -> bool:

@@ -8,6 +8,7 @@ that of the last task taken: read by snapshot, written by an atomic maximum, so 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -63,7 +64,8 @@ class Fair(Keyed):
     def of_this_round(self, tr: Transaction, limit: int) -> Iterator[Record]:
         """Those to come before the next round, up to `limit`, by snapshot."""
         now = self.ask_now(tr)()
-        return (record for place, record in self.places(tr, limit) if place[:_ROUND_BYTES] <= _sorted(now))
+        places = self.places(tr, limit)
+        return (record for _, record in takewhile(lambda at: at[0][:_ROUND_BYTES] <= _sorted(now), places))
 
     def _turn(self, state: KeyState, record: Record) -> tuple[int, int]:
         """The round of the last share that the task needs, and how many of that round are used then."""

@@ -5,14 +5,13 @@ has happened exactly once (receipts.py).
 """
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue import limits
-from fdbqueue.arguments import too_much, writable
+from fdbqueue.arguments import checked_seconds, is_whole, too_much, writable
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.elements.cursor import Cursor
 from fdbqueue.elements.keys import ElementKeys, Lock
@@ -47,14 +46,14 @@ class ElementBase:
         rndhex: int | None,
         umask: int | None,
         root: Any,
-        guard: Guard,
+        guard: Guard | None,
         batch_max: int = limits.BATCH_ITEMS_MAX,
     ) -> None:
         """`umask` is for a file system, checked and not used. Raises TypeError."""
         if not callable(getattr(subspace, "key", None)):
             raise TypeError(f"an element queue lives in a Subspace, not in {type(subspace).__name__}")
         for name, value in (("umask", umask), ("rndhex", rndhex)):
-            if value is not None and not isinstance(value, int):
+            if value is not None and not is_whole(value):
                 raise TypeError(f"{name!r} should be an int, not {value!r}")
         self.id: str = subspace.key().hex()
         """The same for all objects on the same queue."""
@@ -62,7 +61,7 @@ class ElementBase:
         self._digit = None if rndhex is None else rndhex % 16
         self._named_us = 0
         self.root = RootKeys(root)
-        self.store = Elements(ElementKeys(subspace), guard)
+        self.store = Elements(ElementKeys(subspace), guard, self.root.prefix)
         self._cursor = Cursor(batch_max)
 
     def copy(self) -> Self:
@@ -163,8 +162,8 @@ class ElementBase:
         Given a transaction: raises TooMuchForOneTransaction for limits.BATCH_ITEMS_MAX locks and more.
         Conflicts with changes of the locks that it breaks. Raises InvalidArgument.
         """
-        _check_age("maxtemp", maxtemp)
-        _check_age("maxlock", maxlock)
+        checked_seconds("maxtemp", maxtemp)
+        checked_seconds("maxlock", maxlock)
         self._cursor.end()
         if maxlock:
             before_us = _now_us(_runtime(tr)) - round(maxlock * 1_000_000)
@@ -254,8 +253,3 @@ def _bytes(token: LockToken | str | None) -> bytes | None:
         return bytes.fromhex(token)
     except (TypeError, ValueError):
         raise InvalidArgument(name="token", wanted="what acquire() has returned", got=token) from None
-
-
-def _check_age(name: str, age_s: float) -> None:
-    if not isinstance(age_s, int | float) or not math.isfinite(age_s) or age_s < 0:
-        raise InvalidArgument(name=name, wanted="zero or more seconds", got=age_s)

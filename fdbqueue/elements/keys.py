@@ -30,6 +30,10 @@ _SINCE = struct.Struct(">Q")
 # Longer than any name. What is longer is none, and must not become a key that the engine refuses.
 _NAME_BYTES_MAX = 32
 
+_COLUMNS = frozenset(layer.pack((n,)) for n in range(ELEMENT, MARK + 1))
+_NAMED_COLUMNS = frozenset((layer.pack((ELEMENT,)), layer.pack((LOCK,))))
+_SINGLE_COLUMNS = frozenset((layer.pack((COUNT,)), layer.pack((MARK,))))
+
 
 class Lock(NamedTuple):
     """Who has locked an element, and since when: the later of lock and touch."""
@@ -57,6 +61,14 @@ class ElementKeys:
         self.locks = slice(columns[LOCK], columns[COUNT])
         self.count = columns[COUNT]
         self.mark = columns[MARK]
+
+    def is_key(self, key: bytes) -> bool:
+        """True if `key` may be one of this queue; its subspace may hold keys of something else."""
+        column = key[len(self.prefix) : len(self.count)]
+        rest = key[len(self.count) :]
+        if column in _NAMED_COLUMNS:
+            return rest.isascii() and rest.decode().isprintable()
+        return column in _COLUMNS and (column not in _SINGLE_COLUMNS or not rest)
 
     def element(self, name: str) -> bytes:
         return self._element + _bytes(name)

@@ -11,9 +11,10 @@ for name in queue.names(db):
 from collections.abc import Mapping
 from typing import Any
 
+from fdbqueue.arguments import checked_count, is_whole
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
-from fdbqueue.recipe.items import Guard, unguarded
+from fdbqueue.recipe.items import Guard
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
@@ -38,11 +39,12 @@ class ElementQueue(ElementBase):
         umask: int | None = None,
         *,
         root: Any = DEFAULT_ROOT,
-        guard: Guard = unguarded,
+        guard: Guard | None = None,
     ) -> None:
-        """Raises TypeError, InvalidSchema."""
-        if type(maxelts) is not int:
+        """Raises TypeError, InvalidSchema, InvalidArgument for a `maxelts` below 1."""
+        if not is_whole(maxelts):
             raise TypeError(f"'maxelts' should be an int, not {maxelts!r}")
+        checked_count("maxelts", maxelts)
         super().__init__(subspace, rndhex=rndhex, umask=umask, batch_max=maxelts, root=root, guard=guard)
         self._schema = Schema(schema)
 

@@ -78,7 +78,7 @@ class Schema:
 
 def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
     """The type of each piece, and whether it is optional. Raises InvalidSchema."""
-    if not types:
+    if types is None:
         return {}
     if not isinstance(types, dict):
         raise InvalidSchema(reason=f"{types!r} is no dictionary")

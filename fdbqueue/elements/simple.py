@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fdbqueue.arguments import is_whole
 from fdbqueue.database import is_transaction
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.names import GRANULARITY_S
 from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import InvalidArgument, UnreadableElement
-from fdbqueue.recipe.items import Guard, unguarded
+from fdbqueue.recipe.items import Guard
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
@@ -34,10 +35,10 @@ class SimpleElementQueue(ElementBase):
         umask: int | None = None,
         *,
         root: Any = DEFAULT_ROOT,
-        guard: Guard = unguarded,
+        guard: Guard | None = None,
     ) -> None:
         """Raises TypeError."""
-        if not isinstance(granularity, int):
+        if not is_whole(granularity):
             raise TypeError(f"'granularity' should be an int, not {granularity!r}")
         super().__init__(subspace, rndhex=rndhex, umask=umask, root=root, guard=guard)
         self.granularity = granularity

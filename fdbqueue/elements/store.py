@@ -22,6 +22,7 @@ from fdbqueue.elements.keys import COUNTER, ElementKeys, Lock
 from fdbqueue.elements.names import following
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, PayloadTooLarge, QueueLockError
+from fdbqueue.occupancy import Occupancy
 from fdbqueue.recipe.items import Guard, pieces_of
 from fdbqueue.seam import Transaction
 
@@ -41,9 +42,10 @@ def payload_of(pieces: Pieces) -> bytes:
 
 
 class Elements:
-    def __init__(self, keys: ElementKeys, guard: Guard) -> None:
+    def __init__(self, keys: ElementKeys, guard: Guard | None, root: bytes | None = None) -> None:
+        """Without a `guard` the queue is not registered: its subspace may hold keys of something else."""
         self.keys = keys
-        self._guard = guard
+        self._guard = guard or Occupancy(keys.prefix, keys.is_key, root).ask_until_known
 
     def add(self, tr: Transaction, name: str, payload: bytes) -> str:
         """The new element's name: `name`, or the first one after it that is free.

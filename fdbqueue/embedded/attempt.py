@@ -4,6 +4,7 @@ Errors come when the binding brings them: those of reads with their futures, tho
 long, say) with the next future, and only wrong types and inverted conflict ranges at once.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ class Attempt(ReadTransaction):
         self._database = database
         self._store = database._store
         self._runtime = database._runtime
-        self._settings = database._transaction_defaults  # shared until an option is set
+        # Shared until an option is set. A database option that is set later counts from the next reset.
+        self._settings = self._defaults = database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
         self._backoff = retry.Backoff()
@@ -50,6 +52,7 @@ class Attempt(ReadTransaction):
         self._buffer = WriteBuffer()
         self._reads = KeySet()
         self._snapshot: Snapshot | None = None
+        self._has_read = False
         self._wanted_version: int | None = None
         self._size_bytes = 0
         self._watches: list[tuple[bytes, bytes | None, PendingFuture]] = []
@@ -78,8 +81,7 @@ class Attempt(ReadTransaction):
         self._check_writable()
 
     def _check_writable(self) -> None:
-        if self._ended is None and self._timed_out():
-            self._end(FDBError(1031))
+        self._fire_timeout()
         if self._ended is not None:
             raise self._ended
         if self._commit_started:
@@ -92,9 +94,15 @@ class Attempt(ReadTransaction):
         if error.code == _UNREADABLE:
             self._failed_read = self._failed_read or error
 
-    def _timed_out(self) -> bool:
+    def _time_left_s(self) -> float:
+        """Seconds until the timeout, which counts from the creation; inf without one."""
         timeout_s = self._settings.timeout_ms / 1000
-        return timeout_s > 0 and self._runtime.monotonic() - self._created_s >= timeout_s
+        return timeout_s - (self._runtime.monotonic() - self._created_s) if timeout_s > 0 else math.inf
+
+    def _fire_timeout(self) -> None:
+        """End the transaction if its timeout has passed. No option takes that back, only a reset."""
+        if self._ended is None and self._time_left_s() <= 0:
+            self._end(FDBError(1031))
 
     def _defer(self, error: FDBError) -> None:
         # What a write meets in a transaction that was cancelled or timed out, the next future says by itself.
@@ -105,12 +113,15 @@ class Attempt(ReadTransaction):
     def _end(self, error: FDBError) -> None:
         self._ended = self._ended or error
         self._guarded = True
-        self._cancel_watches(error)
+        self._cancel_pending(error)
 
-    def _cancel_watches(self, error: Exception) -> None:
+    def _cancel_pending(self, error: Exception) -> None:
+        """Fail the futures that wait for a commit: watches that are not armed, and the versionstamp."""
         for _, _, future in self._watches:
             future.complete(error=error)
         self._watches = []
+        if self._stamp is not None:
+            self._stamp.complete(error=error)
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -134,7 +145,11 @@ class Attempt(ReadTransaction):
     def _read_version(self) -> int:
         if self._guarded:
             self._check()
-        return self._open_snapshot().version
+        if self._snapshot is None and self._wanted_version is not None:
+            return self._wanted_version  # unchecked: the first read tells whether it can be read
+        snapshot = self._snapshot or self._open_snapshot()
+        self._store.handed_out.keep(snapshot)
+        return snapshot.version
 
     def _own_writes(self, is_snapshot: bool) -> WriteBuffer | None:
         """The buffer that a read has to look through; None when it must not, or need not."""
@@ -147,6 +162,7 @@ class Attempt(ReadTransaction):
             self._check()
         if key >= USER_END and key >= self._read_end:
             raise FDBError(2004)
+        self._has_read = True
         snapshot = self._open_snapshot()
         if len(key) > KEY_BYTES_MAX:
             return None
@@ -175,6 +191,7 @@ class Attempt(ReadTransaction):
         return known  # type: ignore[return-value]
 
     def _view(self, is_snapshot: bool) -> View:
+        self._has_read = True
         return View(self._open_snapshot(), self._own_writes(is_snapshot), self._read_end)
 
     def _locate(self, key: bytes, anchor: Anchor, is_snapshot: bool) -> bytes:

@@ -64,11 +64,6 @@ class Committer:
         if self._pool is not None:
             self._pool.close()
 
-    def let_go(self) -> None:
-        """In a forked child: end nothing of the parent's."""
-        if self._pool is not None:
-            self._pool.let_go()
-
     def _join(self, request: CommitRequest) -> None:
         with self._lock:
             if self._leader is None:

@@ -52,7 +52,7 @@ class Doorbell:
         self._runtime = runtime
         self._on_ring = on_ring
         self._lock = RealRuntime.lock()
-        self._board_fd, self._board = self._open_board()
+        self._lock_file, self._board = self._open_board()
         self._seat: int | None = None
         self._watched: Counter[int] = Counter()  # buckets, by how many of the watched keys are in each
         self._socket: socket.socket | None = None
@@ -60,16 +60,12 @@ class Doorbell:
         self._ringer.setblocking(False)
         self._closed = False
 
-    def _open_board(self) -> tuple[int, mmap.mmap | None]:
-        fd = -1
+    def _open_board(self) -> tuple[bytelocks.LockFile | None, mmap.mmap | None]:
         try:
-            fd = os.open(_BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._directory_fd)
-            bytelocks.check(fd)
-            if os.fstat(fd).st_size < _BOARD_BYTES:
-                os.posix_fallocate(fd, 0, _BOARD_BYTES)  # a mapped page that finds no room kills the process
-            return fd, mmap.mmap(fd, _BOARD_BYTES)
+            lock_file = bytelocks.LockFile(_BOARD, dir_fd=self._directory_fd)
+            return lock_file, lock_file.map(_BOARD_BYTES)
         except OSError:  # no room, or no locks: the slow look has to do
-            return fd, None
+            return None, None
 
     def _path(self, name: str) -> str:
         return f"/proc/self/fd/{self._directory_fd}/{name}"
@@ -88,9 +84,10 @@ class Doorbell:
         self._runtime.spawn(self._listen, "fdbqueue-doorbell")
 
     def _take_seat(self, listening: socket.socket) -> None:
-        if self._board is None:
+        if self._board is None or self._lock_file is None:
             return
-        seat = next((s for s in range(_SEATS) if bytelocks.try_lock(self._board_fd, s)), None)
+        lock_fd = self._lock_file.fd
+        seat = next((s for s in range(_SEATS) if bytelocks.try_lock(lock_fd, s)), None)
         if seat is None:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -183,11 +180,11 @@ class Doorbell:
     def _forget(self, seat: int) -> None:
         """Take the marks of a seat off the board, unless it is somebody's."""
         with self._lock:
-            if self._board is None or self._closed or seat == self._seat:
+            if self._board is None or self._lock_file is None or self._closed or seat == self._seat:
                 return
-            if bytelocks.try_lock(self._board_fd, seat):
+            if bytelocks.try_lock(self._lock_file.fd, seat):
                 self._board[seat::_SEATS] = _EMPTY_COLUMN
-                bytelocks.unlock(self._board_fd, seat)
+                bytelocks.unlock(self._lock_file.fd, seat)
 
     # -- ending -----------------------------------------------------------------------------------------
 
@@ -201,14 +198,23 @@ class Doorbell:
                 self._board[self._seat :: _SEATS] = _EMPTY_COLUMN
                 with contextlib.suppress(OSError):
                     os.unlink(str(self._seat), dir_fd=self._directory_fd)
-        self.let_go()
+        self._close_files()
 
     def let_go(self) -> None:
-        """Close what is open, and leave what others see: in a forked child all of it is its parent's."""
+        """In a forked child: close all that is open, and leave the parent's marks and socket file alone.
+
+        A socket that stayed open in the child would take rings after the death of the parent, so its marks
+        would never be taken off the board.
+        """
         self._closed = True
+        self._close_files()
+        if self._socket is not None:
+            self._socket.close()  # in the parent the listening thread closes it
+
+    def _close_files(self) -> None:
         self._ringer.close()
         if self._board is not None:
             self._board.close()
-        for fd in (self._board_fd, self._directory_fd):
-            if fd >= 0:
-                os.close(fd)
+        if self._lock_file is not None:
+            self._lock_file.close()
+        os.close(self._directory_fd)

@@ -158,12 +158,12 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class DelayFuture(Future):
-    """Ready at a moment of the runtime's clock: the back-off of `on_error`."""
+    """Ready at a moment of the runtime's clock: the back-off of `on_error`, or the timeout that ends it."""
 
     __slots__ = ("_due_s", "_runtime")
 
-    def __init__(self, runtime: Runtime, delay_s: float) -> None:
-        super().__init__()
+    def __init__(self, runtime: Runtime, delay_s: float, error: Exception | None = None) -> None:
+        super().__init__(error=error)
         self._runtime = runtime
         self._due_s = runtime.monotonic() + delay_s
 

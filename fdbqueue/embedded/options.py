@@ -6,7 +6,7 @@ value and read where they matter.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import fdb.fdboptions as _tables
@@ -41,8 +41,20 @@ class DatabaseSettings:
     watches_max: int = WATCHES_MAX
 
 
-# What survives on_error, which otherwise puts every option back (API version 610).
-PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s", "size_limit_bytes")
+# The options of the retry loop, which on_error leaves as they were set (API version 610).
+_PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s")
+
+
+def for_another_attempt(
+    settings: TransactionSettings, defaults: TransactionSettings, database: TransactionSettings
+) -> TransactionSettings:
+    """The settings of a transaction after on_error.
+
+    `defaults`: those of the database when the transaction was created or reset. `database`: those of now, of
+    which a cluster's client looks up `snapshot_ryw` only.
+    """
+    kept = {name: getattr(settings, name) for name in _PERSISTENT}
+    return replace(defaults, snapshot_ryw=database.snapshot_ryw, **kept)
 
 
 def _bounded(low: int, high: int, value: Any) -> int:

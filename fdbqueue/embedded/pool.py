@@ -27,7 +27,6 @@ is decided in the leader's LMDB transaction, so it is committed at most once:
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from mmap import mmap
 
 from fdbqueue.embedded import bytelocks
 from fdbqueue.errors import DatabaseClosed
@@ -76,13 +75,10 @@ class Pool:
     def __init__(self, store_path: str, runtime: Runtime) -> None:
         """Raises OSError where there is no room for the file, or its locks do not exist."""
         self._runtime = runtime
-        self._fd = -1
-        self._fd = os.open(os.path.join(store_path, _FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        bytelocks.check(self._fd)
-        if os.fstat(self._fd).st_size < _HEADER_BYTES:
-            os.posix_fallocate(self._fd, 0, _HEADER_BYTES)  # a mapped page without room kills the process
+        # Closed with its last reference: until then a thread may be using it.
+        self._lock_file = bytelocks.LockFile(os.path.join(store_path, _FILE))
+        self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._fd).st_ino
-        self._map = mmap(self._fd, _HEADER_BYTES)
         numbers = memoryview(self._map)
         self._marks = numbers[:16].cast("Q")
         self._asked = numbers[_ASKED:_ANSWERED].cast("Q")
@@ -95,6 +91,10 @@ class Pool:
         self._asking = False
         self._next = 0  # the epoch that this process leads, or waits for
         self._closed = False
+
+    @property
+    def _fd(self) -> int:
+        return self._lock_file.fd
 
     # -- leading ----------------------------------------------------------------------------------------
 
@@ -252,14 +252,6 @@ class Pool:
         self._closed = True
         if self._seat is not None:
             bytelocks.unlock(self._fd, _SEAT_LOCKS + self._seat)
-
-    def let_go(self) -> None:
-        """Close the file: at the end, and in a forked child, which would keep its parent's locks alive."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    __del__ = let_go
 
 
 def _fence() -> None:

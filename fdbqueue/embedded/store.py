@@ -23,6 +23,7 @@ import lmdb
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
@@ -32,6 +33,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 # when the contents reach it.
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
+_DATA_FILE = "data.mdb"  # LMDB's name for it
 _READERS_MAX = 4096
 _BEGINS_TRIED = 10  # other processes may go on growing the map
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -76,6 +78,11 @@ class Snapshot:
         self.txn.abort()
 
 
+def is_database(path: str) -> bool:
+    """True if the directory at `path` holds a database, of whatever program."""
+    return os.path.isfile(os.path.join(path, _DATA_FILE))
+
+
 class Store:
     """An open environment. `private`: in a temporary directory of its own, without fsync."""
 
@@ -93,6 +100,7 @@ class Store:
         self._begin_services()
 
     def _begin_services(self) -> None:
+        self.handed_out = HandedOutVersions(self)
         self.committer = Committer(self)
         self.watches = Watches(self)
 
@@ -101,6 +109,8 @@ class Store:
     def _open(self) -> Any:
         try:
             os.makedirs(self.path, mode=0o700, exist_ok=True)
+        except FileExistsError:
+            raise StorageInUse(path=self.path, reason="it is a file, and no directory") from None
         except OSError as error:
             raise StorageInUse(path=self.path, reason=error.strerror) from None
         map_bytes = MAP_BYTES_FIRST
@@ -127,6 +137,9 @@ class Store:
         with self.env.begin() as txn:
             found = txn.get(layout.FORMAT_KEY)
         if found is None:
+            if self.env.stat()["entries"]:  # a database of ours begins with its format
+                self.env.close()
+                raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
             with self.env.begin(write=True) as txn:
                 known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
                 txn.put(layout.FORMAT_KEY, known.encode(), overwrite=False)
@@ -136,6 +149,7 @@ class Store:
 
     def close(self) -> None:
         self._closed = True
+        self.handed_out.close()
         self.watches.close()
         self.committer.close()
         self.env.close()
@@ -146,7 +160,6 @@ class Store:
         """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
         _keep_for_ever(self.env)
         self.watches.let_go()
-        self.committer.let_go()
         for snapshot in self._live_snapshots():
             _keep_for_ever(snapshot.txn)
         for snapshot in self._live_snapshots():
@@ -164,18 +177,23 @@ class Store:
         return Snapshot(self._begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
-        """The snapshot of `version`: the newest, or one that is still in use here.
+        """The snapshot of `version`: the newest version, or one in use or handed out in this process.
 
-        Raises FDBError 1009 for a version that is not there yet, 1007 for one that is gone: LMDB keeps an
-        old version only for those who are reading it.
+        Raises FDBError 1009 for a version that is not there yet, and 1007 for one that is gone: LMDB keeps
+        an old version only while a read transaction is open at it.
         """
+        newest = self.snapshot(now_s)
+        if newest.version == version:
+            return newest
         for snapshot in self._live_snapshots():
             if snapshot.version == version and snapshot.expires_s > now_s:
                 return snapshot
-        newest = self.snapshot(now_s)
-        if newest.version != version:
-            raise FDBError(1007 if version < newest.version else 1009)
-        return newest
+        raise FDBError(1007 if version < newest.version else 1009)
+
+    def hand_out(self, version: int, now_s: float) -> None:
+        """Keep `version`, which a caller is given, readable for a while, if LMDB still has it."""
+        with suppress(FDBError, DatabaseClosed):  # the caller is given the version all the same
+            self.handed_out.keep(self.snapshot_at(version, now_s))
 
     def oldest_live_version(self) -> int | None:
         return next((s.version for s in self._live_snapshots()), None)
@@ -204,6 +222,7 @@ class Store:
                     self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
                 except lmdb.ReadersFullError:
                     self.env.reader_check()
+                    self.handed_out.release_older_half()
             return self.env.begin(write=write)
         except lmdb.ReadersFullError:
             raise FDBError(1037) from None  # too many transactions are open: worth a retry
@@ -244,7 +263,7 @@ class Store:
         # LMDB reports a write that was cut short, which is how a disk fills up, as an I/O error.
         disk = os.statvfs(self.path)
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        size_bytes = os.path.getsize(os.path.join(self.path, "data.mdb"))
+        size_bytes = os.path.getsize(os.path.join(self.path, _DATA_FILE))
         return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
 
 

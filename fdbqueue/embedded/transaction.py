@@ -9,9 +9,9 @@ from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import DelayFuture, Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
-    PERSISTENT,
     TransactionOptions,
     apply_transaction_option,
+    for_another_attempt,
     options_for,
 )
 from fdbqueue.embedded.request import CommitRequest
@@ -21,7 +21,8 @@ from fdbqueue.embedded.writes import MISSING, Pending
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.limits import KEY_BYTES_MAX
 
-_BROKEN_PROMISE = 1100  # FoundationDB's client tells it as a cancelled transaction
+# Codes that on_error is given, and those that it answers in their place: a broken promise, and no error.
+_TOLD_AS = {1100: 1025, 0: 2000}
 
 
 class Transaction(Attempt):
@@ -32,9 +33,10 @@ class Transaction(Attempt):
         return options_for(self, TransactionOptions)  # type: ignore[return-value]
 
     def _set_option(self, name: str, param: Any) -> None:
-        if name == "read_your_writes_disable" and (self._buffer or self._snapshot is not None):
+        if name == "read_your_writes_disable" and (self._buffer or self._has_read):
             self._defer(FDBError(2000))
             return
+        self._fire_timeout()  # judged by the timeout that was set until now
         self._settings = replace(self._settings)
         try:
             apply_transaction_option(self._settings, name, param)
@@ -122,12 +124,12 @@ class Transaction(Attempt):
 
     def _fail(self, error: Exception) -> None:
         self._snapshot = None
-        self._cancel_watches(error)
-        if self._stamp is not None:
-            self._stamp.complete(error=error)
+        self._cancel_pending(error)
 
     def get_committed_version(self) -> int:
         """The version of the commit; -1 before it, and for a transaction that wrote nothing."""
+        if self._committed_version >= 0:
+            self._store.hand_out(self._committed_version, self._runtime.monotonic())
         return self._committed_version
 
     def get_versionstamp(self) -> Key | PendingKey:
@@ -162,9 +164,8 @@ class Transaction(Attempt):
             error = error.code
         if not isinstance(error, int):
             raise error
-        failure = FDBError(1025 if error == _BROKEN_PROMISE else error)
-        if self._ended is None and self._timed_out():
-            self._end(FDBError(1031))
+        failure = FDBError(_TOLD_AS.get(error, error))
+        self._fire_timeout()
         if self._ended is not None:
             return Future(None, self._ended)
         limit_reached = 0 <= self._settings.retry_limit <= self._retries
@@ -177,29 +178,28 @@ class Transaction(Attempt):
         if delay_s is None:
             self._end(FDBError(1025))
             return Future(None, failure)
+        left_s = self._time_left_s()
+        if left_s <= delay_s:
+            self._end(FDBError(1031))
+            return DelayFuture(self._runtime, left_s, FDBError(1031))
         self._start_again()
         return DelayFuture(self._runtime, delay_s)
 
     def _start_again(self) -> None:
-        self._abandon()
-        kept = {name: getattr(self._settings, name) for name in PERSISTENT}
-        self._settings = replace(self._database._transaction_defaults, **kept)
+        self._cancel_pending(FDBError(1025))
+        self._settings = for_another_attempt(
+            self._settings, self._defaults, self._database._transaction_defaults
+        )
         self._fresh()
 
     def reset(self) -> None:
         """As if newly created; watches that are not live yet are cancelled."""
-        self._abandon()
-        self._settings = self._database._transaction_defaults
+        self._cancel_pending(FDBError(1025))
+        self._settings = self._defaults = self._database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
         self._backoff = retry.Backoff()
         self._fresh()
-
-    def _abandon(self) -> None:
-        cancelled = FDBError(1025)
-        self._cancel_watches(cancelled)
-        if self._stamp is not None:
-            self._stamp.complete(error=cancelled)
 
     def cancel(self) -> None:
         """End it: whatever is asked of it from now on fails with 1025."""

@@ -11,15 +11,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.codec import Codec
+from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer, portion_of
 from fdbqueue.line.staging import Delivery, Line, Look, Turn
-from fdbqueue.recipe.items import Taken, unguarded
+from fdbqueue.occupancy import Occupancy
+from fdbqueue.recipe.items import Taken
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.capacity import admit_to
+from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
 from fdbqueue.tasks.keys import INDEX_BYTES, NEVER_US, Record, TaskKeys, new_id, record_of, record_to_bytes
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 from fdbqueue.tasks.statistics import LIVE, count_of, packed
@@ -40,12 +42,18 @@ class NewItem:
 class FairItems:
     """The `Source` of its line."""
 
-    def __init__(self, keys: TaskKeys, codec: Codec, weights: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        keys: TaskKeys,
+        codec: PayloadCodec,
+        weights: Mapping[str, int] | None,
+        root: bytes | None = None,
+    ) -> None:
         self.keys = keys
         self.codec = codec
         self.fair = Fair(keys, {"weights": weights})
         self.floor = keys.beside + _FLOOR
-        self.guard = unguarded
+        self.guard = Occupancy(keys.prefix, keys.is_key, root).ask_until_known
         self.doorbell = keys.live  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
 
@@ -60,10 +68,11 @@ class FairItems:
         Reads the last item, the floor and how the keys stand by snapshot; writes the items and the size;
         conflicts with what empties or fills a key.
         """
-        tasks = self.keys.tasks
+        check, tasks = self.guard(tr), self.keys.tasks
         last = tr.snapshot.get_range(tasks.start, tasks.stop, limit=1, reverse=True)
         floor = tr.snapshot.get(self.floor)
         file = self.fair.ask_put(tr, {new.key for new in news})
+        check()
         behind = next((self.keys.index_of(entry.key) + 1 for entry in last), 0)
         first = max(behind, int.from_bytes(floor.value or b"", "little"))
         records = [_record(new_id(n, random), new, now_us) for n, new in enumerate(news, first)]
@@ -77,7 +86,8 @@ class FairItems:
         Reads pointers, lines and results by snapshot, the states of the keys serialisably. Conflicts with
         takers of the same keys, with puts only where it leaves a key empty; an answer of nothing, with any.
         """
-        found, due = self.available(tr, count), self.line.ask_due(tr)
+        check, found, due = self.guard(tr), self.available(tr, count), self.line.ask_due(tr)
+        check()
         offers = list(found)
         overdue = [] if offers else self.line.overdue(due, now_us)
         if overdue:
@@ -92,17 +102,26 @@ class FairItems:
 
         Reads the first requests by snapshot, too; writes and conflicts like `take`.
         """
-        activity = self.line.keys.activity
+        check, activity = self.guard(tr), self.line.keys.activity
         found = self.available(tr, count)
         waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
+        check()
         offers = list(found)
         if waiting and (self.line.keys.is_work(waiting[0].key, now_us) or not offers):
             return _served(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
         return self._take(tr, offers, count)
 
+    def busiest(self, tr: Transaction, limit: int, now_us: int) -> list[KeyStatistics]:
+        """The keys of which most items wait. Reads by snapshot; conflicts with nothing."""
+        check = self.guard(tr)
+        check()
+        return busiest_keys(tr, self.fair, limit, now_us)
+
     def size(self, tr: Transaction) -> int:
         """How many items there are. Reads one key by snapshot."""
-        return count_of(tr.snapshot.get(self.keys.live).value)
+        check, live = self.guard(tr), tr.snapshot.get(self.keys.live)
+        check()
+        return count_of(live.value)
 
     # The line's Source.
 

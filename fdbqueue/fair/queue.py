@@ -5,37 +5,35 @@ transaction commits. Given a *database* it has its effect once (receipts.py), ma
 shares transactions with the calls of other threads (line/combine.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
-
-from fdb import tuple as layer
+from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_timeout, too_much, writable
+from fdbqueue.arguments import (
+    WHOLE_MAX,
+    checked_payload,
+    checked_stop,
+    checked_wait,
+    checked_whole,
+    writable,
+)
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
-from fdbqueue.errors import FairQueueFull, PayloadTooLarge
+from fdbqueue.deferred import checked_function, require_finished
+from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.items import FairItems, NewItem
+from fdbqueue.fair.looking import FairSnapshot, snapshot
 from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
+from fdbqueue.page import checked_limit
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Runtime
+from fdbqueue.runtime import Runtime, Stop
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
-from fdbqueue.tasks.keys import Record, TaskKeys, record_of
-from fdbqueue.tasks.kinds import checked_shares, checked_whole, key_bytes, packed_weights
-from fdbqueue.tasks.tasks_of import pages_of, require_one_page, still_there
-
-
-class FairSnapshot(NamedTuple):
-    """What a fair queue holds."""
-
-    round: list[Any]
-    """What is left of the current round, in order."""
-    lines: list[tuple[Any, list[Any]]]
-    """The other items of each key, in order; keys are pairs' firsts, because a dict takes 1 for True."""
+from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
+from fdbqueue.tasks.keys import TaskKeys
+from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
 
 
 class FairQueue:
@@ -54,19 +52,26 @@ class FairQueue:
         capacity: int | None = 128,
         weights: Mapping[Any, int] | None = None,
         codec: str = "json",
+        type: Any = None,
         root: Any = DEFAULT_ROOT,
     ) -> None:
-        """Raises InvalidArgument, UnknownCodec."""
+        """Raises InvalidArgument, DeferredBody, UnknownCodec."""
         if capacity is not None:
-            checked_whole("capacity", capacity, 0, 2**62)
+            checked_whole("capacity", capacity, 0, WHOLE_MAX)
         shares = packed_weights(weights)
-        self._key = key
+        self._key = checked_function("key", key)
         self._capacity = capacity
-        self._codec = codec_named(codec)
+        self._codec = codec_named(codec, type)
         self._root = RootKeys(root)
-        self._items = FairItems(TaskKeys(subspace), self._codec, shares)
+        self._items = FairItems(TaskKeys(subspace), self._codec, shares, self._root.prefix)
         # Calls combine only with calls that would do exactly the same.
-        self._service = ("fair", subspace.key(), codec, frozenset((shares or {}).items()), root.key())
+        self._service = (
+            "fair",
+            subspace.key(),
+            self._codec.key,
+            frozenset((shares or {}).items()),
+            root.key(),
+        )
 
     def put(self, tr: Any, item: Any, *, cost: int = 1) -> None:
         """Add an item; it counts as `cost` items of its key.
@@ -76,12 +81,10 @@ class FairQueue:
         FairQueueFull with the `item` and the `current_size`, InvalidArgument, PayloadTooLarge, and whatever
         the key function raises; then nothing is written.
         """
-        payload = self._codec.encode(item)
-        if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
+        payload = checked_payload(self._codec.encode(item))
         shares = checked_shares("cost", cost)
         if self._capacity is None and not is_transaction(tr):
-            new = NewItem(payload, key_bytes(self._key(item)), shares)
+            new = NewItem(payload, self._key_of(item), shares)
             self._calls_of(tr).put(new)
             return
         runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
@@ -98,25 +101,27 @@ class FairQueue:
         else:
             run_once(as_database(tr), self._root, body)
 
-    def get(self, tr: Any, timeout: float = 0) -> Any:
+    def get(self, tr: Any, timeout: float = 0, *, stop: Stop | None = None) -> Any:
         """Remove the next item and return it; None if there is none. All else like `take_item`."""
-        return self.take_item(tr, timeout)[1]
+        return self.take_item(tr, timeout, stop=stop)[1]
 
-    def take_item(self, tr: Any, timeout: float = 0) -> tuple[bool, Any]:
+    def take_item(self, tr: Any, timeout: float = 0, *, stop: Stop | None = None) -> tuple[bool, Any]:
         """Remove the next item; whether there was one, and the item.
 
         Given a transaction: reads the first pointer, the state and the line of its key; conflicts with other
         takers of the same key, with puts only where it leaves the key empty; an answer of nothing, with any
         put. Given a database: exactly once; waits up to `timeout` seconds, in a fair line. Raises
-        InvalidArgument for a negative timeout, or one beside a transaction, which cannot wait.
+        InvalidArgument for a negative timeout, or one beside a transaction, which cannot wait; WaitStopped as
+        soon as `stop`, an event, is set. An item that has been removed before is returned.
         """
-        checked_timeout(timeout, tr)
+        timeout_s = checked_wait(timeout, tr)
+        checked_stop(stop, tr)
         found: Sequence[Any]
         if is_transaction(tr):
             found = self._items.take(writable(tr), 1, _now_us(runtime_of(tr))).values
         else:
             takes = self._calls_of(tr).takes
-            found = takes.wait(timeout) if timeout else takes.take(1)
+            found = takes.wait(timeout_s, stop=stop) if timeout_s else takes.take(1, stop)
         return (True, found[0]) if found else (False, None)
 
     def size(self, tr: Any) -> int:
@@ -130,23 +135,23 @@ class FairQueue:
         """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
         checked_keys(limit)
         now_us = _now_us(runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime)
-        return run(tr, lambda tr: busiest_keys(tr, self._items.fair, limit, now_us))
+        return run(tr, lambda tr: self._items.busiest(tr, limit, now_us))
 
-    def snapshot(self, tr: Any) -> FairSnapshot:
-        """All there is, for looking at. Reads by snapshot; conflicts with nothing.
+    def snapshot(
+        self, tr: Any, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None
+    ) -> FairSnapshot:
+        """A page of what there is, in the order of arrival: up to `limit`, limits.BATCH_ITEMS_MAX and
+        limits.BATCH_BYTES_MAX bytes, or one item that is larger. Its `next` is the `after` of the page that
+        follows, None at the end.
 
-        Given a database: above limits.BATCH_BYTES_MAX bytes in several transactions, and an item that is
-        taken before its data is read is left out. Raises TooMuchForOneTransaction for more than
-        limits.BATCH_ITEMS_MAX items; given a transaction, for more bytes, too, unless they are one item's.
+        Of the current round, the first limits.BATCH_ITEMS_MAX items are recognised. Reads by snapshot;
+        conflicts with nothing. Raises InvalidArgument.
         """
-        pages, of_round, items = run(tr, self._look)
-        if is_transaction(tr):
-            require_one_page(pages)
-        for page in pages[1:]:
-            items |= run(tr, partial(self._items_of, records=page))
-        there = [record for page in pages for record in page if record.id in items]
-        left = [record for record in there if record.id not in of_round]
-        return FairSnapshot([items[id_] for id_ in of_round if id_ in items], list(_by_key(left, items)))
+        most = checked_limit(limit)
+        return run(tr, lambda tr: snapshot(tr, self._items, most, after))
+
+    def _key_of(self, item: Any) -> bytes:
+        return key_bytes(require_finished("the key function", self._key(item)))
 
     def _calls_of(self, target: Any) -> "FairCalls":
         return as_database(target).service(self._service, lambda db: FairCalls(db, self._items, self._root))
@@ -159,23 +164,8 @@ class FairQueue:
             if size is not None:
                 raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
         # Only now: an item that there is no room for is none of the key function's business.
-        new = NewItem(payload, key_bytes(self._key(item)), cost)
+        new = NewItem(payload, self._key_of(item), cost)
         self._items.append(tr, [new], random, now_us)
-
-    def _look(self, tr: Transaction) -> tuple[list[list[Record]], list[bytes], dict[bytes, Any]]:
-        """The items in pages, the ids of those of this round in order, and the data of the first page."""
-        more, tasks = limits.BATCH_ITEMS_MAX + 1, self._items.keys.tasks
-        found = tr.snapshot.get_range(tasks.start, tasks.stop, limit=more).to_list()
-        if len(found) == more:
-            raise too_much(more, 0)
-        of_round = [record.id for record in self._items.fair.of_this_round(tr, len(found))]
-        pages = pages_of([record_of(entry.value) for entry in found])
-        return pages, of_round, self._items_of(tr, pages[0]) if pages else {}
-
-    def _items_of(self, tr: Transaction, records: Sequence[Record]) -> dict[bytes, Any]:
-        """The data of those that are there, by id."""
-        found = still_there(tr, self._items.keys, self._codec, records)
-        return {record.id: item for record, item in found}
 
 
 class FairCalls:
@@ -191,7 +181,7 @@ class FairCalls:
         )
 
     def close(self) -> None:
-        """Nothing to end: callers that wait in the line meet DatabaseClosed."""
+        """Nothing to end: the database has ended the waits."""
 
     def put(self, new: NewItem) -> None:
         self._puts.call([new], 1, len(new.payload))
@@ -211,8 +201,3 @@ class FairCalls:
 
 def _now_us(runtime: Runtime) -> int:
     return round(runtime.now() * 1_000_000)
-
-
-def _by_key(records: list[Record], items: Mapping[bytes, Any]) -> Iterator[tuple[Any, list[Any]]]:
-    for key in dict.fromkeys(record.key for record in records):
-        yield layer.unpack(key)[0], [items[record.id] for record in records if record.key == key]

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from fdbqueue.arguments import checked_seconds, is_number
 from fdbqueue.errors import InvalidArgument
-from fdbqueue.tasks.kinds import is_number
+
+GROWTH_MAX = 1_000.0
+"""With 64 steps, far below the largest float."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +23,13 @@ class Backoff:
     cap_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name, low in (("first_s", 0), ("growth", 1), ("cap_s", 0)):
-            got = getattr(self, name)
-            if not is_number(got) or got < low:
-                raise InvalidArgument(name=name, wanted=f"a number, {low} or more", got=got)
+        checked_seconds("first_s", self.first_s)
+        checked_seconds("cap_s", self.cap_s)
+        if not is_number(self.growth) or not 1 <= self.growth <= GROWTH_MAX:
+            raise InvalidArgument(name="growth", wanted=f"a number from 1 to {GROWTH_MAX:g}", got=self.growth)
 
     def delay_s(self, failures: int, random: float) -> float:
-        """The delay after so many failures in a row; `random` is uniform in [0, 1)."""
+        """The delay after `failures` failures in a row; `random` is uniform in [0, 1)."""
         steps = min(max(failures, 1) - 1, 64)
         whole = min(self.first_s * self.growth**steps, self.cap_s)
         return whole * (0.5 + random / 2)

@@ -1,8 +1,9 @@
-"""A worker process of a fleet; `main` is given two file descriptors, its lifeline and its reports.
+"""A worker process of a fleet; `main` is given three file descriptors: lifeline, reports, tasks at work.
 
-It reads its orders from the lifeline, whose end means that the supervisor is gone, and writes what it is
-doing to the other. SIGTERM and SIGINT: take no more, finish what runs within its grace, release the rest,
-exit with status 0. A second one: at once. What keeps it from starting it reports, and exits with status 2.
+It reads its orders from the lifeline, whose end means that the supervisor is gone. It writes its reports
+twice a second, and the tasks of its threads as they begin. SIGTERM and SIGINT: take no more, finish what runs
+within its grace, release the rest, exit with status 0. A second signal: at once. A process that cannot start
+reports the reason, and exits with status 2.
 """
 
 import os
@@ -13,10 +14,13 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import client_knobs
 from fdbqueue.database import Database
-from fdbqueue.errors import HandlerNotFound, InvalidArgument, QueueNotFound, UnknownKind
+from fdbqueue.errors import HandlerNotFound, InvalidArgument, QueueNotFound, UnknownCodec, UnknownKind
 from fdbqueue.fleet import handlers
+from fdbqueue.fleet.at_work import AtWork
 from fdbqueue.fleet.hooks import Hooks
+from fdbqueue.fleet.logs import logging_at, write_above_the_bar
 from fdbqueue.fleet.memory import rss_bytes
 from fdbqueue.fleet.orders import Orders, Report, orders_of, to_line
 from fdbqueue.fleet.worker import Worker
@@ -25,13 +29,14 @@ from fdbqueue.open import open as open_database
 REPORT_EVERY_S = 0.5
 REFUSED = 2
 # No other process would do better.
-NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind)
+NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind, UnknownCodec)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Child:
-    def __init__(self, orders: Orders, lifeline: int, reports: int, signals: int) -> None:
+    def __init__(self, orders: Orders, lifeline: int, reports: int, signals: int, at_work: AtWork) -> None:
         self._orders = orders
+        self._at_work = at_work
         self._lifeline = lifeline
         self._reports = reports
         self._signals = signals
@@ -42,7 +47,7 @@ class Child:
         """Work until told to stop; the process's exit status."""
         try:
             with open_database(self._orders.url) as database:
-                return self._work(worker_of(self._orders, database))
+                return self._work(worker_of(self._orders, database, self._at_work))
         except NO_START as error:
             self._report(Report("refused", reason=str(error)))
             return REFUSED
@@ -97,7 +102,7 @@ class Child:
             os.write(self._reports, to_line(report))
 
 
-def worker_of(orders: Orders, database: Database) -> Worker:
+def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
     """Raises HandlerNotFound, QueueNotFound, InvalidArgument."""
     handler: Any = handlers.handler_named(orders.handler)
     if orders.argument is not None:
@@ -113,8 +118,9 @@ def worker_of(orders: Orders, database: Database) -> Worker:
         timeout_s=orders.timeout_s,
         grace_s=orders.grace_s,
         session_ttr_s=orders.session_ttr_s,
-        hooks=hooks_named(orders.hooks),
+        hooks=at_work.told_to(hooks_named(orders.hooks)),
         root=Subspace((), bytes.fromhex(orders.root)),
+        run_id=bytes.fromhex(orders.run),
     )
 
 
@@ -138,12 +144,16 @@ def signals_to_pipe() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    lifeline, reports = map(int, arguments)
+    lifeline, reports, at_work = map(int, arguments)
+    client_knobs.for_this_program()
     signals = signals_to_pipe()
-    for descriptor in (lifeline, reports):
+    for descriptor in (lifeline, reports, at_work):
         os.set_inheritable(descriptor, False)
     with os.fdopen(os.dup(lifeline), "rb", buffering=0) as stream:
         line = stream.readline()
     if not line:
         return REFUSED  # the supervisor died before it said anything
-    return Child(orders_of(line), lifeline, reports, signals).run()
+    orders = orders_of(line)
+    write_above_the_bar()
+    with logging_at(orders.log_level):
+        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.threads)).run()

@@ -12,7 +12,7 @@ from fdbqueue.database import Database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.shares import Shares
 from fdbqueue.runtime import Thread
-from fdbqueue.session import Session
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.deferred import require_finished
 from fdbqueue.errors import HandlerNotFound
 
 
@@ -37,7 +38,7 @@ def handler_named(target: str) -> Callable[..., Any]:
 def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[..., Any]:
     """The handler that `factory` returns. Raises HandlerNotFound if it raises, or returns none."""
     try:
-        handler = factory(argument)
+        handler = require_finished("it", factory(argument))
     except (Exception, SystemExit) as error:
         reason = f"it fails to make one ({type(error).__name__}: {error})"
         raise HandlerNotFound(target=target, reason=reason) from error

@@ -16,8 +16,8 @@ from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
 from fdbqueue.seam import Transaction
-from fdbqueue.session import Session
-from fdbqueue.silence import Silence
+from fdbqueue.sessions.session import Session
+from fdbqueue.sessions.silence import Silence
 from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
@@ -181,9 +181,9 @@ class Heartbeat:
         for hold in holds:
             if hold.task.id in held:
                 hold.renewed(held[hold.task.id], asked_at)
-            elif hold.open:
+            elif hold.open and hold.ended_by is None:
                 self.lose(hold)
-            else:  # whoever has claimed it has ended it, and may have more to do
+            else:  # its thread has ended the lease, and may have more to do
                 hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field, fields
 
-from fdbqueue.errors import LeaseLost
-from fdbqueue.runtime import Runtime
-from fdbqueue.session import Session
+from fdbqueue.database import Database
+from fdbqueue.errors import InvalidArgument, LeaseLost
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -15,7 +15,7 @@ class Hold:
     """A lease of this worker. Whoever `claims` it says what becomes of the task, and nobody else does."""
 
     def __init__(
-        self, queue: TaskQueue, task: Task, runtime: Runtime, session: Session, asked_at: float
+        self, queue: TaskQueue, task: Task, database: Database, session: Session, asked_at: float
     ) -> None:
         """`asked_at`: when the call began that took it, wall clock."""
         self.queue = queue
@@ -25,11 +25,16 @@ class Hold:
         self.thread_id = 0
         self.judged = False
         """Whether it has been decided who was to blame for the end of its lease."""
-        self._runtime = runtime
+        self.database = database
+        self._runtime = database.runtime
         self._held_until(task.until, asked_at)
-        self._lock = runtime.lock()
+        self._lock = database.runtime.lock()
         self._claimant: object = None
         self._taken_away = False
+        self.ended_by: str | None = None
+        """The verb by which the handler has ended the lease itself."""
+        self.lease = task
+        """The task as taken, for the verbs of the worker, which are not the handler's."""
         self.task = HeldTask.of(task, queue.name, self)
 
     def claim(self, claimant: object) -> bool:
@@ -87,11 +92,25 @@ class HeldTask(Task):
         return cls(**known, queue=queue, hold=hold)
 
     @property
+    def database(self) -> Database:
+        """The open database of the worker, for reads and writes of the handler. Do not close it.
+
+        Raises InvalidArgument for a task that no worker has handed out.
+        """
+        if self.hold is None:
+            raise InvalidArgument(name="task", wanted="a task that a worker has handed out", got=self)
+        return self.hold.database
+
+    @property
     def lost(self) -> bool:
         """Whether the lease is over: another worker has the task, or will. What this one says of it counts
         no longer.
         """
         return self.hold is not None and self.hold.lost
+
+    def _note_end(self, verb: str | None) -> None:
+        if self.hold is not None:
+            self.hold.ended_by = verb
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is over: for handlers that take long to call now and then."""

@@ -4,10 +4,11 @@ here.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import text_of
+from fdbqueue.fleet.outcomes import Verdict, text_of
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -17,14 +18,14 @@ class Event:
     """What happened to a task in a worker, told once it has been committed."""
 
     name: str
-    """"started", "succeeded", "retried", "buried" or "lease_lost"."""
+    """"started", "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
     task: HeldTask
     seconds: float = 0.0
     """How long its handler ran."""
     error: BaseException | None = None
     """What the handler raised."""
     delay_s: float = 0.0
-    """How long it waits, if it is retried."""
+    """How long it waits, if it is retried or snoozed."""
 
     def __str__(self) -> str:
         what = f"task {self.task.id} of {self.task.queue}: {self.name.replace('_', ' ')}"
@@ -39,6 +40,7 @@ Hook = Callable[[Event], object]
 _LEVELS = {
     "started": logging.DEBUG,
     "succeeded": logging.DEBUG,
+    "snoozed": logging.INFO,
     "retried": logging.WARNING,
     "buried": logging.ERROR,
     "lease_lost": logging.WARNING,
@@ -54,15 +56,30 @@ class Hooks:
     started: Hook | None = None
     succeeded: Hook | None = None
     retried: Hook | None = None
+    snoozed: Hook | None = None
     buried: Hook | None = None
     lease_lost: Hook | None = None
 
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument, DeferredBody."""
+        for field in fields(self):
+            hook = getattr(self, field.name)
+            if hook is not None:
+                checked_function(f"hook {field.name}", hook)
+
     def tell(self, event: Event) -> None:
-        if _log.isEnabledFor(_LEVELS[event.name]):
-            _log.log(_LEVELS[event.name], "%s", event)
+        level = _level_of(event)
+        if _log.isEnabledFor(level):
+            _log.log(level, "%s", event)
         hook: Hook | None = getattr(self, event.name)
         if hook is not None:
             try:
-                hook(event)
+                require_finished(f"hook {event.name}", hook(event))
             except (Exception, SystemExit):
                 _log.exception("the hook %r failed for task %s", event.name, event.task.id)
+
+
+def _level_of(event: Event) -> int:
+    """An error after the handler has ended its lease changes nothing, and is told all the same."""
+    unexpected = event.error is not None and not isinstance(event.error, Verdict)
+    return max(_LEVELS[event.name], logging.WARNING if unexpected else logging.NOTSET)

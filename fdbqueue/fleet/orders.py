@@ -32,6 +32,9 @@ class Orders:
     recycle_mb: float | None = None
     hooks: str | None = None
     argument: Any = None
+    log_level: str = "info"
+    run: str = ""
+    """The run that its leases count for, in hexadecimal."""
 
 
 @dataclass(frozen=True)

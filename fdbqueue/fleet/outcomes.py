@@ -2,8 +2,11 @@
 
 it returned, raised Done      ack
 it raised Retry               released with its delay, or the backoff; the attempt has failed
+it raised Snooze              released with its delay; no attempt has failed
 it raised Bury                buried; the attempt has failed
 it raised anything else       released with backoff; the attempt has failed
+it returned a coroutine,      the same: nothing of its body has run
+an awaitable or a generator
 ... for the last time         buried, with its history
 the lease was lost            nothing: somebody else has the task, or will
 the database was away         given back: it is not the task's fault
@@ -15,12 +18,13 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+from fdbqueue.arguments import checked_delay
 from fdbqueue.database import engine_errors
 from fdbqueue.database import is_away as is_database_away
-from fdbqueue.errors import FdbQueueError, InvalidArgument, LeaseLost, NotTaken
+from fdbqueue.deferred import checked_function, require_finished
+from fdbqueue.errors import FdbQueueError, LeaseLost, NotTaken, VerdictReturned
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.task import Failure
-from fdbqueue.tasks.kinds import is_number
 
 Effect = Callable[[Any], object]
 
@@ -33,11 +37,21 @@ class Retry(Verdict):
     """The attempt has failed; the next one after `delay` seconds, or after the worker's backoff."""
 
     def __init__(self, delay: float | None = None, reason: str = "", detail: str = "") -> None:
-        if delay is not None and (not is_number(delay) or delay < 0):
-            raise InvalidArgument(name="delay", wanted="zero or more seconds, or None", got=delay)
-        self.delay = delay
+        self.delay = None if delay is None else checked_delay(delay)
         self.reason = reason
         self.detail = detail
+        super().__init__(reason)
+
+
+class Snooze(Verdict):
+    """The task is put off for `delay` seconds, and no attempt has failed: for rate limits and tasks that come
+    too early.
+    """
+
+    def __init__(self, delay: float, reason: str = "") -> None:
+        """A negative delay counts as 0. Raises InvalidArgument."""
+        self.delay = checked_delay(delay)
+        self.reason = reason
         super().__init__(reason)
 
 
@@ -56,7 +70,8 @@ class Done(Verdict):
     """
 
     def __init__(self, effect: Effect | None = None) -> None:
-        self.effect = effect
+        """Raises InvalidArgument, DeferredBody."""
+        self.effect = None if effect is None else checked_function("effect", effect)
         super().__init__()
 
 
@@ -74,6 +89,13 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Snoozed:
+    """The handler has put the task off."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True)
 class Lost:
     """The lease is not ours any more."""
 
@@ -83,7 +105,7 @@ class Away:
     """Whatever we depend on is not there; nothing is known about the task."""
 
 
-Judgement = Failed | Lost | Away
+Judgement = Failed | Snoozed | Lost | Away
 
 
 def judge(error: BaseException, worker: str) -> Judgement:
@@ -92,11 +114,21 @@ def judge(error: BaseException, worker: str) -> Judgement:
         return Lost()
     if is_away(error):
         return Away()
+    if isinstance(error, Snooze):
+        return Snoozed(error.delay)
     if isinstance(error, Retry | Bury):
         delay_s = error.delay if isinstance(error, Retry) else None
         said = Failure(type(error).__name__, text_of(error.reason), text_of(error.detail), worker)
         return Failed(said, delay_s, for_good=isinstance(error, Bury))
     return Failed(Failure(type(error).__name__, text_of(error), traceback_of(error), worker))
+
+
+def check_returned(result: object) -> None:
+    """Raises DeferredResult for work that has not run, VerdictReturned for a verdict that was not raised."""
+    require_finished("the handler", result)
+    verdict = result if isinstance(result, type) else type(result)
+    if issubclass(verdict, Verdict):
+        raise VerdictReturned(verdict=verdict.__name__)
 
 
 def troubles() -> tuple[type[Exception], ...]:

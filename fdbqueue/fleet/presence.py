@@ -7,17 +7,18 @@ limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, TypeVar
 
 import msgspec
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import Session
+from fdbqueue.sessions.session import Session
 
 T = TypeVar("T")
 
@@ -45,18 +46,27 @@ _from_bytes = msgspec.json.Decoder(Presence).decode
 
 
 def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> list[Presence]:
-    """The workers that take from `queue`, or from any; at most limits.WORKERS_LISTED_MAX.
+    """The workers that take from `queue`, or from any.
 
     One that died is listed until its session's grace is over; one that takes from very many queues is found
-    by those whose names it has room for. Reads by snapshot; conflicts with nothing.
+    by those whose names it has room for. Reads by snapshot; conflicts with nothing. Given a database: in
+    transactions of limits.WORKERS_LISTED_MAX workers. Given a transaction: at most so many.
     """
     under = RootKeys(root).presences
-    found = run(
-        tr,
-        lambda tr: tr.snapshot.get_range(under.start, under.stop, limit=limits.WORKERS_LISTED_MAX).to_list(),
-    )
+    found: list[Any] = []
+    start, whole = under.start, is_transaction(tr)
+    while more := run(tr, partial(_rows, start=start, stop=under.stop)):
+        found += more
+        if whole or len(more) < limits.WORKERS_LISTED_MAX:
+            break
+        start = more[-1].key + b"\x00"
     listed = [_from_bytes(row.value) for row in found]
     return [worker for worker in listed if queue is None or queue in worker.queues]
+
+
+def _rows(tr: Any, start: bytes, stop: bytes) -> list[Any]:
+    found: list[Any] = tr.snapshot.get_range(start, stop, limit=limits.WORKERS_LISTED_MAX).to_list()
+    return found
 
 
 def fitting(items: Sequence[T]) -> tuple[T, ...]:

@@ -6,7 +6,7 @@ asleep. Only so can waiting for a database be told from not having run: both are
 
 from fdbqueue import limits
 from fdbqueue.runtime import Runtime
-from fdbqueue.silence import Spells
+from fdbqueue.sessions.silence import Spells
 
 
 class Pulse:

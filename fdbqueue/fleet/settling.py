@@ -7,9 +7,10 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.errors import EffectTooLarge, EffectTooSlow, NotTaken, TaskNotFound
+from fdbqueue.deferred import require_finished
+from fdbqueue.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy
+from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, check_returned
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
@@ -26,10 +27,25 @@ _TRANSACTION_TOO_LARGE = 2101
 
 @dataclass(frozen=True)
 class Settled:
-    """What came of a task: "succeeded", "retried", "buried" or "lease_lost"."""
+    """What came of a task: "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
 
     name: str
     delay_s: float = 0.0
+
+
+ACKED = Settled("succeeded")
+_ENDED_BY = {
+    "ack": ACKED,
+    "delete": ACKED,
+    "release": Settled("snoozed"),
+    "retry": Settled("retried"),
+    "bury": Settled("buried"),
+}
+
+
+def ended(hold: Hold) -> Settled | None:
+    """The end that the handler itself has given its lease with a verb of its queue, if it has."""
+    return None if hold.ended_by is None else _ENDED_BY[hold.ended_by]
 
 
 class Settling:
@@ -42,18 +58,36 @@ class Settling:
         self._policy = policy
         self._process_id = database.runtime.process_id()
 
-    def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> None:
-        """Have the handler at the task, and ack it. Raises what the handler raises."""
+    def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
+        """Have the handler at the task, and ack it unless the handler has ended its lease with a verb.
+
+        Raises the error of the handler.
+        """
         if transactional:
-            self._ack_with(hold, lambda tr: self._call(handler, tr, hold.task))
-        else:
-            effect = self._call(handler, hold.task)
-            if not hold.claim(ITS_THREAD):
-                raise NotTaken(id=hold.task.id)
-            if effect is None:
-                hold.queue.ack(self._database, hold.task)
-            else:
-                self._ack_with(hold, effect)
+            self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
+            return ended(hold) or ACKED
+        try:
+            return self._ack(hold, self._call(handler, hold.task))
+        except (NotTaken, LeaseLost):
+            own = ended(hold)
+            if own is None:
+                raise
+            return own
+
+    def _ack(self, hold: Hold, effect: Effect | None) -> Settled:
+        if not hold.claim(ITS_THREAD):
+            raise NotTaken(id=hold.task.id)
+        if effect is None:
+            hold.queue.ack(self._database, hold.lease)
+            return ACKED
+        hold.ended_by = None  # a lease that the handler has ended drops its effect, which is told as a loss
+        self._commit_with(hold, lambda tr: self._ack_and(tr, hold, effect))
+        return ACKED
+
+    def snooze(self, hold: Hold, delay_s: float) -> Settled:
+        """Put the task off, as its handler wants it."""
+        hold.queue.defer(self._database, hold.lease, delay_s)
+        return Settled("snoozed", delay_s)
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
         """Release or bury the task, as the policy has it, and write down why."""
@@ -63,10 +97,10 @@ class Settling:
             # As the queue has it: what was counted by mistake may have been taken back since the take.
             failures = self._peek(tr, hold).failures + 1
             if self._policy.buries(failed, failures):
-                hold.queue.bury(tr, hold.task, failure=failed.failure)
+                hold.queue.bury(tr, hold.lease, failure=failed.failure)
                 return Settled("buried")
             delay_s = self._policy.delay_s(failed, failures, random)
-            hold.queue.release(tr, hold.task, delay=delay_s, failure=failed.failure)
+            hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
             return Settled("retried", delay_s)
 
         return run_once(self._database, self._root, body)
@@ -87,12 +121,12 @@ class Settling:
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
         """As if it had not been taken, but for the count of that; for others to have in `delay_s`."""
         # A second try after an unknown result finds that it is not ours: that is what it wanted.
-        run(self._database, lambda tr: hold.queue.defer(tr, hold.task, delay_s), timeout_s=timeout_s)
+        run(self._database, lambda tr: hold.queue.give_back(tr, hold.lease, delay_s), timeout_s=timeout_s)
 
     def _call(self, handler: Handler, *arguments: Any) -> Effect | None:
         """The effect that the handler wants with its ack."""
         try:
-            handler(*arguments)
+            check_returned(handler(*arguments))
         except Done as done:
             return done.effect
         finally:
@@ -101,14 +135,23 @@ class Settling:
                 os._exit(0)
         return None
 
-    def _ack_with(self, hold: Hold, effect: Effect) -> None:
+    def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
+        hold.ended_by = None  # an earlier try of this transaction has not happened
+        effect = self._call(handler, tr, hold.task)
+        if effect is not None:
+            self._ack_and(tr, hold, effect)
+        elif hold.ended_by is None:
+            hold.queue.ack(tr, hold.lease)
+
+    def _ack_and(self, tr: Transaction, hold: Hold, effect: Effect) -> None:
+        hold.queue.ack(tr, hold.lease)
+        _apply(effect, tr)
+
+    def _commit_with(self, hold: Hold, work: Callable[[Transaction], None]) -> None:
         def body(tr: Transaction) -> None:
             began_s = self._runtime.monotonic()
             try:
-                hold.queue.ack(tr, hold.task)
-                more = effect(tr)
-                if callable(more):
-                    more(tr)
+                work(tr)
                 size_bytes = tr.get_approximate_size().wait()
             except engine_errors() as error:
                 self._explain(error, hold, began_s)
@@ -133,3 +176,8 @@ class Settling:
             raise EffectTooSlow(id=hold.task.id, seconds=seconds)
         if size_bytes > limits.EFFECT_BYTES_MAX:
             raise EffectTooLarge(id=hold.task.id, size_bytes=size_bytes)
+
+
+def _apply(effect: Effect, tr: Transaction) -> None:
+    """Raises DeferredResult, and whatever the effect raises; then its transaction is not committed."""
+    require_finished("the effect", effect(tr))

@@ -22,6 +22,8 @@ class Tally:
     buried: int = 0
     lost: int = 0
     """Their lease was over when they ended."""
+    snoozed: int = 0
+    """Put off by their handler, without a failure."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -29,11 +31,12 @@ class Tally:
             self.failed + other.failed,
             self.buried + other.buried,
             self.lost + other.lost,
+            self.snoozed + other.snoozed,
         )
 
     @property
     def ended(self) -> int:
-        return self.done + self.failed + self.buried + self.lost
+        return self.done + self.failed + self.buried + self.lost + self.snoozed
 
 
 @dataclass(frozen=True)

@@ -9,63 +9,43 @@ import logging
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.database import require_answer
+from fdbqueue.arguments import checked_count, checked_positive, checked_seconds, checked_span
+from fdbqueue.database import engine_errors, require_answer
+from fdbqueue.deferred import checked_function
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
-from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
+from fdbqueue.fleet.logs import checked_level
+from fdbqueue.fleet.orders import Orders
+from fdbqueue.fleet.process import Process, ProcessStatus
+from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.worker import Worker, weights_of
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
-from fdbqueue.tasks.kinds import checked_whole, is_number
 
 TICK_S = 0.1
-READ_BYTES = 65_536
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
 # One that lived so long, or has been at a task, has not failed at its start.
 SETTLED_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 KILL_AFTER_S = 10.0
-# It finds its modules where we find ours.
-BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from fdbqueue.fleet.child import main; sys.exit(main(sys.argv[1:3]))"
-)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What a process is sent, one after the other: two of the same that are pending together are one.
-STOPS = (signal.SIGTERM, signal.SIGINT)
-
 _log = logging.getLogger("fdbqueue.fleet")
-
-
-@dataclass(frozen=True)
-class ProcessStatus:
-    """One worker process. `silent_s`: so long it has not reported, which it does twice a second."""
-
-    process_id: int
-    state: str
-    """"starting", "working", "retiring", "stopping", "ended", "dead"."""
-    tally: Tally
-    running: tuple[Running, ...]
-    rss_bytes: int
-    silent_s: float
 
 
 @dataclass(frozen=True)
 class FleetStatus:
     processes: tuple[ProcessStatus, ...]
     tally: Tally
-    """Of all processes there have been."""
+    """Of all processes that there have been: exact at the end of `Fleet.run`, half a second old before."""
     restarts: int
     """How many processes died."""
     recycled: int
@@ -73,70 +53,6 @@ class FleetStatus:
     @property
     def running(self) -> tuple[Running, ...]:
         return tuple(task for process in self.processes for task in process.running)
-
-
-class Process:
-    """One worker process, from its start to its end."""
-
-    def __init__(self, orders: Orders) -> None:
-        their_lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        self._reports, their_reports = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._reports, False)
-        command = [sys.executable, "-c", BOOT, str(their_lifeline), str(their_reports), *sys.path]
-        self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(their_lifeline, their_reports),
-            start_new_session=True,
-        )
-        os.close(their_lifeline)
-        os.close(their_reports)
-        os.write(self._lifeline, to_line(orders))
-        self._unread = b""
-        self._signalled = 0
-        self.report = Report("starting")
-        self.started_at = self.heard_at = RealRuntime.monotonic()
-
-    @property
-    def id(self) -> int:
-        return self._popen.pid
-
-    def fileno(self) -> int:
-        return self._reports
-
-    def listen(self) -> None:
-        """Read what it has reported."""
-        try:
-            while more := os.read(self._reports, READ_BYTES):
-                *lines, self._unread = (self._unread + more).split(b"\n")
-                for line in lines:
-                    self.report, self.heard_at = report_of(line), RealRuntime.monotonic()
-        except BlockingIOError:
-            return
-
-    def exit_status(self) -> int | None:
-        """None while it lives."""
-        return self._popen.poll()
-
-    def stop(self, times: int) -> None:
-        """Let it have had so many signals."""
-        while self._signalled < times and self._popen.poll() is None:
-            self._popen.send_signal(STOPS[self._signalled])
-            self._signalled += 1
-
-    def kill(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
-
-    def close(self) -> None:
-        os.close(self._lifeline)
-        os.close(self._reports)
-
-    def status(self, now: float) -> ProcessStatus:
-        report = self.report
-        return ProcessStatus(
-            self.id, report.state, report.tally, report.running, report.rss_bytes, now - self.heard_at
-        )
 
 
 class Fleet:
@@ -161,48 +77,61 @@ class Fleet:
         recycle_mb: float | None = None,
         hooks: str | None = None,
         argument: Any = None,
+        log_level: str = "info",
+        stdout: int | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> None:
         """`handler` and `hooks` are "module:name", imported by each process. With an `argument`, which JSON
         must be able to carry, what `handler` names is called with it and returns the handler.
         `recycle_tasks`, `recycle_mb`: a process that has ended so many attempts, or grown to so many
         megabytes, is replaced; so is one with a thread that a handler has kept beyond `timeout_s`.
+        `log_level`: "debug", "info", "warning" or "error"; the processes log to standard error, unless the
+        modules of the handler configure a log. `stdout`: the descriptor for their standard output.
 
         Raises InvalidArgument, QueueNotFound, DatabaseNotFound, what opening the database raises; starts
         and takes nothing.
         """
-        self._processes_wanted = checked_whole("processes", processes, 1, limits.PROCESSES_MAX)
+        self._processes_wanted = checked_count("processes", processes, limits.PROCESSES_MAX)
         if recycle_tasks is not None:
-            checked_whole("recycle_tasks", recycle_tasks, 1, 2**62)
-        if recycle_mb is not None and (not is_number(recycle_mb) or recycle_mb <= 0):
-            raise InvalidArgument(name="recycle_mb", wanted="megabytes", got=recycle_mb)
+            checked_count("recycle_tasks", recycle_tasks)
+        if recycle_mb is not None:
+            checked_positive("recycle_mb", recycle_mb, "megabytes")
         self._orders = Orders(
             url,
             root.key().hex(),
             weights_of(queues),
             handler,
-            threads,
+            checked_count("threads", threads, limits.THREADS_MAX),
             transactional,
-            max_attempts,
+            None if max_attempts is None else checked_count("max_attempts", max_attempts),
             backoff,
-            timeout_s,
-            grace_s,
-            session_ttr_s,
+            None if timeout_s is None else checked_span("timeout_s", timeout_s),
+            checked_seconds("grace_s", grace_s),
+            checked_span("session_ttr_s", session_ttr_s),
             until_empty,
             recycle_tasks,
             recycle_mb,
             hooks,
             argument,
+            checked_level(log_level),
         )
+        self._stdout = stdout
+        self._root = root
         self._require_all(root)
         self._monotonic = RealRuntime.monotonic
+        self._begin()
+
+    def _begin(self) -> None:
+        """The state of a fleet that has not started anything."""
         self._members: list[Process] = []
         self._retiring: list[Process] = []
         self._start_at: list[float] = []
         self._deaths_in_a_row = 0
-        self._stops = 0
+        self._stops = self._stops_told = 0
+        self._stop_signal: str | None = None
         self._stop_asked_at: float | None = None
-        self._past = Tally()
+        self._counted = self._reported = Tally()
+        self._count_at = float("-inf")
         self._restarts = self._recycled = 0
         self._refusal = ""
         self._emptied = False
@@ -214,17 +143,29 @@ class Fleet:
         SIGTERM, SIGINT and SIGHUP call `stop` meanwhile, if this is the main thread; the second one
         stops at once. Raises FleetRefused if the processes do not start: handlers that cannot be imported.
         """
-        with self._signals():
-            try:
-                self._start_at = [self._monotonic()] * self._processes_wanted
-                while self._start_at or self._members or self._retiring:
-                    self._tick()
-                    if on_tick is not None:
-                        on_tick(self.status())
-            finally:
-                self._leave_nobody()
+        if on_tick is not None:
+            checked_function("on_tick", on_tick)
+        with (
+            self._signals(),
+            open_database(self._orders.url) as database,
+            Run(database, self._root) as run,
+        ):
+            self._orders = replace(self._orders, run=run.id.hex())
+            self._work(run, on_tick)
         if self._refusal:
             raise FleetRefused(reason=self._refusal)
+
+    def _work(self, run: Run, on_tick: Callable[[FleetStatus], object] | None) -> None:
+        try:
+            self._start_at = [self._monotonic()] * self._processes_wanted
+            while self._start_at or self._members or self._retiring:
+                self._tick()
+                self._count_if_due(run)
+                if on_tick is not None:
+                    on_tick(self.status())
+        finally:
+            self._leave_nobody()
+        self._count_finally(run)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Have every process take no more, and end within its grace, or `at_once`. Returns at once, and may
@@ -235,8 +176,7 @@ class Fleet:
     def status(self) -> FleetStatus:
         now = self._monotonic()
         everyone = tuple(process.status(now) for process in (*self._members, *self._retiring))
-        tally = sum((process.tally for process in everyone), self._past)
-        return FleetStatus(everyone, tally, self._restarts, self._recycled)
+        return FleetStatus(everyone, self._counted, self._restarts, self._recycled)
 
     # One round.
 
@@ -253,7 +193,7 @@ class Fleet:
         now = self._monotonic()
         for at in [at for at in self._start_at if at <= now]:
             self._start_at.remove(at)
-            self._members.append(Process(self._orders))
+            self._members.append(Process(self._orders, self._stdout))
 
     def _listen(self) -> None:
         everyone = [*self._members, *self._retiring]
@@ -269,12 +209,30 @@ class Fleet:
             return
         now = self._monotonic()
         self._stop_asked_at = self._stop_asked_at or now
+        self._tell_stops()
         grace_s = 0.0 if self._stops > 1 else self._orders.grace_s
         for process in [*self._members, *self._retiring]:
             process.stop(self._stops)
             if now > self._stop_asked_at + grace_s + KILL_AFTER_S:
                 _log.error("process %d does not end and is killed", process.id)
                 process.kill()
+
+    def _tell_stops(self) -> None:
+        """Once for each stage. Not in the signal's handler, which may interrupt a line of the log."""
+        if self._stops == self._stops_told:
+            return
+        self._stops_told = self._stops
+        why, everyone = self._stop_signal or "stop", (*self._members, *self._retiring)
+        running = sum(process.at_work() for process in everyone)
+        if self._stops > 1:
+            _log.warning("%s: ending at once, %d running tasks are given back", why, running)
+        else:
+            _log.info(
+                "%s: taking no more; %d running tasks have %g s to end, a second signal ends them at once",
+                why,
+                running,
+                self._orders.grace_s,
+            )
 
     def _look_at(self, process: Process) -> None:
         status = process.exit_status()
@@ -289,9 +247,10 @@ class Fleet:
 
     def _bury(self, process: Process, status: int) -> None:
         """A process has ended, and this is what follows."""
-        self._past = self._past + process.report.tally
+        self._reported = self._reported + process.report.tally
         was_member = process in self._members
         (self._members if was_member else self._retiring).remove(process)
+        ending = process.ending(status)
         process.close()
         if process.report.state == "refused":
             self._refuse(process.report.reason)
@@ -301,21 +260,44 @@ class Fleet:
             self._recycled += 1
             self._start_at.append(self._monotonic())
         elif was_member and not self._stops:
-            self._replace(process, status)
+            self._replace(process, ending)
+        elif status:
+            _log.error("%s", ending)
+
+    # The counts.
+
+    def _count_if_due(self, run: Run) -> None:
+        now = self._monotonic()
+        if now < self._count_at:
+            return
+        try:
+            self._counted = run.tally(limits.RUN_READ_TIMEOUT_S) or self._counted
+            self._count_at = now + limits.RUN_READ_EVERY_S
+        except engine_errors():  # shown later, and read once more at the end
+            self._count_at = now + limits.RUN_READ_AGAIN_S
+
+    def _count_finally(self, run: Run) -> None:
+        try:
+            counted = run.tally(limits.CLOSE_TIMEOUT_S)
+            reason = "the run's session was lost"
+        except engine_errors() as error:
+            counted, reason = None, str(error)
+        if counted is None:
+            _log.warning("the counts are those that the processes have reported, not exact: %s", reason)
+        self._counted = self._reported if counted is None else counted
 
     def _refuse(self, reason: str) -> None:
         """Something that no process can start with, or go on with."""
         self._refusal = self._refusal or reason
         self.stop()
 
-    def _replace(self, process: Process, status: int) -> None:
+    def _replace(self, process: Process, ending: str) -> None:
         self._restarts += 1
         worked = process.report.tally.ended > 0
         settled = worked or self._monotonic() - process.started_at > SETTLED_S
         self._deaths_in_a_row = 1 if settled else self._deaths_in_a_row + 1
         delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        _log.error("process %d ended %s; another starts in %.1f s", process.id, how, delay_s)
+        _log.error("%s; another starts in %.1f s", ending, delay_s)
         self._start_at.append(self._monotonic() + delay_s)
 
     # Beginning and end.
@@ -358,7 +340,8 @@ class Fleet:
             for known, handler in before.items():
                 signal.signal(known, handler)
 
-    def _signalled(self, _: int, __: FrameType | None) -> None:
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        self._stop_signal = signal.Signals(number).name
         self.stop(at_once=self._stops > 0)
 
     def _leave_nobody(self) -> None:

@@ -13,7 +13,9 @@ from platform import node
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_count, checked_seconds, checked_span, checked_timeout
 from fdbqueue.database import as_database
+from fdbqueue.deferred import checked_function
 from fdbqueue.errors import (
     InvalidArgument,
     NotTaken,
@@ -27,22 +29,28 @@ from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks
 from fdbqueue.fleet.outage import Outage
-from fdbqueue.fleet.outcomes import Away, Failed, Policy, is_away, is_ours, judge, troubles
+from fdbqueue.fleet.outcomes import Away, Failed, Policy, Snoozed, is_away, is_ours, judge, troubles
 from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.presence import Appearance, Presence, fitting
-from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling
+from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import Session, keeper_of
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure
-from fdbqueue.tasks.kinds import checked_whole, is_number
 from fdbqueue.tasks.queue import TaskQueue
 
 Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
 
 _STOPPING_LOOK_S = 0.05
-_TALLIED = {"succeeded": "done", "retried": "failed", "buried": "buried", "lease_lost": "lost"}
+_TALLIED = {
+    "succeeded": "done",
+    "retried": "failed",
+    "snoozed": "snoozed",
+    "buried": "buried",
+    "lease_lost": "lost",
+}
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -70,26 +78,29 @@ class Worker:
         session_ttr_s: float = limits.SESSION_TTR_S,
         hooks: Hooks = Hooks(),  # noqa: B008  # a value
         root: Any = DEFAULT_ROOT,
+        run_id: bytes = b"",
     ) -> None:
         """`queues`: a name or a TaskQueue, several, or names with weights. `max_attempts`: a task is buried
         when so many have failed (None: never). `timeout_s`: the attempt of a handler that runs longer has
         failed; its thread is given up and another started. `grace_s`: what runs when the worker is stopped
         has so long to end. `session_ttr_s`: so long after the death of this process its tasks come back, if
-        their own ttr does not end before.
+        their own ttr does not end before. `run_id`: the run of a fleet that the leases count for.
 
-        Raises InvalidArgument, QueueNotFound, UnknownKind. Reads the definitions; takes nothing.
+        Raises InvalidArgument, QueueNotFound, UnknownKind; DeferredBody for an asynchronous handler or a
+        generator, whose call would do nothing. Reads the definitions; takes nothing.
         """
         self._database = as_database(db)
         self._runtime = self._database.runtime
         self._root = root
-        self._handler = _checked_handler(handler)
+        self._run_id = run_id
+        self._handler = checked_function("handler", handler, "a function of a task")
         self._transactional = transactional
-        self._timeout_s = _checked_seconds("timeout_s", timeout_s)
-        self._grace_s = _checked_seconds("grace_s", grace_s) or 0.0
-        self._session_ttr_s = session_ttr_s
-        self._threads = checked_whole("threads", threads, 1, limits.THREADS_MAX)
+        self._timeout_s = None if timeout_s is None else checked_span("timeout_s", timeout_s)
+        self._grace_s = checked_seconds("grace_s", grace_s)
+        self._session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
+        self._threads = checked_count("threads", threads, limits.THREADS_MAX)
         if max_attempts is not None:
-            checked_whole("max_attempts", max_attempts, 1, 2**31)
+            checked_count("max_attempts", max_attempts)
         self._queues = opened(self._database, queues, root)
         self._hooks = hooks
         self._name = f"{node()}:{self._runtime.process_id()}"
@@ -123,9 +134,11 @@ class Worker:
             raise self._error
 
     def start(self, *, until_empty: bool = False) -> None:
-        """Begin to work, in the background."""
+        """Begin to work, in the background. Raises WorkerUsed, UnknownCodec."""
         if self._state != "new":
             raise WorkerUsed
+        for queue, _ in self._queues:
+            queue.require_codec()
         self._state = "working"
         self._since = self._runtime.now()
         self._session = self._new_session()
@@ -143,8 +156,8 @@ class Worker:
         self._heartbeat.wake()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; whether it has come."""
-        return self._ended.wait(timeout_s)
+        """Wait for the end; whether it has come. Raises InvalidArgument for a negative timeout."""
+        return self._ended.wait(None if timeout_s is None else checked_timeout(timeout_s, "timeout_s"))
 
     @property
     def error(self) -> Exception | None:
@@ -187,7 +200,7 @@ class Worker:
     def _start_some(self, free: int, until_empty: bool) -> None:
         asked_at = self._runtime.now()
         found = self._take(free, limits.EMPTY_QUEUE_LOOK_S if until_empty else limits.WORKER_WAIT_S)
-        holds = [Hold(queue, task, self._runtime, self._session, asked_at) for queue, task in found]
+        holds = [Hold(queue, task, self._database, self._session, asked_at) for queue, task in found]
         for hold in holds:
             self._heartbeat.add(hold)
         # Several queues may have given one each, and nothing is begun once the end has come.
@@ -225,7 +238,7 @@ class Worker:
         return self._pool.free() == self._pool.size and self._feed.is_empty()
 
     def _new_session(self) -> Session:
-        return Session(self._database, ttr=self._session_ttr_s, root=self._root)
+        return Session(self._database, ttr=self._session_ttr_s, run_id=self._run_id, root=self._root)
 
     def _is_away(self, outage: Outage, error: BaseException) -> float:
         """Something that every task depends on is not there: take no more for so long."""
@@ -258,10 +271,10 @@ class Worker:
     def _attempt(self, hold: Hold) -> None:
         self._heartbeat.began(hold)
         self._hooks.tell(Event("started", hold.task))
-        self._settling.attempt(hold, self._handler, self._transactional)
+        settled = self._settling.attempt(hold, self._handler, self._transactional)
         if hold.claim(ITS_THREAD):
             self._no_ground.over()
-            self._tell(hold, Settled("succeeded"))
+            self._tell(hold, settled)
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
         """Do what `error` means for the task."""
@@ -270,12 +283,18 @@ class Worker:
             if isinstance(judgement, Failed):
                 self._no_ground.over()
                 return self._settling.fail(hold, judgement)
+            if isinstance(judgement, Snoozed):
+                self._no_ground.over()
+                return self._settling.snooze(hold, judgement.delay_s)
             if isinstance(judgement, Away):
                 pause_s = self._is_away(self._no_ground, error)
                 self._settling.give_back(hold, pause_s)
                 return Settled("retried", pause_s)
             self._heartbeat.lose(hold)
         except NotTaken:
+            own = ended(hold)
+            if own is not None:
+                return own
             self._heartbeat.lose(hold)
         except Exception as failure:
             # Nothing has been written: the lease will end on its own, and that be written down.
@@ -351,6 +370,10 @@ class Worker:
         for hold in self._heartbeat.holds():
             if hold.claim(STOP):
                 hold.take_away()
+                why = (
+                    "the worker was stopped at once" if self._at_once else f"not done in {self._grace_s:g} s"
+                )
+                _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
                 self._return(hold)
         self._heartbeat.end(limits.CLOSE_TIMEOUT_S)
         self._pool.end()
@@ -388,21 +411,8 @@ def weights_of(queues: Any) -> dict[Any, int]:
     if not weights:
         raise InvalidArgument(name="queues", wanted="one queue or more", got=queues)
     for weight in weights.values():
-        checked_whole("weight", weight, 1, limits.WEIGHT_MAX)
+        checked_count("weight", weight, limits.WEIGHT_MAX)
     return weights
-
-
-def _checked_handler(handler: Any) -> Callable[..., object]:
-    if not callable(handler):
-        raise InvalidArgument(name="handler", wanted="a function of a task", got=handler)
-    found: Callable[..., object] = handler
-    return found
-
-
-def _checked_seconds(name: str, seconds: float | None) -> float | None:
-    if seconds is not None and (not is_number(seconds) or seconds < 0):
-        raise InvalidArgument(name=name, wanted="zero or more seconds", got=seconds)
-    return seconds
 
 
 def _stack_of(thread_id: int) -> str:

@@ -5,7 +5,7 @@ own get a sixtieth of what is possible. Whoever finds no leader leads: it *claim
 for, runs one round of work, *settles* them with their answers, and passes leadership to the first call that
 is still pending. Before a round the leader waits a moment for the callers of the last one, who are on their
 way back. A call that is not claimed may give up when its time is over; one that is claimed may be about to
-get an item, and waits for the leader's word.
+get an item, and waits for the leader's word. A call that is stopped is not claimed any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +17,31 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.runtime import Event, Runtime
+from fdbqueue.waiters import Waiter
 
 
 class CallState(Enum):
     PENDING = auto()
     CLAIMED = auto()
     SETTLED = auto()
-    LEFT = auto()  # its time was over
+    LEFT = auto()  # its time was over, or it was stopped
 
 
 class Call:
     """One caller's wish. `count` items or answers, `size_bytes` to write; `until` as runtime.monotonic()."""
 
-    __slots__ = ("answer", "count", "error", "event", "leads", "payload", "size_bytes", "state", "until")
+    __slots__ = (
+        "answer",
+        "count",
+        "error",
+        "event",
+        "leads",
+        "payload",
+        "size_bytes",
+        "state",
+        "stopped",
+        "until",
+    )
 
     def __init__(self, payload: Any, count: int, size_bytes: int, until: float | None) -> None:
         self.payload = payload
@@ -38,6 +50,7 @@ class Call:
         self.until = until
         self.state = CallState.PENDING
         self.leads = False
+        self.stopped = False
         self.event: Event | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -67,9 +80,16 @@ class Combiner:
     If it returns True it has begun something that must not be left lying: then somebody goes on leading.
     """
 
-    def __init__(self, runtime: Runtime, work: Callable[["Combiner", Call], bool | None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        work: Callable[["Combiner", Call], bool | None],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wake` ends a sleep of the leader inside `work`, to look at the time of its call again."""
         self._runtime = runtime
         self._work = work
+        self._wake = wake
         self._lock = runtime.lock()
         self._led = False
         self._pending: list[Call] = []
@@ -77,10 +97,17 @@ class Combiner:
         self._last = _Round()
         self._gathered: Event | None = None
 
-    def call(self, payload: Any, count: int = 1, size_bytes: int = 0, until: float | None = None) -> Call:
-        """Have the call worked on, by this thread or another. Raises what the work raised for it.
+    def call(
+        self,
+        payload: Any,
+        count: int = 1,
+        size_bytes: int = 0,
+        until: float | None = None,
+        waiter: Waiter | None = None,
+    ) -> Call:
+        """Have the call worked on, by this thread or another. Raises the error of the work.
 
-        Returns it SETTLED with its answer, or, if `until` passed, LEFT.
+        Returns it SETTLED with its answer, or, if `until` passed or `waiter` is to end, LEFT.
         """
         mine = Call(payload, count, size_bytes, until)
         try:
@@ -91,6 +118,8 @@ class Combiner:
                 mine.leads, self._led = not self._led, True
                 if not mine.leads:
                     mine.event = self._runtime.event()
+            if waiter is not None:
+                waiter.on_ready(lambda _: self._stop(mine))
             if not mine.leads:
                 self._follow(mine)
             if mine.leads:
@@ -103,18 +132,23 @@ class Combiner:
         return mine
 
     def anyone_else(self, leader: Call) -> bool:
-        """Whether somebody besides `leader` would miss what its work has begun."""
+        """True if another call than `leader` waits for the end of the work that has begun."""
         with self._lock:
-            return any(call is not leader for call in self._pending)
+            return any(call is not leader and not call.stopped for call in self._pending)
 
     # For the work.
 
     def claim(self, count_max: int, size_bytes_max: int) -> list[Call]:
-        """Claim waiting calls, the oldest first, as far as the bounds allow, but one in any case.
+        """Claim waiting calls, the oldest first, as far as the bounds allow, but one in any case. None are
+        left if all have been stopped.
 
         Claims of an attempt that failed are counted in again, so that a retried body may simply ask anew.
         """
         with self._lock:
+            for call in (*self._claimed, *self._pending):
+                if call.stopped:
+                    self._leave(call)
+                    call.signal()
             waiting = [call for call in (*self._claimed, *self._pending) if call.state is not CallState.LEFT]
             self._claimed = waiting[: _fitting(waiting, count_max, size_bytes_max)]
             self._pending = waiting[len(self._claimed) :]
@@ -226,7 +260,7 @@ class Combiner:
             event.wait(self._patience(mine))
             with self._lock:
                 event.clear()
-                if mine.leads or mine.is_settled():
+                if mine.leads or mine.state in (CallState.SETTLED, CallState.LEFT):
                     return
                 if mine.state is CallState.PENDING and self._is_over(mine):
                     self._leave(mine)
@@ -240,6 +274,13 @@ class Combiner:
 
     def _is_over(self, mine: Call) -> bool:
         return mine.until is not None and self._runtime.monotonic() >= mine.until
+
+    def _stop(self, mine: Call) -> None:
+        # No lock: a signal handler may set the event of a call that it has interrupted in here.
+        mine.stopped, mine.until = True, float("-inf")
+        mine.signal()
+        if mine.leads:
+            self._wake()
 
     def _leave(self, mine: Call) -> None:
         mine.state = CallState.LEFT

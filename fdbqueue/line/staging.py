@@ -36,7 +36,7 @@ from fdbqueue.line.keys import (
     request_value,
 )
 from fdbqueue.line.shares import Offer, Pair, Plan, at_most, free_of, pair, within
-from fdbqueue.seam import Future, Range, Transaction
+from fdbqueue.seam import Future, KeyValue, Range, Transaction
 
 DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
 
@@ -88,6 +88,7 @@ class Outcome(Enum):
     GONE = auto()  # somebody took the request for dead, or its results were cleared: register again
     AGAIN = auto()  # something was done for others: look again
     WAIT = auto()  # nothing to do until a watch fires
+    PENDING = auto()  # as WAIT, but something lies there for requests ahead: serve them if it stays
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Look:
 
     now_us: int
     serve: bool = False  # pair all that there is, although others may be about to
+    check: bool = False  # no watch fired: unless first, take nothing, and tell whether anything is PENDING
     leave: bool = False  # withdraw if there is nothing
     renew: bool = False
     called: bool = False  # its request has been seen to change: ask for the notice only, it will be there
@@ -119,6 +121,8 @@ class Turn:
     crowd: int = 0  # how many stood in the line
     ahead: int = 0  # how many items were for those before it
     due_us: int | None = None  # when to look again although no watch fired
+    leads: bool = False  # it waits at the head, for items
+    renewed: bool = False  # its deadline has been moved
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,14 @@ class _Seen:
         """Whether nobody stands before it who lives, as far as can be seen: then it looks after the dead."""
         return self.place == 0 or not self.live
 
+    def only_checks(self, how: Look) -> bool:
+        """True if this look must not take anything.
+
+        The requests ahead sleep, and a watch may be waking one of them now: a look that served it would
+        conflict with it. Among 200 waiting requests one such look or more falls into each wake-up.
+        """
+        return how.check and not self.is_first
+
     def counts(self, mine: Ticket, how: Look) -> list[int]:
         """How many items each is to get: of the own callers some may have left."""
         counts = [ticket.count for ticket in self.live]
@@ -166,6 +178,8 @@ class _Seen:
         those before it who have just come: they are about to take them.
         """
         everybody = range(len(self.live))
+        if self.only_checks(how):
+            return ()
         if how.serve:
             return everybody
         if self.place is None:
@@ -222,15 +236,16 @@ class Line:
         seen = self._see(tr, ticket, asked, how)
         if seen is None:
             return Turn(Outcome.GONE, wrote=False)
-        if how.renew:
+        if how.renew and seen.before is None:
             return self._renew(tr, ticket, how.now_us)
         turn = self._take_part(tr, ticket, how, asked, seen)
         if turn is None and how.leave:
             return self._leave(tr, ticket)
-        if turn is not None and turn.outcome is not Outcome.WAIT:
+        if turn is not None and turn.outcome not in (Outcome.WAIT, Outcome.PENDING):
             return turn
         if seen.before is not None:
-            return self._stay(tr, ticket, seen.before)
+            outcome = Outcome.WAIT if turn is None else turn.outcome
+            return self._stay(tr, ticket, seen.before, how, outcome)
         return self._lead(tr, ticket, asked.next_due_us())
 
     def pass_by(self, tr: Transaction, count: int, params: bytes, how: Look) -> Turn:
@@ -260,10 +275,24 @@ class Line:
         elif tr.get(self.keys.request(ticket)).present():
             self._leave(tr, ticket)
 
-    def anyone_alive(self, tr: Transaction, requests: Range, now_us: int) -> bool:
-        """Whether one of `requests` has an owner who lives."""
+    def alive_and_dead(
+        self, tr: Transaction, requests: Iterable[KeyValue], now_us: int
+    ) -> tuple[list[Ticket], list[Ticket]]:
+        """The tickets of `requests`: those of living callers, and those of dead ones."""
         known = [self.keys.ticket_of(request.key, request.value) for request in requests]
-        return bool(self._living(tr, known, now_us)[0])
+        living, dead = self._living(tr, known, now_us)
+        return [ticket for ticket, _ in living], dead
+
+    def drop_dead(self, tr: Transaction, dead: Sequence[Ticket]) -> None:
+        """Remove requests of dead callers.
+
+        Conflicts: their renewal, their removal, their service by another transaction.
+        """
+        for ticket in dead:
+            tr.add_read_conflict_key(self.keys.renewal(ticket))
+        self._protect(tr, dead, ())
+        for ticket in dead:
+            self._clear_request(tr, ticket)
 
     def ask_due(self, tr: Transaction) -> Range:
         """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
@@ -392,24 +421,32 @@ class Line:
             tr.clear_range(beside.start, beside.stop)
         tr.clear(self.keys.notice(rid))
 
-    # The watches are of a transaction that wrote nothing: it saw what they wait to see changed.
+    def _stay(self, tr: Transaction, ticket: Ticket, before: bytes, how: Look, outcome: Outcome) -> Turn:
+        """Wait behind the request `before`, which may stay when the own one is served; renew if it is time.
 
-    def _stay(self, tr: Transaction, ticket: Ticket, before: bytes) -> Turn:
-        """Wait behind the request `before`, which may stay when the own one is served."""
+        The transaction may write: each request that it watches changes once, so nothing else aborts it.
+        """
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(before)]
-        return Turn(Outcome.WAIT, wrote=False, watches=watches)
+        if how.renew:
+            self._set_renewal(tr, ticket, how.now_us)
+        return Turn(outcome, wrote=how.renew, watches=watches, renewed=how.renew)
 
     def _lead(self, tr: Transaction, ticket: Ticket, due_us: int | None) -> Turn:
-        """Wait at the head: for something to hand out, or for one who passes by and serves."""
+        """Wait at the head, for an item, or for a passing call that serves.
+
+        The transaction writes nothing: it watches the doorbell, so each put would abort it.
+        """
         watches = [tr.watch(self.keys.request(ticket)), tr.watch(self.source.doorbell)]
-        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us)
+        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=due_us, leads=True)
 
     def _take_part(self, tr: Transaction, mine: Ticket, how: Look, asked: _Asked, seen: _Seen) -> Turn | None:
         """What taking and serving came to. None if there is nothing at all, and nothing was written; WAIT if
         what there is is for others, or may be: they have not taken it yet, and perhaps never will.
         """
-        tidies = how.serve or how.tidy or (seen.is_first and asked.is_due(how.now_us))
         plan = self._plan(tr, mine, how, asked, seen)
+        if seen.only_checks(how):
+            return Turn(Outcome.PENDING if plan.any_available else Outcome.WAIT, wrote=False)
+        tidies = how.serve or how.tidy or (seen.is_first and asked.is_due(how.now_us))
         if plan.pairs and not tidies:
             return self._act(tr, mine, plan, how, seen)
         if not (tidies or seen.is_first or how.leave):
@@ -490,9 +527,12 @@ class Line:
             self.source.claim(tr, offers)
 
     def _renew(self, tr: Transaction, ticket: Ticket, now_us: int) -> Turn:
+        self._set_renewal(tr, ticket, now_us)
+        return Turn(Outcome.AGAIN, renewed=True)
+
+    def _set_renewal(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         tr.add_read_conflict_key(self.keys.request(ticket))  # else a renewal may outlive its request
         tr.set(self.keys.renewal(ticket), renewal_value(now_us + DEADLINE_US))
-        return Turn(Outcome.AGAIN)
 
     def _leave(self, tr: Transaction, ticket: Ticket) -> Turn:
         tr.add_read_conflict_key(self.keys.request(ticket))

@@ -4,6 +4,7 @@ Each step is a transaction of its own (line/staging.py); this is the loop around
 waits. It works for the callers of a Combiner: one request in the line stands for all of them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -67,7 +68,7 @@ class Place:
         self._line = line
         self._called = self._slept = False
         began = self._runtime.monotonic()
-        self._renew_at = began + limits.REQUEST_RENEW_S
+        self._renew_at = began + self._jittered(limits.REQUEST_RENEW_S)
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self._ticket = Ticket(self._register(rid, count, params), rid, count, params)
         self._commit_s = self._runtime.monotonic() - began
@@ -107,35 +108,43 @@ class Place:
             raise
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
-        serve = False
+        serve = check = False
         while True:
             over = leader.until is not None and self._runtime.monotonic() >= leader.until
             if over and crew.anyone_else(leader):
                 return Outcome.WAIT
-            turn = self._turn(crew, leader, serve, leave=over or leader.until is None)
+            if leader.stopped:
+                self._abandon(lambda _: self._ticket)
+                return Outcome.LEFT
+            leave = over or leader.until is None
+            turn = self._turn(crew, leader, serve, check and not leave, leave)
             self._called = False
-            if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
+            if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING):
                 return turn.outcome
-            if turn.outcome is Outcome.WAIT:
-                # Nobody came to serve for a while: whoever should have may be dead.
-                serve = not self._sleep(turn, leader)
+            if turn.outcome is not Outcome.AGAIN:
+                woken = self._sleep(turn, leader)
+                # The requests that the items are for have not taken them: their owners may be dead.
+                serve = not woken and (leave or turn.outcome is Outcome.PENDING)
+                check = not woken and not serve
                 self._slept = True
 
-    def _turn(self, crew: Combiner, leader: Call, serve: bool, leave: bool) -> Turn:
+    def _turn(self, crew: Combiner, leader: Call, serve: bool, check: bool, leave: bool) -> Turn:
         renew = not leave and self._runtime.monotonic() >= self._renew_at
-        if renew:
-            self._renew_at = self._runtime.monotonic() + limits.REQUEST_RENEW_S
         tidy, attempts = self._memory.is_time_to_tidy(), 0
         held_us = round(1_000_000 * self._or_some_commits(limits.SHARE_HELD_S))
 
         def body(tr: Transaction) -> Turn:
             nonlocal attempts
             # Claimed before anything is read: what is not there now may be told only to these.
-            wanted = sum(call.count for call in crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX))
+            calls = crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX)
+            if not calls:  # all have been stopped meanwhile
+                self._line.withdraw(tr, self._ticket, self._now_us())
+                return Turn(Outcome.LEFT)
             attempts += 1
             how = Look(
                 self._now_us(),
                 serve,
+                check,
                 leave,
                 renew,
                 called=self._called,
@@ -144,7 +153,7 @@ class Place:
                 held_us=held_us,
                 tidy=tidy,
                 ahead=self._memory.ahead,
-                wanted=wanted,
+                wanted=sum(call.count for call in calls),
             )
             return self._line.look(tr, self._ticket, how)
 
@@ -152,13 +161,15 @@ class Place:
             _answer(crew, turn, to_all=leader.until is None)
 
         turn = run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
-        if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT):
+        if turn.renewed:
+            self._renew_at = self._runtime.monotonic() + self._jittered(limits.REQUEST_RENEW_S)
+        if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING):
             self._memory.note(turn)
         return turn
 
     def _sleep(self, turn: Turn, leader: Call) -> bool:
         """Until a watch fires, or it is time to look; True for a watch."""
-        patience = self._patience(leader)
+        patience = self._patience(leader, turn)
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
         return self._wait(turn.watches, patience)
@@ -174,12 +185,15 @@ class Place:
             watch.cancel()
         return woken
 
-    def _patience(self, leader: Call) -> float:
+    def _patience(self, leader: Call, turn: Turn) -> float:
+        """Seconds to sleep at most. A request behind others looks only to renew itself: watches wake it."""
+        look_s = limits.LOOK_EVERY_S if turn.leads or leader.until is None else math.inf
+        if leader.until is None or turn.outcome is Outcome.PENDING:
+            look_s = min(look_s, self._or_some_commits(limits.SERVE_PATIENCE_S))
         if leader.until is None:
-            patience_s = self._or_some_commits(limits.SERVE_PATIENCE_S)
-            return self._jittered(min(patience_s, limits.LOOK_EVERY_S))
+            return self._jittered(look_s)
         next_event = min(leader.until, self._renew_at) - self._runtime.monotonic()
-        return min(next_event, self._jittered(limits.LOOK_EVERY_S))
+        return min(next_event, self._jittered(look_s))
 
     def _or_some_commits(self, seconds: float) -> float:
         """On a slow disk others need longer to take their shares than on a fast one."""

@@ -19,7 +19,8 @@ from fdbqueue.database import Database, run
 from fdbqueue.errors import InvalidArgument, OwnerReplaced
 from fdbqueue.receipts import run_once
 from fdbqueue.seam import Transaction
-from fdbqueue.session import Session, end_session
+from fdbqueue.sessions.ending import end_session
+from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.ending import end_in
 from fdbqueue.tasks.shape import Shape
 

@@ -17,6 +17,7 @@ from queue import Empty, Full
 from typing import Any, Self
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_timeout, is_whole
 from fdbqueue.errors import (
     InvalidArgument,
     NothingToAck,
@@ -30,9 +31,10 @@ from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.stored import Stored
 from fdbqueue.persistent.unacked import Delivery, Unacked
 from fdbqueue.persistent.unit import Unit
-from fdbqueue.session import Keeper, Session, keeper_of
+from fdbqueue.runtime import Stop
+from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
-from fdbqueue.tasks.kinds import is_number
 
 
 @dataclass(frozen=True)
@@ -101,38 +103,43 @@ class Proxy:
 
     # As queue.Queue has it.
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self, item: Any, block: bool = True, timeout: float | None = None, *, stop: Stop | None = None
+    ) -> None:
         """Add an item at the end; when this returns it is durable. Waits for room where there is a maxsize.
 
         Raises queue.Full as queue.Queue does, InvalidArgument (a ValueError) for a negative timeout,
-        TypeError for what the codec cannot carry, PayloadTooLarge. Writes exactly once; conflicts with
-        nothing, save in a bounded queue near its bound with other puts.
+        TypeError for what the codec cannot carry, PayloadTooLarge; WaitStopped as soon as `stop`, an event,
+        is set: nothing has been put. Writes exactly once; conflicts with nothing, save in a bounded queue
+        near its bound with other puts.
         """
         until = self._until(block, timeout)
         unit = self._look_around()
         draft = self._stored.draft(item)
         if unit is not None:
-            unit.put(draft, until)
-        elif not self._stored.put(draft, until):
+            unit.put(draft, until, stop)
+        elif not self._stored.put(draft, until, stop):
             raise Full
 
     def put_nowait(self, item: Any) -> None:
         """put(item, False)"""
         self.put(item, False)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, *, stop: Stop | None = None) -> Any:
         """Fetch the first item: from now on it is un-acked here, and nobody else gets it.
 
-        Raises queue.Empty as queue.Queue does, InvalidArgument (a ValueError) for a negative timeout,
-        OwnerReplaced. Waits in a fair line, on a watch. In a transaction that has put something, a get
-        without a timeout does not wait: it might be for its own puts. Fetches exactly once; conflicts with
-        other takers of the same item.
+        Raises queue.Empty as queue.Queue does, but ends overdue sessions first; InvalidArgument (a
+        ValueError) for a negative timeout; OwnerReplaced; WaitStopped as soon as `stop`, an event, is set:
+        an item that came for this call has gone back. Waits in a fair line, on a watch. In a transaction
+        that has put something, a get without a timeout does not wait: it might be for its own puts. Fetches
+        exactly once; conflicts with other takers of the same item.
         """
         until = self._until(block, timeout)
+        self._stored.shape.codec.require()
         unit = self._look_around()
         if unit is not None and unit.puts and until is None:
             until = self._runtime.monotonic()
-        task = self._fetch(until)
+        task = self._fetch(until, stop)
         if task is None:
             raise Empty
         delivery = self._unacked.add(task, self._runtime.thread_id())
@@ -145,7 +152,10 @@ class Proxy:
         return self.get(False)
 
     def qsize(self) -> int:
-        """How many items wait; those that are un-acked do not. Conflicts with nothing."""
+        """How many items wait; those that are un-acked do not. Conflicts with nothing.
+
+        Ends overdue sessions before it answers zero: what a dead process had fetched waits again.
+        """
         self._look_around()
         self._keeper.end_unwanted()
         return self._stored.waiting()
@@ -170,10 +180,13 @@ class Proxy:
             raise NothingToAck
         self._finish(unit, delivery)
 
-    def join(self) -> None:
-        """Wait until every item ever put, by whomever, has been acked. One that has come back has not."""
+    def join(self, *, stop: Stop | None = None) -> None:
+        """Wait until every item ever put, by whomever, has been acked. One that has come back has not.
+
+        Raises WaitStopped as soon as `stop`, an event, is set.
+        """
         self._look_around()
-        self._stored.wait_until_finished()
+        self._stored.wait_until_finished(stop)
 
     # What queue.Queue has not.
 
@@ -193,7 +206,8 @@ class Proxy:
         After an exception nothing has happened: what was got is back in its old place, nothing was put or
         acked. Until the end, what is got is in nobody else's hands, what is put is seen by nobody, and the
         block may take its time. The end raises NotUnacked if the session was over meanwhile, queue.Full if
-        there was no room within the timeouts of the puts, TooMuchForOneTransaction for more than
+        there was no room within the timeouts of the puts, WaitStopped if the `stop` of a put was set before
+        there was room, TooMuchForOneTransaction for more than
         limits.BATCH_ITEMS_MAX items; then, too, nothing has happened. Raises TransactionOpen inside another.
         In a child that was forked inside, the end does nothing: the transaction is the parent's.
         """
@@ -257,23 +271,20 @@ class Proxy:
             return now
         if timeout is None:
             return None
-        if not is_number(timeout) or timeout < 0:
-            raise InvalidArgument(name="timeout", wanted="a non-negative number of seconds", got=timeout)
-        return now + timeout
+        return now + checked_timeout(timeout)
 
-    def _fetch(self, until: float | None) -> Task | None:
+    def _fetch(self, until: float | None, stop: Stop | None) -> Task | None:
         while True:
             session = self._live_session()
             try:
-                return self._take(session, until)
+                return self._take(session, until, stop)
             except UnknownSession:
                 session.lost = True
 
-    def _take(self, session: Session, until: float | None) -> Task | None:
+    def _take(self, session: Session, until: float | None, stop: Stop | None) -> Task | None:
         self._keeper.end_unwanted()  # what they held comes first
-        takes = self._stored.calls.takes(session)
         left = limits.SPAN_MAX_S if until is None else until - self._runtime.monotonic()
-        found = takes.wait(min(left, limits.SPAN_MAX_S)) if left > 0 else takes.take(1)
+        found = self._stored.calls.take(session, 1, min(left, limits.SPAN_MAX_S), stop)
         return found[0] if found else None
 
     def _live_session(self) -> Session:
@@ -320,7 +331,7 @@ class Proxy:
             unit.done = done
 
         try:
-            return self._stored.settle(unit.work(), unit.until, keep)
+            return self._stored.settle(unit.work(), unit.until, unit.stops, keep)
         except NotTaken as late:
             lost = unit.lose(late)
             self._unacked.discard([lost])
@@ -335,9 +346,9 @@ class Proxy:
 
 def checked_maxsize(maxsize: Any) -> int:
     """Raises InvalidArgument."""
-    if not isinstance(maxsize, int):
+    if not is_whole(maxsize):
         raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
-    return maxsize
+    return int(maxsize)
 
 
 def _always() -> bool:

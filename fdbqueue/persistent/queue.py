@@ -4,16 +4,17 @@ import weakref
 from itertools import count
 from typing import Any
 
-from fdbqueue import limits
+from fdbqueue.arguments import checked_span
 from fdbqueue.codec import codec_named
 from fdbqueue.database import as_database
-from fdbqueue.errors import InvalidArgument
 from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.persistent.stored import Stored
-from fdbqueue.registry import Registry, exists_already
+from fdbqueue.registry import Registry, exists_already, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.tasks.kinds import Settings, is_number
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks.creating import opened_or_created, usable
+from fdbqueue.tasks.kinds import Settings
 from fdbqueue.tasks.shape import Shape
 
 KIND = "fifo"
@@ -33,29 +34,35 @@ class PersistentQueue(Proxy):
         owner: str | None = None,
         *,
         codec: str | None = None,
-        ttr: float = limits.SESSION_TTR_S,
+        type: Any = None,
+        ttr: float | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> None:
         """Open the queue, or create it. `maxsize` bounds the items that wait; zero or less is no bound.
 
         `owner` names this client: what the last one of this name had not acked is at the front of the queue
         when this returns, even if it still runs, and it fetches nothing more. `ttr`: so many seconds after
-        the death of the process its items come back. `codec` ("json", "bytes", "msgpack") is decided when the
-        queue is created, "json" if not given. Raises InvalidArgument, UnknownCodec, QueueKindMismatch if the
-        name is that of something else, QueueExists for another codec.
+        the death of the process its items come back (inf: never). `codec` ("json", "bytes", "msgpack", or
+        one of `register_codec`) is decided when the queue is created, "json" if not given. `type` is that of
+        the items of this handle, and is not stored.
+
+        Raises InvalidArgument, UnknownCodec, QueueKindMismatch if the name is that of something else,
+        QueueExists for another codec, or for a temporary queue of another session that lives.
         """
         checked_maxsize(maxsize)
-        if not is_number(ttr) or not 0 < ttr < limits.SPAN_MAX_S:
-            raise InvalidArgument(name="ttr", wanted="a positive number of seconds", got=ttr)
         database, registry = as_database(db), Registry(root)
-        options = Settings(codec=codec_named(codec or "json").name).to_options()
-        found = registry.find_or_create(database, name, KIND, options)
-        shape = Shape(registry, found)
+        ttr_s = database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
+        codec_named(codec or "json", type)
+        asked = Settings(codec=codec or "json")
+        there = usable(database, registry, name)
+        found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
+        shape = Shape(registry, found, type)
+        keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
-            raise exists_already(name, found.kind, found.options, KIND, options)
+            raise exists_already(name, found.kind, found.options, KIND, asked.to_options())
         claimed = None if owner is None else Owner(database, shape, owner)
         super().__init__(
-            Client(Stored(database, shape, maxsize), claimed, ttr, root), 0, for_this_thread=False
+            Client(Stored(database, shape, maxsize), claimed, ttr_s, root), 0, for_this_thread=False
         )
         self._numbers = count(1)
         self._proxies: weakref.WeakValueDictionary[int, Proxy] = weakref.WeakValueDictionary()

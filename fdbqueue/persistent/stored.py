@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_payload
 from fdbqueue.database import Database, run
-from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.persistent.settling import Work, release, settle, waiting_in
 from fdbqueue.receipts import run_once
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
+from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.statistics import count_of
+from fdbqueue.waiters import Waiter
 
 
 class Stored:
@@ -33,34 +36,55 @@ class Stored:
         # Asked for each time: a forked child has its own.
         return calls_of(self.database, self.shape)
 
+    @property
+    def _keeper(self) -> Keeper:
+        return keeper_of(self.database, self.shape.root)
+
     def draft(self, item: Any) -> Draft:
         """Raises TypeError for what the codec cannot carry, PayloadTooLarge."""
-        payload = self.shape.codec.encode(item)
-        if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
+        payload = checked_payload(self.shape.codec.encode(item))
         return self.shape.draft(item, payload, {})
 
-    def put(self, draft: Draft, until: float | None) -> bool:
-        """False if there was no room `until` then, None for ever."""
+    def put(self, draft: Draft, until: float | None, stop: Stop | None) -> bool:
+        """False if there was no room `until` then, None for ever. Raises WaitStopped once `stop` is set."""
         if self.maxsize > 0:
-            return self.settle(Work(puts=[draft]), until)
-        self.calls.put([draft], 0)
+            return self.settle(Work(puts=[draft]), until, [] if stop is None else [stop])
+        self.calls.put([draft], 0, stop)
         return True
 
-    def settle(self, work: Work, until: float | None, keep: Callable[[bool], None] = lambda _: None) -> bool:
+    def settle(
+        self,
+        work: Work,
+        until: float | None,
+        stops: Sequence[Stop] = (),
+        keep: Callable[[bool], None] = lambda _: None,
+    ) -> bool:
         """False, and nothing is done, if there was no room for the puts `until` then, None for ever.
 
         `keep` is told as soon as it is known, even if this thread is interrupted. Raises NotTaken,
-        TooMuchForOneTransaction.
+        TooMuchForOneTransaction, WaitStopped once one of `stops` is set.
         """
         work.require_bounded()
+        with self.database.waiter(*stops) as waiter:
+            if self._settle_until(work, until, waiter, keep):
+                return True
+            ended = self._keeper.ended_overdue(partial(self._ask_room, len(work.puts)))
+            return ended and self._settle_until(work, until, waiter, keep)
+
+    def _settle_until(
+        self, work: Work, until: float | None, waiter: Waiter, keep: Callable[[bool], None]
+    ) -> bool:
+        """One attempt at least."""
         while not self._settle(work, keep):
-            # What can never fit is not waited for.
+            # More puts than there can ever be room for do not wait.
             patient = len(work.puts) <= self.maxsize
             if not patient or (until is not None and self.runtime.monotonic() >= until):
                 return False
-            self._wait_for_room(len(work.puts), until)
+            self._wait_for_room(len(work.puts), until, waiter)
         return True
+
+    def _ask_room(self, wanted: int, tr: Transaction) -> Callable[[], bool]:
+        return lambda: waiting_in(self._live(tr)) + wanted <= self.maxsize
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks back to their old places, in transactions of limits.VERB_BATCH; not those lost since."""
@@ -68,15 +92,26 @@ class Stored:
             self.calls.once(partial(release, tasks=tasks[start : start + limits.VERB_BATCH]))
 
     def waiting(self) -> int:
-        """How many items wait. Reads one key by snapshot, and the definition; conflicts with nothing."""
-        return run(self.database, lambda tr: waiting_in(self._live(tr)))
+        """How many items wait; overdue sessions end before it answers zero.
 
-    def wait_until_finished(self) -> None:
-        """Until there is no task in any state."""
-        while (changed := run(self.database, self._watch_unless_finished)) is not None:
-            self._sleep(changed, limits.LOOK_EVERY_S)
-            # The counters of a busy queue change a thousand times for each time that it runs empty.
-            self.runtime.sleep(limits.JOIN_PAUSE_S)
+        Reads one key by snapshot, and the definition; conflicts with nothing.
+        """
+        return self._waiting_now() or self._keeper.try_again(self._waiting_now, self._ask_any) or 0
+
+    def _waiting_now(self) -> int | None:
+        """None for zero."""
+        return run(self.database, lambda tr: waiting_in(self._live(tr))) or None
+
+    def _ask_any(self, tr: Transaction) -> Callable[[], bool]:
+        return lambda: waiting_in(self._live(tr)) > 0
+
+    def wait_until_finished(self, stop: Stop | None) -> None:
+        """Until there is no task in any state. Raises WaitStopped once `stop` is set."""
+        with self.database.waiter(stop) as waiter:
+            while (changed := run(self.database, self._watch_unless_finished)) is not None:
+                waiter.sleep(changed, limits.LOOK_EVERY_S)
+                # The counters of a busy queue change a thousand times for each time that it runs empty.
+                self.runtime.sleep(limits.JOIN_PAUSE_S)
 
     def _settle(self, work: Work, keep: Callable[[bool], None]) -> bool:
         calls = self.calls
@@ -96,11 +131,11 @@ class Stored:
         found: bytes | None = live.value
         return found
 
-    def _wait_for_room(self, wanted: int, until: float | None) -> None:
+    def _wait_for_room(self, wanted: int, until: float | None, waiter: Waiter) -> None:
         changed = run(self.database, lambda tr: self._watch_if_full(tr, wanted))
         if changed is not None:
             left = limits.LOOK_EVERY_S if until is None else until - self.runtime.monotonic()
-            self._sleep(changed, min(limits.LOOK_EVERY_S, max(0.0, left)))
+            waiter.sleep(changed, min(limits.LOOK_EVERY_S, left))
 
     def _watch_if_full(self, tr: Transaction, wanted: int) -> Future | None:
         full = waiting_in(self._live(tr)) + wanted > self.maxsize
@@ -108,7 +143,3 @@ class Stored:
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:
         return tr.watch(self.shape.keys.live) if count_of(self._live(tr)) else None
-
-    def _sleep(self, changed: Future, seconds: float) -> None:
-        self.runtime.wait_any([changed], seconds)
-        changed.cancel()

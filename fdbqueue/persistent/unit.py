@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fdbqueue.errors import NotTaken
 from fdbqueue.persistent.settling import Work
 from fdbqueue.persistent.unacked import Delivery
+from fdbqueue.runtime import Stop
 from fdbqueue.tasks.kinds import Draft
 
 
@@ -15,12 +16,16 @@ class Unit:
     fetched: list[Delivery] = field(default_factory=list)
     acked: list[Delivery] = field(default_factory=list)
     puts: list[Draft] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    """The events of its puts: each of them stops the wait for room."""
     until: float | None = None
     """As patient as the least patient of the puts; as runtime.monotonic()."""
     done: bool = False
 
-    def put(self, draft: Draft, until: float | None) -> None:
+    def put(self, draft: Draft, until: float | None, stop: Stop | None) -> None:
         self.puts.append(draft)
+        if stop is not None:
+            self.stops.append(stop)
         if until is not None:
             self.until = until if self.until is None else min(until, self.until)
 

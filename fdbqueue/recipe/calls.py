@@ -11,6 +11,7 @@ from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 
 
@@ -18,11 +19,14 @@ class Calls(Protocol):
     """How a queue given a database works; an instance per process and database, shared by its threads."""
 
     def append(self, payloads: Sequence[bytes]) -> None: ...
-    def take(self, count: int) -> Sequence[Any]:
-        """Up to `count` items that are there now."""
+    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+        """Up to `count` items that are there now. Raises WaitStopped if `stop` is set, DatabaseClosed."""
 
-    def wait(self, timeout_s: float) -> Sequence[Any]:
-        """One item, waiting for it; nothing only if at the end there is none."""
+    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
+        """One item, waiting for it; empty only if at the end there is none.
+
+        Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing.
+        """
 
     def close(self) -> None: ...
 
@@ -41,16 +45,16 @@ class QueueCalls:
         )
 
     def close(self) -> None:
-        """Nothing to end: callers that wait in the line meet DatabaseClosed."""
+        """Nothing to end: the database has ended the waits."""
 
     def append(self, payloads: Sequence[bytes]) -> None:
         self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
 
-    def take(self, count: int) -> Sequence[Any]:
-        return self._takes.take(count)
+    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+        return self._takes.take(count, stop)
 
-    def wait(self, timeout_s: float) -> Sequence[Any]:
-        return self._takes.wait(timeout_s)
+    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
+        return self._takes.wait(timeout_s, stop=stop)
 
     def _append_for(self, crew: Combiner, _: Call) -> None:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
@@ -80,22 +84,22 @@ class SimpleCalls:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         run_once(self._database, self._root, lambda tr: self._recipe.append(tr, payloads, random))
 
-    def take(self, count: int) -> Sequence[Any]:
-        return self._take(count, watch=False).values
+    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+        with self._database.waiter(stop):
+            return self._take(count, watch=False).values
 
-    def wait(self, timeout_s: float) -> Sequence[Any]:
+    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
         """One item; every waiter wakes at every change, and they race."""
         until = self._runtime.monotonic() + timeout_s
-        while True:
-            look = self._take(1, watch=True)
-            left = until - self._runtime.monotonic()
-            if look.watch is None:
-                return look.values
-            if left > 0:
-                self._runtime.wait_any([look.watch], min(left, limits.LOOK_EVERY_S))
-            look.watch.cancel()
-            if left <= 0:
-                return ()
+        with self._database.waiter(stop) as waiter:
+            while True:
+                look = self._take(1, watch=True)
+                left = until - self._runtime.monotonic()
+                if look.watch is None:
+                    return look.values
+                waiter.sleep(look.watch, min(left, limits.LOOK_EVERY_S))
+                if left <= 0:
+                    return ()
 
     def _take(self, count: int, watch: bool) -> "SimpleLook":
         def body(tr: Transaction) -> SimpleLook:

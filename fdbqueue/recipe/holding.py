@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_count, checked_timeout
 from fdbqueue.database import Database, run
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, within
@@ -19,6 +20,7 @@ from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 
 
@@ -36,7 +38,7 @@ class Holder:
         """The first values, up to `count` and limits.SERVE_MAX, kept from everybody else until `settle`."""
         # Made outside the body: a retry after an unknown result holds under the same name.
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self._ticket = Ticket(b"", rid, min(count, limits.SERVE_MAX))
+        self._ticket = Ticket(b"", rid, min(checked_count("count", count), limits.SERVE_MAX))
         return run_once(self._database, self._root, self._hold, wrote=bool)
 
     def settle(self, shown: int) -> bool:
@@ -52,12 +54,16 @@ class Holder:
         )
         return turn.outcome is not Outcome.GONE
 
-    def wait(self, timeout_s: float) -> None:
-        """Until there may be something to hold, or `timeout_s` has passed; now and then for nothing."""
-        watch = run(self._database, self._watch_if_empty)
-        if watch is not None:
-            self._runtime.wait_any([watch], min(timeout_s, limits.LOOK_EVERY_S))
-            watch.cancel()
+    def wait(self, timeout_s: float, *, stop: Stop | None = None) -> None:
+        """Until there may be something to hold, or `timeout_s` has passed; now and then for nothing.
+
+        Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing.
+        """
+        patience_s = min(checked_timeout(timeout_s, "timeout_s"), limits.LOOK_EVERY_S)
+        with self._database.waiter(stop) as waiter:
+            watch = run(self._database, self._watch_if_empty)
+            if watch is not None:
+                waiter.sleep(watch, patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
         line, now_us = self._recipe.line, self._now_us()

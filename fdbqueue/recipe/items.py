@@ -13,24 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.codec import Codec
+from fdbqueue.codec import PayloadCodec
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.staging import Delivery, Line, Look, Outcome, Turn
+from fdbqueue.occupancy import Occupancy
+from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
 from fdbqueue.seam import KeyValue, Range, Transaction, Value
 
 COUNTER = struct.Struct("<q")
 
 Guard = Callable[[Transaction], Callable[[], None]]
-
-
-def unguarded(_: Transaction) -> Callable[[], None]:
-    """A queue that nobody registered is always there."""
-    return _nothing
-
-
-def _nothing() -> None: ...
 
 
 @dataclass(frozen=True)
@@ -52,10 +46,17 @@ class Taken:
 class Recipe:
     """The items of one queue; the `Source` of its line."""
 
-    def __init__(self, keys: QueueKeys, codec: Codec, guard: Guard = unguarded) -> None:
+    def __init__(
+        self, keys: QueueKeys, codec: PayloadCodec, guard: Guard | None = None, root: bytes | None = None
+    ) -> None:
+        """Without a `guard` the queue is not registered: its subspace may hold keys of something else, and
+        those of its `root`.
+        """
+        occupancy = Occupancy(keys.prefix, keys.is_key, root)
         self.keys = keys
         self.codec = codec
-        self.guard = guard
+        self.guard = guard or occupancy.ask_until_known
+        self._guard_of_all = guard or occupancy.ask
         self.doorbell = keys.size  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
 
@@ -82,8 +83,8 @@ class Recipe:
         """
         check = self.guard(tr)
         head, due = self._ask_first(tr, count), self.line.ask_due(tr)
-        found, cut_short = _within_bytes(head)
         check()
+        found, cut_short = _within_bytes(head)
         if not found:
             overdue = self.line.overdue(due, now_us)
             if overdue:
@@ -101,8 +102,8 @@ class Recipe:
         line, items = self.line.keys, self.keys.items
         head = self._ask_first(tr.snapshot, count)
         activity = tr.snapshot.get_range(line.activity.start, line.activity.stop, limit=1).to_list()
-        found, cut_short = _within_bytes(head)
         check()
+        found, cut_short = _within_bytes(head)
         if activity and (line.is_work(activity[0].key, now_us) or not found):
             return _taken(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
         if found:  # only now: whoever passes by does not conflict with one who takes the head
@@ -112,9 +113,29 @@ class Recipe:
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict."""
         check = self.guard(tr)
-        found, _ = _within_bytes(self._ask_first(tr, count))
+        head = self._ask_first(tr, count)
         check()
+        found, _ = _within_bytes(head)
         return self._values(tr, [(self._suffix(item), item.value) for item in found])
+
+    def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
+        """The values behind `after`. Reads by snapshot; conflicts with nothing."""
+        items = self.keys.items
+        start = items.start if after is None else self._behind(after)
+        check = self.guard(tr)
+        head = tr.snapshot.get_range(start, items.stop, limit=limit + 1)
+        check()
+        ahead, cut_short = _within_bytes(head)
+        found = [(self._suffix(item), item.value) for item in ahead[:limit]]
+        more = cut_short or len(ahead) > limit
+        return Page(self._values(tr, found), place_text(found[-1][0]) if more else None)
+
+    def _behind(self, after: bytes) -> bytes:
+        """Raises InvalidArgument for a place that is none of an item."""
+        item = self.keys.item(after)
+        if not self.keys.is_key(item):
+            raise no_place(place_text(after))
+        return item + b"\x00"
 
     def any(self, tr: Transaction) -> bool:
         """Whether there is an item. Reads the first one serialisably."""
@@ -131,8 +152,11 @@ class Recipe:
         return _counter(counter)
 
     def clear(self, tr: Transaction) -> None:
-        """Remove every item, delivered ones too. Blind; aborts whoever takes an item meanwhile."""
-        self.guard(tr)()
+        """Remove every item, delivered ones too. Aborts whoever takes an item meanwhile.
+
+        Raises SubspaceInUse before it clears keys of something else. Reads one key at each end by snapshot.
+        """
+        self._guard_of_all(tr)()
         for column in (self.keys.items, self.keys.pieces):
             tr.clear_range(column.start, column.stop)
         tr.clear(self.keys.size)

@@ -14,6 +14,7 @@ index of every item that was delivered so: the index restarts when the queue has
 comes back must find itself at the head and not behind those that came after it.
 """
 
+import struct
 from typing import Any
 
 from fdb import tuple as layer
@@ -21,6 +22,11 @@ from fdb import tuple as layer
 ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
+
+_SHAPES: dict[Any, list[type]] = {ITEM: [int, bytes], PIECE: [int, bytes, int]}
+"""What follows the column in the keys of items."""
+_LINE_COLUMN_CODES = (layer.pack((0,)), layer.pack((1,))[:1])
+"""What the number of a line's column begins with, packed."""
 
 
 class QueueKeys:
@@ -34,6 +40,18 @@ class QueueKeys:
         self.size: bytes = layer.pack((SIZE,), prefix=prefix)
         self.floor: bytes = layer.pack((FLOOR,), prefix=prefix)
         self.line: bytes = layer.pack((LINE,), prefix=prefix)
+
+    def is_key(self, key: bytes) -> bool:
+        """True if `key` may be one of this queue; its subspace may hold keys of something else."""
+        if key in (self.size, self.floor):
+            return True
+        if key.startswith(self.line):
+            return key[len(self.line) : len(self.line) + 1] in _LINE_COLUMN_CODES
+        try:
+            column, *rest = layer.unpack(key, prefix_len=len(self.prefix))
+        except (ValueError, IndexError, struct.error):
+            return False
+        return _SHAPES.get(column) == [type(part) for part in rest]
 
     def item(self, suffix: bytes) -> bytes:
         return self._item_prefix + suffix

@@ -14,20 +14,25 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_batch, checked_count, checked_timeout, writable
-from fdbqueue.codec import codec_named
-from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
-from fdbqueue.errors import (
-    InvalidArgument,
-    PayloadTooLarge,
+from fdbqueue.arguments import (
+    checked_batch,
+    checked_batch_count,
+    checked_payload,
+    checked_stop,
+    checked_wait,
+    writable,
 )
+from fdbqueue.codec import codec_named, encoded_each, stored_codec
+from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
-from fdbqueue.recipe.items import Guard, Recipe, unguarded
+from fdbqueue.recipe.items import Guard, Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry import Registry, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Runtime
+from fdbqueue.runtime import Runtime, Stop
 
 D = TypeVar("D")
 
@@ -41,12 +46,14 @@ CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
 class Queue:
     """A queue in a subspace (anything with `.key()`: a `Subspace`, a `DirectorySubspace`).
 
-    `codec`: "json", "bytes" or "msgpack"; everybody who uses the subspace must choose the same. `contended`:
-    what a dequeue given a database does when others are at it: "staged" stands in a line, "simple" retries.
-    `root` is where receipts are kept. Holds no connection: a Queue is a value and may be shared by threads.
+    `codec`: "json", "bytes", "msgpack", or one of `register_codec`; the same for every user of the subspace.
+    `type`: that of the values, None for the codec's own types. `contended`: what a dequeue given a database
+    does when others are at it: "staged" stands in a line, "simple" retries. `root` is where receipts are
+    kept. Holds no connection: a Queue is a value and may be shared by threads.
 
     Every method takes a database or a transaction first, ours or the binding's, and raises NotADatabase for
-    anything else, DatabaseClosed for a closed one, FDBError when the engine does.
+    anything else, DatabaseClosed for a closed one, FDBError when the engine does. It raises SubspaceInUse if
+    the first or the last key of the subspace is of another shape: calls ask until one of ours has been seen.
     """
 
     def __init__(
@@ -54,21 +61,23 @@ class Queue:
         subspace: Any,
         *,
         codec: str = "json",
+        type: Any = None,
         contended: str = "staged",
         root: Any = DEFAULT_ROOT,
-        guard: Guard = unguarded,
+        guard: Guard | None = None,
     ) -> None:
-        """Raises UnknownCodec, InvalidArgument for `contended`, TypeError for the subspace."""
+        """Raises UnknownCodec, InvalidArgument for `contended` or `type`, TypeError for the subspace."""
         if contended not in CALLS:
             raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
         if not callable(getattr(subspace, "key", None)):
-            raise TypeError(f"a queue lives in a Subspace, not in {type(subspace).__name__}")
-        self._codec = codec_named(codec)
+            raise TypeError(f"a queue lives in a Subspace, not in {subspace.__class__.__name__}")
+        # The definition of a named queue may name a codec that this process has not registered.
+        self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
-        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard)
+        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix)
         self._calls = CALLS[contended]
         # Calls combine only with calls that would do exactly the same.
-        self._service = ("queue", subspace.key(), codec, contended, root.key(), guard is unguarded)
+        self._service = ("queue", subspace.key(), self._codec.key, contended, root.key(), guard is None)
 
     @classmethod
     def named(
@@ -77,18 +86,22 @@ class Queue:
         name: str,
         *,
         codec: str | None = None,
+        type: Any = None,
         contended: str = "staged",
         create: bool = True,
         root: Any = DEFAULT_ROOT,
     ) -> "Queue":
         """The queue registered as `name`; registered now if there is none and `create`.
 
-        Its codec is decided when it is created ("json" by default). Raises QueueNotFound without `create`,
+        Its codec is decided when it is created ("json" by default), its `type` is that of this handle and is
+        stored nowhere. A call on a value raises UnknownCodec, and changes nothing, if this process has not
+        registered the codec. Raises QueueNotFound without `create`,
         QueueKindMismatch for a name of another kind, QueueExists for one with another codec. A call on the
         queue raises QueueDropped after it was dropped.
         """
         registry = Registry(root)
-        options = {"codec": codec_named(codec or "json").name}
+        codec_named(codec or "json", type)
+        options = {"codec": codec or "json"}
         found = (
             registry.find_or_create(target, name, KIND, options)
             if create
@@ -99,6 +112,7 @@ class Queue:
         return cls(
             registry.contents(found),
             codec=found.options["codec"],
+            type=type,
             contended=contended,
             root=root,
             guard=registry.guard(found),
@@ -113,7 +127,7 @@ class Queue:
         transaction whose loop retries after 1021, it may come twice. Raises TypeError for what the codec
         cannot carry and PayloadTooLarge, before anything is written.
         """
-        self._append(tr, [self._encoded(value)])
+        self._append(tr, [checked_payload(self._codec.encode(value))])
 
     def enqueue_many(self, tr: Any, values: Iterable[Any]) -> None:
         """Add `values` at the end, in order, all or none.
@@ -121,23 +135,30 @@ class Queue:
         Like `enqueue`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if
         they are more than one, limits.BATCH_BYTES_MAX bytes.
         """
-        self._append(tr, checked_batch([self._encoded(value) for value in values]))
+        self._append(
+            tr, checked_batch([checked_payload(payload) for payload in encoded_each(self._codec, values)])
+        )
 
-    def dequeue(self, tr: Any, default: D | None = None, timeout: float = 0) -> Any | D | None:
+    def dequeue(
+        self, tr: Any, default: D | None = None, timeout: float = 0, *, stop: Stop | None = None
+    ) -> Any | D | None:
         """Remove and return the first value; `default` if there is none.
 
         Given a transaction: reads the first item serialisably and clears it; conflicts with another taker of
         the same item, and an answer of nothing with an enqueue. Given a database: exactly once, by a receipt
         as in `enqueue`; waits up to `timeout` seconds for a value, in a fair line. Raises InvalidArgument for
         a negative timeout, or one beside a transaction, which cannot wait; PayloadUnreadable if another codec
-        wrote the value.
+        wrote the value; WaitStopped as soon as `stop`, an event, is set. A value that has been removed before
+        is returned.
         """
-        checked_timeout(timeout, tr)
+        timeout_s = checked_wait(timeout, tr)
+        checked_stop(stop, tr)
+        self._codec.require()
         if is_transaction(tr):
             found = self._recipe.take(writable(tr), 1, _now_us(runtime_of(tr))).values
         else:
             calls = self._calls_of(tr)
-            found = calls.wait(timeout) if timeout else calls.take(1)
+            found = calls.wait(timeout_s, stop) if timeout_s else calls.take(1, stop)
         return found[0] if found else default
 
     def dequeue_many(self, tr: Any, n: int) -> list[Any]:
@@ -148,11 +169,11 @@ class Queue:
         writes and conflicts like `dequeue`. Raises InvalidArgument for an `n` that is no count,
         TooMuchForOneTransaction above limits.BATCH_ITEMS_MAX.
         """
-        checked_count(n)
+        checked_batch_count("n", n)
+        self._codec.require()
         if is_transaction(tr):
-            return list(self._recipe.take(writable(tr), n, _now_us(runtime_of(tr))).values) if n else []
-        calls = self._calls_of(tr)
-        return list(calls.take(n)) if n else []
+            return list(self._recipe.take(writable(tr), n, _now_us(runtime_of(tr))).values)
+        return list(self._calls_of(tr).take(n))
 
     def peek(self, tr: Any, default: D | None = None) -> Any | D | None:
         """The first value, which stays; `default` if there is none.
@@ -162,13 +183,15 @@ class Queue:
         found = run(tr, lambda tr: self._recipe.first(tr, 1))
         return found[0] if found else default
 
-    def items(self, tr: Any, limit: int) -> list[Any]:
-        """The first values, up to `limit` and to limits.BATCH_BYTES_MAX bytes, which stay.
+    def items(self, tr: Any, limit: int, *, after: str | None = None) -> Page[Any]:
+        """A page of the values, in order, which stay: up to `limit`, limits.BATCH_ITEMS_MAX and
+        limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the `after` of the page that
+        follows, None at the end.
 
-        Reads by snapshot; conflicts with nothing. Raises as `dequeue_many` does.
+        Reads by snapshot; conflicts with nothing. Raises InvalidArgument, PayloadUnreadable.
         """
-        checked_count(limit)
-        return run(tr, lambda tr: self._recipe.first(tr.snapshot, limit) if limit else [])
+        most, place = checked_limit(limit), place_bytes(after)
+        return run(tr, lambda tr: self._recipe.page(tr, most, place))
 
     def empty(self, tr: Any) -> bool:
         """Whether there is nothing to dequeue. Reads, and conflicts, like `peek`."""
@@ -182,18 +205,15 @@ class Queue:
         return run(tr, self._recipe.size)
 
     def clear(self, tr: Any) -> None:
-        """Remove every value. Clears the queue's ranges, blindly; conflicts with every taker."""
+        """Remove every value. Clears the queue's ranges; conflicts with every taker.
+
+        Raises SubspaceInUse, and clears nothing, if the subspace holds keys of something else.
+        """
         run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
     def holder(self, db: Any) -> Holder:
         """Takes items in two steps, for a reader that can break in between (recipe/holding.py)."""
         return Holder(as_database(db), self._root, self._recipe)
-
-    def _encoded(self, value: Any) -> bytes:
-        payload = self._codec.encode(value)
-        if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
-        return payload
 
     def _append(self, target: Any, payloads: list[bytes]) -> None:
         if is_transaction(target):

@@ -3,18 +3,23 @@ each session, callbacks.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
-from fdbqueue.errors import QueueFull
+from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.errors import FdbQueueError, QueueFull
 from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Taken
+from fdbqueue.runs import token_of
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
-from fdbqueue.session import Keeper, Session, ask_alive, keeper_of
+from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.sessions.session import Session, ask_alive
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.acks import Acks
@@ -22,21 +27,41 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import Ask, TaskSource, lease_of, params_of
 from fdbqueue.tasks.statistics import count_of
+from fdbqueue.tasks.verbs import Target
+from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 
 
 def calls_of(database: Database, shape: Shape) -> "TaskCalls":
-    keeper = keeper_of(database, shape.root)  # first: services are made one at a time
+    keeper = keeper_of(database, shape.root)  # services are made one at a time, and each before its users
     key = ("tasks", shape.root.prefix, shape.definition.id)
-    return database.service(key, lambda owner: TaskCalls(owner, shape, keeper))
+    care = database.service(key, lambda owner: Care(owner, shape, keeper))
+    return database.service((*key, shape.codec.key), lambda owner: TaskCalls(owner, shape, care))
+
+
+class Care:
+    """What a process does for a queue, whatever the types of its handles: callbacks, and sweeping."""
+
+    def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
+        self.callbacks = Callbacks(database)
+        self.keeper = keeper
+        keeper.look_after(TaskSource(shape, database.runtime, self.callbacks))
+
+    def close(self) -> None:
+        """Nothing to end: the keeper does the sweeping."""
 
 
 def _nothing() -> None: ...
+
+
+def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
+    return take() or None
 
 
 @dataclass(frozen=True)
@@ -48,9 +73,11 @@ class Full:
 
 
 class TaskCalls:
-    def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
-        self.callbacks = Callbacks(database)
-        self.source = TaskSource(shape, database.runtime, self.callbacks)
+    """The calls of handles of one type."""
+
+    def __init__(self, database: Database, shape: Shape, care: Care) -> None:
+        self.callbacks = care.callbacks
+        self.source = TaskSource(shape, database.runtime, care.callbacks)
         self.shape = shape
         self._database = database
         self._runtime = database.runtime
@@ -58,10 +85,10 @@ class TaskCalls:
         self.acks = Acks(database, self.source)
         self._puts = Combiner(database.runtime, self._put_for)
         self._takes: dict[Session, Takes] = {}
-        keeper.look_after(self.source)
+        self._keeper = care.keeper
 
     def close(self) -> None:
-        """Nothing to end: callers that wait in the line meet DatabaseClosed."""
+        """Nothing to end: the database has ended the waits."""
 
     def once(self, body: Callable[[Change], T]) -> T:
         """Run a verb; its effect happens once."""
@@ -72,25 +99,43 @@ class TaskCalls:
         return self.source.within(tr, body)
 
     def new_lease(self, session: Session) -> Lease:
-        return Lease(session.id, self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
+        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        return Lease(session.id, token_of(random, session.run_id))
 
     # Putting.
 
-    def put(self, drafts: Sequence[Draft], timeout_s: float) -> list[Task]:
-        """Raises QueueFull when there is no room at the end of `timeout_s`."""
-        if not self.shape.settings.capacity:
+    def put(self, drafts: Sequence[Draft], timeout_s: float, stop: Stop | None = None) -> list[Task]:
+        """Raises QueueFull if there is no room at the end of `timeout_s`, WaitStopped once `stop` is set."""
+        with self._database.waiter(stop) as waiter:
+            if self.shape.settings.capacity:
+                return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
             answer: list[Task] = self._puts.call(
                 drafts, len(drafts), sum(len(draft.payload) for draft in drafts)
             ).answer
             return answer
-        until = self._runtime.monotonic() + timeout_s
+
+    def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
+        """Raises QueueFull."""
+        tasks = self._put_until(drafts, until, waiter)
+        if isinstance(tasks, NoRoom) and self._keeper.ended_overdue(partial(self._ask_room, len(drafts))):
+            tasks = self._put_until(drafts, until, waiter)
+        if isinstance(tasks, NoRoom):
+            raise self.full(drafts, tasks)
+        return tasks
+
+    def _put_until(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task] | NoRoom:
+        """One attempt at least."""
         while isinstance(tasks := self._put_if_room(drafts), NoRoom):
             if tasks.more_due:
                 continue
             if self._runtime.monotonic() >= until:
-                raise self.full(drafts, tasks)
-            self._wait_for_room(len(drafts), until)
+                return tasks
+            self._wait_for_room(len(drafts), until, waiter)
         return tasks
+
+    def _ask_room(self, wanted: int, tr: Transaction) -> Callable[[], bool]:
+        live = tr.snapshot.get(self.shape.keys.live)
+        return lambda: count_of(live.value) + wanted <= (self.shape.settings.capacity or 0)
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises QueueFull."""
@@ -132,15 +177,14 @@ class TaskCalls:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         return self.once(lambda change: self._put(change, drafts, random))
 
-    def _wait_for_room(self, wanted: int, until: float) -> None:
+    def _wait_for_room(self, wanted: int, until: float, waiter: Waiter) -> None:
         full = run(self._database, lambda tr: self._watch_if_full(tr, wanted))
         if full is None:
             return
         patience = min(limits.LOOK_EVERY_S, until - self._runtime.monotonic())
         if full.due_us is not None:
             patience = min(patience, full.due_us / 1_000_000 - self._runtime.now())
-        self._runtime.wait_any([full.changed], max(0.0, patience))
-        full.changed.cancel()
+        waiter.sleep(full.changed, patience)
 
     def _watch_if_full(self, tr: Transaction, wanted: int) -> Full | None:
         live, due = tr.snapshot.get(self.shape.keys.live), self.source.ask_next_due(tr)
@@ -149,6 +193,20 @@ class TaskCalls:
         return Full(tr.watch(self.shape.keys.calls), due())
 
     # Taking.
+
+    def take(
+        self, session: Session, count: int, timeout_s: float, stop: Stop | None = None
+    ) -> Sequence[Task]:
+        """Up to `count` tasks; waits up to `timeout_s` for the first, not at all for zero or less.
+
+        Before it answers that there is nothing, it ends overdue sessions.
+        """
+        takes, until = self.takes(session), self._runtime.monotonic() + timeout_s
+        found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
+        if found:
+            return found
+        attempt = partial(_or_none, partial(takes.take, count, stop))
+        return self._keeper.try_again(attempt, self.source.ask_available, until) or ()
 
     def takes(self, session: Session) -> Takes:
         """Only calls of one session combine."""
@@ -168,7 +226,15 @@ class TaskCalls:
             self.source.line,
             take_in_turn,
             lambda: params_of(self.new_lease(session)),
+            self._undo_take,
         )
+
+    def _undo_take(self, tasks: Sequence[Task]) -> None:
+        """Undo a take that no caller is there to receive. Best effort: else the leases end on their own."""
+        targets = [Target(id_bytes(task.id), task.token) for task in tasks]
+        body = partial(verbs.undo_take, targets=targets)
+        with suppress(FdbQueueError, *engine_errors()):
+            run(self._database, lambda tr: self.within(tr, body), timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         ask: Ask = session.ask

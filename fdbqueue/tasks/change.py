@@ -4,22 +4,24 @@ Every edge of the life cycle (edges.py) is a `move`: the task's keys of the old 
 come, and the statistics follow. The counters are added once, at the end.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from fdbqueue import runs
+from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
-from fdbqueue.task import Failure, Task, TaskState
+from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import statistics
 from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.keys import NEVER_US, Record, record_of, record_to_bytes
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import task_of
 
-Listener = Callable[[Task, str], None]
 Event = tuple[Record, str, Callable[[], bytes]]
-Deliver = Callable[[Transaction, Sequence[tuple[Task, str]]], None]
-"""Sees to it that a transaction's events are told once it has committed."""
+Told = tuple[Record, str, bytes]
+"""A task, what happened to it, and its payload."""
+Deliver = Callable[[Transaction, Sequence[Told]], None]
+"""Has the events of a transaction told once it has committed."""
 
 
 class Change:
@@ -32,6 +34,7 @@ class Change:
         self._file: Callable[[Sequence[Record]], None] | None = None
         self._live: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
+        self._runs: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
 
     def read(self, ids: Iterable[bytes]) -> list[Record | None]:
         """The tasks of these ids, read together and serialisably: they conflict with any change of them."""
@@ -40,6 +43,17 @@ class Change:
 
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
+
+    def end(self, records: Iterable[Record], how: str) -> None:
+        """Count how the leases of these tasks ended, each for the run that it was taken for. Writes nothing
+        for a task that is not taken, or was not taken for a run.
+        """
+        for record in records:
+            self.end_for(run_of(record.token), how)
+
+    def end_for(self, run: bytes, how: str, times: int = 1) -> None:
+        if run:
+            self._runs[run][how] += times
 
     def tell(self, record: Record, event: str) -> None:
         """Note what happened to a task for the callback, if there is one."""
@@ -90,15 +104,13 @@ class Change:
             self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
         if any(self._calls.values()):
             self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
+        for run, ends in self._runs.items():
+            self.tr.add(self.shape.root.run(run), statistics.packed(runs.ENDS, ends))
         self._live, self._calls = Counter(), Counter()
+        self._runs.clear()
         if self._deliver is not None and self._events:
-            self._deliver(
-                self.tr, [(self._task(record, payload), event) for record, event, payload in self._events]
-            )
+            self._deliver(self.tr, [(record, event, payload()) for record, event, payload in self._events])
             self._events = []
-
-    def _task(self, record: Record, payload: Callable[[], bytes]) -> Task:
-        return task_of(record, self.shape.codec.decode(payload()))
 
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys

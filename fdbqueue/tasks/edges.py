@@ -50,10 +50,12 @@ def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record
 
 
 def ack(change: Change, records: Sequence[Record]) -> list[Record]:
+    change.end(records, "done")
     return _gone(change, records, "ack")
 
 
-def delete(change: Change, records: Sequence[Record]) -> list[Record]:
+def delete(change: Change, records: Sequence[Record], by_holder: bool = False) -> list[Record]:
+    change.end(records, "done" if by_holder else "lost")
     return _gone(change, records, "delete")
 
 
@@ -63,10 +65,18 @@ def expire(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def release(
-    change: Change, records: Sequence[Record], delay_us: int = 0, failure: Failure | None = None
+    change: Change,
+    records: Sequence[Record],
+    delay_us: int = 0,
+    failure: Failure | None = None,
+    snoozed: bool = False,
 ) -> list[Record]:
+    """Counted for the runs of the leases if the attempt failed, or was `snoozed`: put off by its holder."""
     free = [freed(record) for record in records]
+    if snoozed:
+        change.end(records, "snoozed")
     if failure is not None:
+        change.end(records, "failed")
         free = [replace(record, orphaned=0) for record in change.note(free, failure, failures.RETRIED)]
     if delay_us:
         free = _delayed(change, free, delay_us)
@@ -100,8 +110,9 @@ def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
-    free = [replace(freed(record), orphaned=record.orphaned + 1) for record in records]
-    return change.note(free, failure, failures.LEASE_LOST)
+    change.end(records, "lost")
+    noted = change.note(records, failure, failures.LEASE_LOST)
+    return [replace(freed(record), orphaned=record.orphaned + 1) for record in noted]
 
 
 def due(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -134,6 +145,12 @@ def excuse(change: Change, record: Record, excused: Record) -> None:
 
 
 def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
+    change.end(records, "buried")
+    return put_aside(change, records, failure)
+
+
+def put_aside(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
+    """`bury`, counted for no run: the caller knows a better one than that of the leases."""
     buried = [replace(freed(record), state=TaskState.BURIED) for record in records]
     if failure is not None:
         buried = change.note(buried, failure, failures.BURIED)

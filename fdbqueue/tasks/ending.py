@@ -15,6 +15,7 @@ from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
+from fdbqueue.sessions.ending import register_ender
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
@@ -24,6 +25,7 @@ from fdbqueue.tasks.shape import Shape
 _WITHOUT_SESSIONS = frozenset({PLAIN, ELEMENTS, SIMPLE_ELEMENTS})
 
 
+@register_ender
 def end_in_all_queues(database: Database, keys: RootKeys, session: bytes, died: bool) -> bool:
     """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out.
 

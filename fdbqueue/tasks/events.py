@@ -9,12 +9,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fdbqueue.codec import PayloadCodec
 from fdbqueue.database import Database, engine_errors
+from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
+from fdbqueue.tasks.change import Told
+from fdbqueue.tasks.keys import Record, id_text
+from fdbqueue.tasks.tasks_of import task_of
 
 Callback = Callable[[Task, str], None]
-Events = Sequence[tuple[Task, str]]
+Events = Sequence[Told]
 
 _log = logging.getLogger("fdbqueue")
 
@@ -25,16 +30,19 @@ class Callbacks:
     def __init__(self, database: Database) -> None:
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
-        self._waiting: list[tuple[Task, str]] = []
+        self._waiting: list[Told] = []
         self._telling = False
+        self._codec: PayloadCodec | None = None
         self.callback: Callback | None = None
 
     def close(self) -> None:
         """Nothing to end: the thread ends with what there is to tell."""
 
-    def install(self, callback: Callback | None) -> Callback | None:
-        """The previous one."""
-        previous, self.callback = self.callback, callback
+    def install(self, callback: Callback | None, codec: PayloadCodec) -> Callback | None:
+        """The previous one. `codec` is that of the handle. Raises InvalidArgument, DeferredBody."""
+        if callback is not None:
+            checked_function("callback", callback)
+        previous, self.callback, self._codec = self.callback, callback, codec
         return previous
 
     def after_commit(self, tr: Transaction, events: Events) -> None:
@@ -59,12 +67,13 @@ class Callbacks:
                 self._telling = bool(events)
             if not events:
                 return
-            for task, event in events:
-                self._tell_one(task, event)
+            for told in events:
+                self._tell_one(*told)
 
-    def _tell_one(self, task: Task, event: str) -> None:
+    def _tell_one(self, record: Record, event: str, payload: bytes) -> None:
         try:
-            if self.callback is not None:
-                self.callback(task, event)
+            if self.callback is not None and self._codec is not None:
+                task = task_of(record, self._codec.decode(payload))
+                require_finished("on_task_change", self.callback(task, event))
         except Exception:
-            _log.exception("on_task_change(%s, %s) failed", task.id, event)
+            _log.exception("on_task_change(%s, %s) failed", id_text(record.id), event)

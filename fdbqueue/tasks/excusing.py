@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fdbqueue.runs import is_alive
 from fdbqueue.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -54,6 +55,8 @@ def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt
     buried = buried_for(record, entries)
     if buried is not None:
         rewrite(change.tr, keys, record.id, buried, outcome=LEASE_LOST)
+        if is_alive(change.tr, change.shape.root, buried.run):  # a row that has gone has nothing to take back
+            change.end_for(buried.run, "buried", -1)
     rewrite(change.tr, keys, record.id, lost, outcome=EXCUSED, message=why)
     edges.excuse(change, record, excused(record, entries, lost))
     return True

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fdbqueue import limits
+from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure
 from fdbqueue.tasks.keys import Record, TaskKeys
@@ -27,6 +28,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     failure: Failure
+    run: bytes = b""
+    """The run that held the lease, if the lease was lost; that the burial was counted for, if exhausted."""
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
@@ -37,7 +40,8 @@ def note(
     tr: Transaction, keys: TaskKeys, record: Record, failure: Failure, outcome: str, now_us: int
 ) -> Record:
     """Write down that the attempt failed; the record that counts it. Writes one key, reads nothing."""
-    entry = Entry(record.failures + 1, _whole(failure, outcome, record.attempts, now_us))
+    whole = _whole(failure, outcome, record.attempts, now_us)
+    entry = Entry(record.failures + 1, whole, run_of(record.token))
     tr.set(_key_of(keys, record.id, entry.number), _to_bytes(entry))
     return replace(record, failures=entry.number)
 
@@ -56,12 +60,19 @@ def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], lis
 
 
 def rewrite(
-    tr: Transaction, keys: TaskKeys, id_: bytes, entry: Entry, outcome: str, message: str | None = None
+    tr: Transaction,
+    keys: TaskKeys,
+    id_: bytes,
+    entry: Entry,
+    outcome: str,
+    message: str | None = None,
+    run: bytes | None = None,
 ) -> None:
     """Say something else of a failure that is written down. Writes one key, reads nothing."""
     was = entry.failure
     said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
-    tr.set(_key_of(keys, id_, entry.number), _to_bytes(Entry(entry.number, said)))
+    again = Entry(entry.number, said, entry.run if run is None else run)
+    tr.set(_key_of(keys, id_, entry.number), _to_bytes(again))
 
 
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_count
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.keys import id_text, record_of
-from fdbqueue.tasks.kinds import checked_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +49,4 @@ def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) ->
 
 def checked_keys(limit: int) -> int:
     """Raises InvalidArgument."""
-    return checked_whole("limit", limit, 0, limits.KEYS_LOOKED_AT_MAX)
+    return checked_count("limit", limit, limits.KEYS_LOOKED_AT_MAX)

@@ -46,6 +46,10 @@ SESSION_BYTES = 16
 TIME_BYTES = 8
 NUMBER = struct.Struct(">I")
 
+_COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, FAILURE + 1))
+_REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED)}
+"""How many bytes follow the columns that say it."""
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
@@ -122,6 +126,12 @@ class TaskKeys:
         self.contents = slice(columns[TASK], columns[LIVE])
         self.seats = slice(columns[SEAT], columns[GATE])
         self.failures = slice(columns[FAILURE], columns[FAILURE + 1])
+
+    def is_key(self, key: bytes) -> bool:
+        """True if `key` may be one of this queue; its subspace may hold keys of something else."""
+        column = key[len(self.prefix) : len(self.prefix) + 2]
+        rest_bytes = len(key) - len(self.prefix) - len(column)
+        return column in _COLUMN_CODES and rest_bytes == _REST_BYTES.get(column, rest_bytes)
 
     def task(self, id_: bytes) -> bytes:
         return self._task + id_

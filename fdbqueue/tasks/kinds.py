@@ -4,15 +4,23 @@ A kind is data, registered once per process under its name; what a queue was cre
 definition, so that every process sees the same queue.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.arguments import (
+    WHOLE_MAX,
+    checked_count,
+    checked_delay,
+    checked_positive,
+    checked_span,
+    checked_whole,
+)
 from fdbqueue.codec import codec_named
+from fdbqueue.deferred import checked_function
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.fifo import Fifo
@@ -82,6 +90,7 @@ def register_kind(
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise InvalidArgument(name="options", wanted=f"some of {', '.join(sorted(OPTIONS))}", got=unknown)
+    checked_function("discipline", discipline)
     _kinds[name] = Kind(name, discipline, frozenset(options), ttl_ends_lease)
 
 
@@ -110,19 +119,26 @@ register_kind("fair", Fair, FAIR)
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:
-    """`given`, checked. Raises UnsupportedOption, InvalidArgument, UnknownCodec."""
+    """`given`, checked, as it is stored. Raises UnsupportedOption, InvalidArgument, UnknownCodec."""
     default = Settings()
     for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights"):
         if getattr(given, option) != getattr(default, option):
             kind.require(option)
-    span_us("ttl", given.ttl)
-    span_us("ttr", given.ttr)
+    ttl, ttr = _stored_span("ttl", given.ttl), _stored_span("ttr", given.ttr)
+    if ttr is None and given.ttr is not None and ttl is not None:
+        ttr = limits.SPAN_MAX_S  # for ever: a ttr that is not given is the queue's ttl
     checked_pri(given.pri)
     if given.capacity is not None:
-        checked_whole("capacity", given.capacity, 0, 2**62)
-    checked_whole("key_concurrency", given.key_concurrency, 1, limits.KEY_CONCURRENCY_MAX)
+        checked_whole("capacity", given.capacity, 0, WHOLE_MAX)
+    checked_count("key_concurrency", given.key_concurrency, limits.KEY_CONCURRENCY_MAX)
     codec_named(given.codec)
-    return given
+    return replace(given, ttl=ttl, ttr=ttr, capacity=given.capacity or None)
+
+
+def _stored_span(name: str, seconds: float | None) -> float | None:
+    """None for ever, which JSON can carry. Raises InvalidArgument."""
+    checked = limits.SPAN_MAX_S if seconds is None else checked_span(name, seconds)
+    return None if checked >= limits.SPAN_MAX_S else checked
 
 
 @dataclass(frozen=True)
@@ -141,9 +157,11 @@ class Draft:
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
     """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
-    for option, value in options.items():
-        if value is not None and (option in ("key", "cost") or value != 0):
-            kind.require(option)
+    wait_us = delay_us(options.get("delay", 0))
+    given = {name for name, value in options.items() if value is not None}
+    given -= {name for name in ("pri", "delay") if options.get(name) == 0 or (name, wait_us) == ("delay", 0)}
+    for option in given:
+        kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")
     default_ttr = settings.ttl if settings.ttr is None else settings.ttr
@@ -156,24 +174,28 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         key=key_bytes(options.get("key")) if kind.supports("key") else b"",
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
-        delay_us=delay_us(options.get("delay", 0)),
+        delay_us=wait_us,
     )
 
 
 def span_us(name: str, seconds: float | None) -> int:
-    """Microseconds, NEVER_US for a hundred years and more. Raises InvalidArgument for a negative span."""
-    if seconds is None:
-        return NEVER_US
-    if not is_number(seconds) or seconds < 0:
-        raise InvalidArgument(name=name, wanted="zero or more seconds, or None for ever", got=seconds)
-    return NEVER_US if seconds >= limits.SPAN_MAX_S else round(seconds * 1_000_000)
+    """Microseconds, 1 or more; NEVER_US for ever: None, a hundred years and more. Raises InvalidArgument."""
+    return NEVER_US if seconds is None else _microseconds(checked_span(name, seconds))
+
+
+def increment_us(increment: float) -> int:
+    """Microseconds, 1 or more; NEVER_US for a hundred years and more. Raises InvalidArgument."""
+    return _microseconds(checked_positive("increment", increment, "seconds"))
+
+
+def _microseconds(seconds: float) -> int:
+    # 1 at least: a span of 0 would be over before it begins.
+    return NEVER_US if seconds >= limits.SPAN_MAX_S else max(1, round(seconds * 1_000_000))
 
 
 def delay_us(delay: float) -> int:
     """Microseconds from now; 0 for a delay that is over. Raises InvalidArgument."""
-    if not is_number(delay) or delay >= limits.SPAN_MAX_S:
-        raise InvalidArgument(name="delay", wanted="seconds, less than a hundred years", got=delay)
-    return max(0, round(delay * 1_000_000))
+    return round(checked_delay(delay) * 1_000_000)
 
 
 def later(time_us: int, span: int) -> int:
@@ -186,7 +208,7 @@ def checked_pri(pri: Any) -> int:
 
 
 def checked_shares(name: str, number: Any) -> int:
-    return checked_whole(name, number, 1, limits.SHARES_MAX)
+    return checked_count(name, number, limits.SHARES_MAX)
 
 
 def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
@@ -205,17 +227,6 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
     if not weights:
         return dict(options)
     return {**options, "weights": {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}}
-
-
-def checked_whole(name: str, number: Any, low: int, high: int) -> int:
-    """Raises InvalidArgument."""
-    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-        raise InvalidArgument(name=name, wanted=f"a whole number from {low} to {high}", got=number)
-    return number
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def key_bytes(key: Any) -> bytes:

@@ -1,68 +1,151 @@
-"""Looking at a task queue without changing it."""
+"""Looking at a task queue without changing it: the tasks of a state, page by page.
 
-from collections.abc import Sequence
+A state's index is read from the place where the last page ended. What time has made ready, and no sweep has
+moved yet, is read from the timers: the first limits.DUE_BATCH of them stand among the ready tasks, in order;
+those behind that bound follow, in the order of their time.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from fdbqueue import limits
-from fdbqueue.line.staging import Line
-from fdbqueue.seam import Range
-from fdbqueue.sweep import as_of, ask_due
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.page import Page, no_place, place_bytes, place_text, within_bytes
+from fdbqueue.seam import KeyValue, Range
+from fdbqueue.sweep import as_of
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import Record, id_in, record_of
-from fdbqueue.tasks.tasks_of import pages_of, read_tasks, still_there, task_of
+from fdbqueue.tasks.tasks_of import read_tasks
 
 
-def first_page(change: Change, state: TaskState, limit: int) -> tuple[list[list[Record]], list[Task]]:
-    """The first in `state`, as of now, swept or not: up to `limit` in pages, and the tasks of the first page.
+def checked_state(state: TaskState | str) -> TaskState:
+    """Raises InvalidArgument."""
+    try:
+        return TaskState(state)
+    except ValueError:
+        wanted = "a TaskState, or its letter"
+        raise InvalidArgument(name="state", wanted=wanted, got=state) from None
 
-    Reads the index of the state, up to limits.DUE_BATCH timers that have run out, the tasks, and the payloads
-    of the first page, by snapshot.
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page ends."""
+
+    state: str
+    index: bytes = b""
+    """The last key of the index that was read, without its prefix."""
+    due: bytes = b""
+    """The last timer that stands among the ready tasks, or that has been listed behind them."""
+    more_due: bool = False
+    """Whether timers behind `due` had run out."""
+    index_over: bool = False
+
+
+def place_after(state: TaskState, after: str | None) -> Place:
+    """Raises InvalidArgument."""
+    given = place_bytes(after)
+    if given is None:
+        return Place(state)
+    try:
+        place = msgspec.msgpack.decode(given, type=Place)
+    except msgspec.MsgspecError:
+        raise no_place(after) from None
+    if place.state != state:
+        raise no_place(after)
+    return place
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tasks that stand behind a place, in order, each with its own place; and the place behind them all."""
+
+    rows: Sequence[tuple[Place, Record]]
+    end: Place | None
+
+
+def page(change: Change, state: TaskState, limit: int, after: Place) -> Page[Task]:
+    """The next tasks in `state`, as of now, swept or not.
+
+    Reads the index of the state and the timers that have run out, then the tasks, then their payloads, all by
+    snapshot; up to `limit` and limits.DUE_BATCH keys of each, and limits.BATCH_BYTES_MAX bytes of payloads.
     """
+    found = _late(change, limit, after) if after.index_over else _indexed(change, state, limit, after)
+    count = min(limit, within_bytes([record.size_bytes for _, record in found.rows]))
+    rows = found.rows[:count]
+    end = rows[-1][0] if count < len(found.rows) else found.end
     shape = change.shape
-    check = shape.guard(change.tr)
-    due = ask_due(change.tr, shape.keys, change.now_us)
-    indexed = _ask_index(change, state, limit + limits.DUE_BATCH)
+    tasks = read_tasks(change.tr, shape.keys, shape.codec, [record for _, record in rows])
+    return Page(tasks, None if end is None else place_text(msgspec.msgpack.encode(end)))
+
+
+def _indexed(change: Change, state: TaskState, limit: int, after: Place) -> Found:
+    """The next of the index, and among them those that have become ready and were not moved yet."""
+    under = _index_of(change, state)
+    if under is None:
+        return Found((), None)
+    most, start = limit + limits.DUE_BATCH, len(under.start)
+    check = change.shape.guard(change.tr)
+    due = _ask_due(change, after) if state == TaskState.READY else None
+    index = change.tr.snapshot.get_range(_behind(under.start, after.index), under.stop, limit=most)
     check()
-    ids = dict.fromkeys([*_ids(indexed), *(_ids(due) if state == TaskState.READY else [])])
-    asked = [change.tr.snapshot.get(shape.keys.task(id_)) for id_ in ids]
-    found = [as_of(record_of(task.value), change.now_us) for task in asked if task.present()]
-    there = [record for record in found if record is not None and record.state == state]
-    there.sort(key=lambda record: _order(change, record))
-    pages = pages_of(there[:limit])
-    return pages, read_tasks(change.tr, shape.keys, shape.codec, pages[0]) if pages else []
-
-
-def next_page(change: Change, state: TaskState, records: Sequence[Record]) -> list[Task]:
-    """The tasks of another page, but for those that have left the state. Reads them by snapshot."""
-    shape = change.shape
-    check = shape.guard(change.tr)
-    found = still_there(change.tr, shape.keys, shape.codec, records)
-    check()
-    judged = [(as_of(record, change.now_us), data) for record, data in found]
-    return [task_of(record, data) for record, data in judged if record is not None and record.state == state]
-
-
-def busy(change: Change, line: Line) -> str:
-    """Why the queue cannot be dropped; nothing if it can.
-
-    Reads the requests and the taken tasks, serialisably; conflicts with whoever joins the line or takes.
-    """
-    tr, keys = change.tr, change.shape.keys
-    check = change.shape.guard(tr)
-    requests = tr.get_range(line.keys.requests.start, line.keys.requests.stop, limit=limits.SERVE_MAX)
-    taken = tr.get_range(keys.taken.start, keys.taken.stop, limit=limits.SERVE_MAX)
-    check()
-    if line.anyone_alive(tr, requests, change.now_us):
-        return "somebody is waiting for tasks"
-    held = [
-        record
-        for record in change.read(_ids(taken))
-        if record is not None and record.until_us > change.now_us
+    entries, late = index.to_list(), [] if due is None else due.to_list()
+    if due is not None and not after.index:
+        after = _bounded(change, after, late)
+    last = bytes(entries[-1].key)[start:] if len(entries) == most else None
+    records = _judged(change, [id_in(row.key) for row in (*entries, *late)], state)
+    placed = sorted((_order(change, record), record.id, record) for record in records)
+    rows = [
+        (replace(after, index=order), record)
+        for order, _, record in placed
+        if after.index < order and (last is None or order <= last)
     ]
-    return "tasks are taken" if held else ""
+    if last is not None:
+        return Found(rows, replace(after, index=last))
+    return Found(rows, Place(state, due=after.due, index_over=True) if after.more_due else None)
 
 
-def _ask_index(change: Change, state: TaskState, limit: int) -> Range | None:
+def _late(change: Change, limit: int, after: Place) -> Found:
+    """The next of those that have become ready, and stand behind the timers that `_indexed` read."""
+    keys, most = change.shape.keys, limit + limits.DUE_BATCH
+    check = change.shape.guard(change.tr)
+    start, stop = _behind(keys.timers.start, after.due), keys.timers_until(change.now_us).stop
+    timers = change.tr.snapshot.get_range(start, stop, limit=most).to_list() if start < stop else []
+    check()
+    prefix = len(keys.timers.start)
+    places = {
+        id_in(row.key): Place(after.state, due=bytes(row.key)[prefix:], index_over=True) for row in timers
+    }
+    records = {record.id: record for record in _judged(change, places, TaskState.READY)}
+    rows = [(place, records[id_]) for id_, place in places.items() if id_ in records]
+    return Found(rows, list(places.values())[-1] if len(timers) == most else None)
+
+
+def _ask_due(change: Change, after: Place) -> Range:
+    """The timers that stand among the ready tasks: at first those that have run out, then the same."""
+    keys = change.shape.keys
+    stop = keys.timers.start + after.due + b"\x00" if after.index else keys.timers_until(change.now_us).stop
+    return change.tr.snapshot.get_range(keys.timers.start, stop, limit=limits.DUE_BATCH)
+
+
+def _bounded(change: Change, after: Place, late: Sequence[KeyValue]) -> Place:
+    """The first place of a listing: these timers stand among the ready tasks."""
+    if not late:
+        return after
+    last = bytes(late[-1].key)[len(change.shape.keys.timers.start) :]
+    return replace(after, due=last, more_due=len(late) == limits.DUE_BATCH)
+
+
+def _judged(change: Change, ids: Iterable[bytes], state: TaskState) -> list[Record]:
+    """Those tasks that are in `state` now, swept or not."""
+    asked = [change.tr.snapshot.get(change.shape.keys.task(id_)) for id_ in dict.fromkeys(ids)]
+    found = [as_of(record_of(task.value), change.now_us) for task in asked if task.present()]
+    return [record for record in found if record is not None and record.state == state]
+
+
+def _index_of(change: Change, state: TaskState) -> slice | None:
     keys = change.shape.keys
     indexes = {
         TaskState.READY: change.shape.discipline.index,
@@ -70,16 +153,19 @@ def _ask_index(change: Change, state: TaskState, limit: int) -> Range | None:
         TaskState.DELAYED: keys.delayed,
         TaskState.BURIED: keys.buried,
     }
-    under = indexes.get(state)
-    return None if under is None else change.tr.snapshot.get_range(under.start, under.stop, limit=limit)
-
-
-def _ids(entries: Range | None) -> list[bytes]:
-    return [] if entries is None else [id_in(entry.key) for entry in entries]
+    return indexes.get(state)
 
 
 def _order(change: Change, record: Record) -> bytes:
+    """The key of the task in the index of its state, without the prefix."""
     discipline = change.shape.discipline
     if record.state == TaskState.READY:
-        return discipline.filed(record)
+        return discipline.filed(record)[len(discipline.index.start) :]
+    if record.state == TaskState.TAKEN:
+        return record.session + record.id
     return discipline.place(record) if record.state == TaskState.BURIED else record.id
+
+
+def _behind(start: bytes, key: bytes) -> bytes:
+    """Where a range begins that follows `key`; at `start`, if there is none."""
+    return start + key + b"\x00" if key else start

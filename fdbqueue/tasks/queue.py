@@ -7,57 +7,64 @@ exactly once (receipts.py), it may wait, and puts, takes and acks of several thr
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_batch, checked_count, writable
+from fdbqueue.arguments import (
+    checked_batch,
+    checked_batch_count,
+    checked_count,
+    checked_payload,
+    checked_stop,
+    checked_take_timeout,
+    checked_wait,
+    writable,
+)
+from fdbqueue.codec import encoded_each
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
-    InvalidArgument,
-    PayloadTooLarge,
     QueueBusy,
-    QueueExists,
-    QueueNotFound,
     TooMuchForOneTransaction,
     UnknownSession,
     UnsupportedOption,
 )
-from fdbqueue.registry import Definition, Registry, exists_already
+from fdbqueue.page import Page, checked_limit
+from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
-from fdbqueue.session import Session, keeper_of
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.sessions.own import own_session_of
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure, Task, TaskState
-from fdbqueue.tasks import listing, verbs
+from fdbqueue.tasks import listing, looking, verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
+from fdbqueue.tasks.dropping import Occupants, cleared, occupants
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.excusing import excuse
-from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys, checked_keys
+from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import (
     Draft,
     Settings,
     as_given,
     delay_us,
-    is_kind,
-    is_number,
+    increment_us,
     kind_named,
     packed_weights,
     settings_for,
-    span_us,
 )
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.statistics import statistics_of
-from fdbqueue.tasks.tasks_of import require_one_page
+from fdbqueue.tasks.statistics import Statistics
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
-Statistics = dict[str, dict[str, int]]
 
 
 class TaskQueue:
@@ -68,11 +75,13 @@ class TaskQueue:
     acts under the lease it was taken with, an id in the name of `session`, by default this process's own.
     """
 
-    def __init__(self, target: Any, registry: Registry, definition: Definition) -> None:
-        """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind."""
-        self._shape = Shape(registry, definition)
+    def __init__(self, target: Any, registry: Registry, definition: Definition, type: Any = None) -> None:
+        """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind, InvalidArgument for the type."""
+        self._shape = Shape(registry, definition, type)
         # What a caller's transaction cannot carry: sessions, callbacks.
         self._database = as_database(target.db if is_transaction(target) else target)
+        if not is_transaction(target):  # whose database may be used for nothing else, and is closed unnoticed
+            keeper_of(self._database, self._shape.root).start()
 
     @classmethod
     def create(
@@ -88,41 +97,44 @@ class TaskQueue:
         key_concurrency: int = 1,
         weights: Mapping[Any, int] | None = None,
         codec: str = "json",
+        type: Any = None,
         if_not_exists: bool = False,
         temporary: bool = False,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue. `ttl`, `ttr` (seconds, None for ever) and `pri` are what its tasks have by
         default. `key_concurrency`: so many tasks of a key are taken at a time. `weights`: the share of each
-        round of some keys, 1 for all others.
+        round of some keys, 1 for all others. `codec`: "json", "bytes", "msgpack", or one of `register_codec`.
+        `type`: that of the data which this handle puts and takes, None for the codec's own; it is not stored.
 
-        `temporary`: what is in it belongs to this process's session and goes with it. `if_not_exists`: a
-        queue of this name, whatever its kind and options, is opened. Raises QueueExists, UnknownKind,
-        UnsupportedOption, UnknownCodec, InvalidArgument. Reads and writes what Registry.create does.
+        `temporary`: its tasks belong to this process's session and go with it. `if_not_exists`: a queue of
+        this name, whatever its kind and options, is opened; but a temporary queue whose session has gone is
+        replaced by a fresh one, and that of another session that lives raises QueueExists. Given a
+        transaction, a session lives until a process has ended it.
+
+        Raises QueueExists, UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse.
+        Reads and writes what Registry.create does.
         """
         registry = Registry(root)
-        if if_not_exists:
-            with suppress(QueueNotFound):
-                return cls.open(db, name, root=root)
+        if if_not_exists and (there := usable(db, registry, name)) is not None:
+            return cls(db, registry, there, type)
         packed = packed_weights(weights)
-        given = Settings(ttl, ttr, pri, capacity or None, key_concurrency, packed, codec)
+        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed, codec)
         settings = settings_for(kind_named(kind), given)
         if temporary:
-            database = as_database(db.db if is_transaction(db) else db)
-            settings = owned(settings, keeper_of(database, registry.keys).own())
-        try:
-            return cls(db, registry, registry.create(db, name, kind, settings.to_options()))
-        except QueueExists as there:
-            if not if_not_exists:
-                options, asked = as_given(there.options), as_given(there.asked)
-                raise exists_already(name, there.kind, options, kind, asked) from None
-            return cls.open(db, name, root=root)
+            settings = owned(db, registry, settings)
+        create = opened_or_created if if_not_exists else created
+        return cls(db, registry, create(db, registry, name, kind, settings), type)
 
     @classmethod
-    def open(cls, db: Any, name: str, *, root: Any = DEFAULT_ROOT) -> "TaskQueue":
-        """The queue of that name. Raises QueueNotFound, UnknownKind. Reads its definition."""
+    def open(cls, db: Any, name: str, *, type: Any = None, root: Any = DEFAULT_ROOT) -> "TaskQueue":
+        """The queue of that name; its data are of that `type`. Reads its definition.
+
+        Raises QueueNotFound, UnknownKind, InvalidArgument for the type. If this process has not registered
+        the codec of the queue, puts, takes and reads of data raise UnknownCodec, and change nothing.
+        """
         registry = Registry(root)
-        return cls(db, registry, registry.find(db, name))
+        return cls(db, registry, registry.find(db, name), type)
 
     @property
     def name(self) -> str:
@@ -142,6 +154,10 @@ class TaskQueue:
         """What it was created with."""
         return as_given(self._shape.definition.options)
 
+    def require_codec(self) -> None:
+        """Raises UnknownCodec if this process has not registered the codec of the queue."""
+        self._shape.codec.require()
+
     # Putting and taking.
 
     def put(
@@ -156,59 +172,83 @@ class TaskQueue:
         key: Any = None,
         cost: int | None = None,
         timeout: float = 0,
+        stop: Stop | None = None,
     ) -> Task:
         """Add a task; it lives `ttl` seconds beyond its `delay`, each lease of it lasts `ttr`. In a fair
         queue it counts as `cost` tasks of its key.
 
         Reads the last task by snapshot; writes the task, its payload, index and timer keys and the counters;
         conflicts with nothing, save in a queue with a capacity with other puts, in a queue with keys with
-        what empties or fills that key. Given a database, waits up to
-        `timeout` seconds for room. Raises QueueFull with the (first) `item` that has no room and the
-        `current_size`, UnsupportedOption, InvalidArgument, PayloadTooLarge,
-        TypeError for what the codec cannot carry; UnknownSession in a temporary queue whose session is over.
+        what empties or fills that key. Given a database, waits up to `timeout` seconds for room, and ends
+        overdue sessions before it raises QueueFull; given a transaction, answers by the stored state.
+        Raises: QueueFull with the (first) `item` that has no room and the `current_size`, UnsupportedOption,
+        InvalidArgument, PayloadTooLarge, TypeError for what the codec cannot carry; UnknownSession in a
+        temporary queue whose session is over; WaitStopped, and nothing has been put, as soon as `stop`, an
+        event, is set.
         """
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
-        return self._put(tr, [self._draft(data, options)], timeout)[0]
+        return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
-    def put_many(self, tr: Any, data: Iterable[Any], *, timeout: float = 0, **options: Any) -> list[Task]:
+    def put_many(
+        self, tr: Any, data: Iterable[Any], *, timeout: float = 0, stop: Stop | None = None, **options: Any
+    ) -> list[Task]:
         """Add tasks with the same `options`, in order, all or none.
 
         Like `put`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if they are
         more than one, limits.BATCH_BYTES_MAX bytes.
         """
-        drafts = [self._draft(item, options) for item in data]
-        checked_batch([draft.payload for draft in drafts])
-        return self._put(tr, drafts, timeout) if drafts else []
+        items = list(data)
+        payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
+        drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
+        return self._put(tr, drafts, timeout, stop) if drafts else []
 
-    def take(self, tr: Any, timeout: float | None = None, *, session: Session | None = None) -> Task | None:
+    def take(
+        self,
+        tr: Any,
+        timeout: float | None = None,
+        *,
+        session: Session | None = None,
+        stop: Stop | None = None,
+    ) -> Task | None:
         """Take the next task: for its ttr it is this session's, and nobody else gets it.
 
-        Given a transaction: one attempt; reads the first ready tasks and timers by snapshot, moves the task;
+        Given a transaction: one attempt, by the stored state: tasks of a dead session that no process has
+        ended yet are still taken. Reads the first ready tasks and timers by snapshot, moves the task;
         conflicts with any change of it, an answer of None with whatever makes a task ready. Given a database:
-        waits up to `timeout` seconds (None: for ever; zero or less: not at all) in a fair line. Raises
-        UnknownSession, PayloadUnreadable.
+        waits up to `timeout` seconds (None: for ever; zero or less: not at all) in a fair line, and ends
+        overdue sessions before it answers None. Raises: UnknownSession, PayloadUnreadable; WaitStopped as
+        soon as `stop`, an event, is set: the call has left the line, and a task that came for it is ready
+        again.
         """
-        found = self.take_many(tr, 1, timeout, session=session)
+        found = self.take_many(tr, 1, timeout, session=session, stop=stop)
         return found[0] if found else None
 
     def take_many(
-        self, tr: Any, n: int, timeout: float | None = 0, *, session: Session | None = None
+        self,
+        tr: Any,
+        n: int,
+        timeout: float | None = 0,
+        *,
+        session: Session | None = None,
+        stop: Stop | None = None,
     ) -> list[Task]:
         """Take the next tasks, up to `n`; waits for the first of them as `take` does.
 
         Fewer, too, if they are more than limits.BATCH_BYTES_MAX bytes, or if the line gives limits.SERVE_MAX.
         """
-        checked_count(n)
-        if timeout is not None and not is_number(timeout):
-            raise InvalidArgument(name="timeout", wanted="seconds, or None for ever", got=timeout)
-        if not n:
-            return []
-        try:
-            return list(self._take(tr, n, timeout, session or self._own_session(tr)))
-        except UnknownSession:
-            if session is not None or is_transaction(tr):
-                raise
-            return list(self._take(tr, n, timeout, self._own_session(tr)))
+        checked_batch_count("n", n)
+        timeout_s = checked_take_timeout(timeout)
+        checked_stop(stop, tr)
+        self.require_codec()
+        monotonic = self._of(tr).runtime.monotonic
+        until = monotonic() + timeout_s
+        while True:
+            try:
+                return list(self._take(tr, n, timeout_s, session or self._own_session(tr), stop))
+            except UnknownSession:
+                if session is not None or is_transaction(tr):
+                    raise
+                timeout_s = max(0.0, until - monotonic())
 
     def end_waits(self, db: Any, *, session: Session | None = None) -> None:
         """Takes of this session that wait, in other threads of this process, return with what there is."""
@@ -223,9 +263,13 @@ class TaskQueue:
         writes, in the caller's transaction, this makes the effect exactly-once.
         """
         calls, target = self._calls(tr), self._target(tr, task, session)
+        note_end(task, None)
         if is_transaction(tr):
-            return calls.within(writable(tr), lambda change: verbs.ack(change, target))
-        return calls.acks.ack(target)
+            acked = calls.within(writable(tr), lambda change: verbs.ack(change, target))
+        else:
+            acked = calls.acks.ack(target)
+        note_end(task, "ack")
+        return acked
 
     def release(
         self,
@@ -245,8 +289,8 @@ class TaskQueue:
         later_us = delay_us(delay)
         if later_us and failure is None:
             self._shape.kind.require("delay")
-        target = self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.release(change, target, later_us, failure))
+        verb, target = "retry" if failure else "release", self._target(tr, task, session)
+        return self._end(tr, task, verb, lambda change: verbs.release(change, target, later_us, failure))
 
     def defer(self, tr: Any, task: Task | str, delay: float, *, session: Session | None = None) -> Task:
         """Give the task back, for others to have in `delay` seconds: `release` for queues of every kind.
@@ -254,7 +298,15 @@ class TaskQueue:
         Raises NotTaken, InvalidArgument. Reads and moves the task; conflicts with any change of it.
         """
         later_us, target = delay_us(delay), self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.release(change, target, later_us, None))
+        return self._end(tr, task, "release", lambda change: verbs.release(change, target, later_us, None))
+
+    def give_back(self, tr: Any, task: Task, delay: float = 0) -> Task:
+        """`defer` for a worker whose handler has not decided about the task: no attempt has ended.
+
+        Raises NotTaken, InvalidArgument. Reads and moves the task; conflicts with any change of it.
+        """
+        later_us, target = delay_us(delay), self._target(tr, task, None)
+        return self._once(tr, lambda change: verbs.give_back(change, target, later_us))
 
     def touch(self, tr: Any, task: Task | str, increment: float, *, session: Session | None = None) -> Task:
         """Hold the task, and let it live, for `increment` seconds longer; later leases of it too.
@@ -262,10 +314,9 @@ class TaskQueue:
         Raises InvalidArgument (a ValueError) for an increment that is not positive, NotTaken,
         UnsupportedOption. Reads and writes the task; conflicts with any change of it.
         """
-        if not is_number(increment) or increment <= 0:
-            raise InvalidArgument(name="increment", wanted="a positive number of seconds", got=increment)
+        longer_us = increment_us(increment)
         target = self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.touch(change, target, span_us("increment", increment)))
+        return self._once(tr, lambda change: verbs.touch(change, target, longer_us))
 
     def renew(self, tr: Any, tasks: Sequence[Task]) -> dict[str, float | None]:
         """Hold tasks for their whole ttr from now; until when, by id, those that are still held, in order:
@@ -285,6 +336,7 @@ class TaskQueue:
         Raises NotTaken. Reads the task, and its failures by snapshot; moves it; conflicts with any change of
         it.
         """
+        checked_count("failures_max", failures_max)
         target = self._target(tr, task, None)
         return self._once(tr, lambda change: verbs.exhaust(change, target, failures_max))
 
@@ -308,12 +360,12 @@ class TaskQueue:
         Reads and moves the task; conflicts with any change of it.
         """
         target = self._target(tr, task, None)
-        return self._once(tr, lambda change: verbs.bury(change, target, failure))
+        return self._end(tr, task, "bury", lambda change: verbs.bury(change, target, failure))
 
     def delete(self, tr: Any, task: Task | str) -> Task:
         """Remove the task. Raises, reads and conflicts like `bury`; clears the task."""
         target = self._target(tr, task, None)
-        return self._once(tr, lambda change: verbs.delete(change, target))
+        return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))
 
     def peek(self, tr: Any, task: Task | str) -> Task:
         """The task as it is now. Raises TaskNotFound. Reads it serialisably; conflicts with its changes."""
@@ -327,7 +379,7 @@ class TaskQueue:
         transaction: raises TooMuchForOneTransaction beyond that. Reads and moves the tasks; conflicts with
         any change of them.
         """
-        checked_count_of_any(count)
+        checked_count("count", count)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
             verbs.require_few(self._change(tr), self._shape.keys.buried)
@@ -356,7 +408,7 @@ class TaskQueue:
 
         Reads and moves the tasks; conflicts with any change of them.
         """
-        few, taken = min(checked_count_of_any(count), limits.VERB_BATCH), self._shape.keys.taken
+        few, taken = min(checked_count("count", count), limits.VERB_BATCH), self._shape.keys.taken
         return self._once(tr, lambda change: verbs.release_taken(change, taken, few))
 
     def truncate(self, tr: Any) -> None:
@@ -370,23 +422,40 @@ class TaskQueue:
         is a `truncate` in bounded transactions. Reads the tasks by snapshot and clears them; conflicts with
         any change of them.
         """
-        few = min(checked_count_of_any(count), limits.VERB_BATCH)
+        few = min(checked_count("count", count), limits.VERB_BATCH)
         return self._once(tr, partial(verbs.remove_first, count=few))
 
     def busy(self, tr: Any) -> str:
-        """Why the queue cannot be dropped: somebody waits for tasks, or holds one. Nothing, if it can.
+        """Why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty if it can.
 
-        Reads the line and the taken tasks, serialisably; conflicts with whoever joins the line or takes.
+        Given a database, ends overdue sessions before it gives a reason. Given a transaction, answers by the
+        stored state: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably.
+        Writes: removes dead requests and ends leases that are over, where a full batch is nothing else.
+        Conflicts: a call that joins the line, a take.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH of these.
         """
-        return run(tr, lambda tr: self._busy(self._change(tr)))
+        calls = self._calls(tr)
+        while True:
+            found = run(tr, lambda tr: calls.within(writable(tr), self._occupants))
+            if found.reason and not self._ended_overdue(tr):
+                return found.reason
+            if not found.reason and found.are_all:
+                return ""
+            require_more_transactions(tr)
 
     def drop(self, tr: Any) -> None:
-        """Remove the queue and all that is in it. Raises QueueBusy if somebody waits for tasks or holds one.
+        """Remove the queue and all that is in it.
 
-        Reads the line and the taken tasks serialisably; clears the definition and the contents; conflicts
-        with every call on the queue.
+        Given a database, ends overdue sessions before it refuses. Given a transaction, answers by the stored
+        state: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably. Writes: clears the definition and the contents.
+        Conflicts: every call on the queue.
+        Raises: QueueBusy if a call waits for tasks or a session holds one. TooMuchForOneTransaction, in a
+        transaction, if more than limits.VERB_BATCH requests are dead, or leases over and not yet swept.
         """
-        self._once(tr, self._drop)
+        while not self._dropped(tr):
+            require_more_transactions(tr)
 
     # Pausing.
 
@@ -417,12 +486,13 @@ class TaskQueue:
         return run(tr, lambda tr: verbs.failures_of(self._change(tr), id_))
 
     def statistics(self, tr: Any) -> Statistics:
-        """What there is and what has been done: {"tasks": {...}, "calls": {...}}, exact.
+        """What there is, what has been done, and how tasks have ended: {"tasks", "calls", "ends"}, exact.
 
-        Reads two keys by snapshot; conflicts with nothing. Tasks are counted in the state that is stored: one
-        whose time has just come may not have been swept yet.
+        Tasks are counted in the state that is stored. One that is due and was not swept yet counts as
+        `delayed`, and as `due`: those are counted among the first limits.DUE_COUNTED_MAX timers that have run
+        out. Reads by snapshot, and conflicts with nothing; given a database, also sweeps a batch.
         """
-        return run(tr, partial(statistics_in, self._shape))
+        return self._look(tr, looking.statistics_in)
 
     def key_statistics(self, tr: Any, limit: int) -> list[KeyStatistics]:
         """The keys of which most tasks are waiting, up to `limit` and limits.KEYS_LOOKED_AT_MAX, busiest
@@ -433,75 +503,82 @@ class TaskQueue:
         limits.KEYS_LOOKED_AT_MAX have any tasks. Beyond, those with 64 and more waiting are found by the
         magnitude of their number; with too many of those as well, a key that is left out has less than four
         times as many waiting as any that is told. Where fewer are found than `limit`, some others follow.
-        Reads by snapshot; conflicts with nothing. Raises UnsupportedOption for a kind without keys,
-        InvalidArgument.
+        Reads by snapshot, and conflicts with nothing; given a database, also sweeps a batch. Raises
+        UnsupportedOption for a kind without keys, InvalidArgument.
         """
         checked_keys(limit)
         discipline = self._shape.discipline
         if not isinstance(discipline, Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
-        now_us = round(self._of(tr).runtime.now() * 1_000_000)
-        return run(tr, partial(key_statistics_in, self._shape, discipline, limit, now_us))
+        return self._look(tr, lambda change: looking.key_statistics_in(change, discipline, limit))
 
-    def tasks(self, tr: Any, state: TaskState | str, limit: int) -> list[Task]:
-        """The first tasks in that state, up to `limit`, in order. Reads by snapshot, without conflicts.
+    def tasks(self, tr: Any, state: TaskState | str, limit: int, *, after: str | None = None) -> Page[Task]:
+        """A page of the tasks in that state, in order: up to `limit`, limits.BATCH_ITEMS_MAX and
+        limits.BATCH_BYTES_MAX bytes of data, or one that is larger. Its `next` is the `after` of the page
+        that follows, None at the end: a page may be shorter than `limit`, even empty, and not the last.
 
-        Given a database: above limits.BATCH_BYTES_MAX bytes of data in several transactions, and a task that
-        has left the state before its data is read is left out. Given a transaction: raises
-        TooMuchForOneTransaction for more bytes, unless they are one task's. Raises it, too, for a `limit`
-        above limits.BATCH_ITEMS_MAX.
+        Tasks are listed in the state that they have now, swept or not. Those that are due, but were not swept
+        yet, may follow all that are ready. A task that changes its place between two pages may be listed
+        twice or not at all; every other task once. Reads by snapshot, and conflicts with nothing; given a
+        database, also sweeps a batch after the first page. Raises InvalidArgument.
         """
-        checked_count(limit)
-        wanted = checked_state(state)
-
-        def look(body: Callable[[Change], T]) -> T:
-            return run(tr, lambda tr: body(self._change(tr)))
-
-        pages, tasks = look(lambda change: listing.first_page(change, wanted, limit))
-        if is_transaction(tr):
-            require_one_page(pages)
-        for page in pages[1:]:
-            tasks += look(partial(listing.next_page, state=wanted, records=page))
-        return tasks
+        most, wanted = checked_limit(limit), listing.checked_state(state)
+        place = listing.place_after(wanted, after)
+        # A sweep between two pages would move tasks to places that have been passed.
+        look = self._look if after is None else self._see
+        return look(tr, lambda change: listing.page(change, wanted, most, place))
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change this process makes; the previous one.
 
-        After the commit, in a thread of its own; what it raises is logged. None removes it.
+        After the commit, in a thread of its own; what it raises is logged. None removes it. Raises
+        InvalidArgument, DeferredBody.
         """
-        return calls_of(self._database, self._shape).callbacks.install(callback)
+        return calls_of(self._database, self._shape).callbacks.install(callback, self._shape.codec)
 
     # How it is done.
 
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
-        payload = self._shape.codec.encode(data)
-        if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
-        return self._shape.draft(data, payload, options)
+        return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)
 
-    def _put(self, target: Any, drafts: Sequence[Draft], timeout: float) -> list[Task]:
-        if not is_number(timeout) or (timeout > 0 and is_transaction(target)):
-            wanted = "seconds, and 0 in a transaction, which cannot wait"
-            raise InvalidArgument(name="timeout", wanted=wanted, got=timeout)
-        if timeout:
-            self._shape.kind.require("capacity")
+    def _put(self, target: Any, drafts: Sequence[Draft], timeout: float, stop: Stop | None) -> list[Task]:
+        timeout_s = checked_wait(timeout, target)
+        checked_stop(stop, target)
+        if timeout_s and not self._shape.kind.supports("capacity"):
+            raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
         calls = self._calls(target)
         if is_transaction(target):
             return calls.put_within(writable(target), drafts)
-        return calls.put(drafts, timeout)
+        return calls.put(drafts, timeout_s, stop)
 
-    def _take(self, target: Any, count: int, timeout: float | None, session: Session) -> Sequence[Task]:
+    def _take(
+        self, target: Any, count: int, timeout_s: float, session: Session, stop: Stop | None
+    ) -> Sequence[Task]:
         calls = self._calls(target)
         if is_transaction(target):
             return calls.take_within(writable(target), count, session)
-        if timeout is not None and timeout <= 0:
-            return calls.takes(session).take(count)
-        timeout_s = limits.SPAN_MAX_S if timeout is None else min(timeout, limits.SPAN_MAX_S)
-        return calls.takes(session).wait(timeout_s, count)
+        return calls.take(session, count, timeout_s, stop)
 
     def _once(self, target: Any, body: Callable[[Change], T]) -> T:
         calls = self._calls(target)
         return calls.within(writable(target), body) if is_transaction(target) else calls.once(body)
+
+    def _end(self, target: Any, task: Task | str, verb: str, body: Callable[[Change], Task]) -> Task:
+        """Run a verb that ends a lease."""
+        note_end(task, None)  # a verb that raises has ended nothing
+        ended = self._once(target, body)
+        note_end(task, verb)
+        return ended
+
+    def _look(self, target: Any, body: Callable[[Change], T]) -> T:
+        """Look, and given a database sweep a batch afterwards: the answer tells what the process found."""
+        found = self._see(target, body)
+        if not is_transaction(target):
+            looking.sweep_a_batch(as_database(target), self._calls(target).source)
+        return found
+
+    def _see(self, target: Any, body: Callable[[Change], T]) -> T:
+        return run(target, lambda tr: body(self._change(tr)))
 
     def _change(self, tr: Transaction) -> Change:
         return self._calls(tr).source.change(tr)
@@ -513,7 +590,7 @@ class TaskQueue:
         return self._database if is_transaction(target) else as_database(target)
 
     def _own_session(self, target: Any) -> Session:
-        return keeper_of(self._of(target), self._shape.root).own()
+        return own_session_of(self._of(target), self._shape.root).get()
 
     def _target(self, tr: Any, task: Task | str, session: Session | None) -> Target:
         if isinstance(task, Task):
@@ -522,17 +599,48 @@ class TaskQueue:
         return Target(id_bytes(task), None, self._holder(tr, session))
 
     def _holder(self, tr: Any, session: Session | None) -> bytes:
-        keeper = keeper_of(self._of(tr), self._shape.root)
-        return keeper.own_id() if session is None else session.id
+        own = own_session_of(self._of(tr), self._shape.root)
+        return own.id() if session is None else session.id
 
-    def _busy(self, change: Change) -> str:
-        return listing.busy(change, self._calls(change.tr).source.line)
+    def _occupants(self, change: Change) -> Occupants:
+        return cleared(change, self._calls(change.tr).source.line)
 
-    def _drop(self, change: Change) -> None:
-        busy = self._busy(change)
-        if busy:
-            raise QueueBusy(name=self.name, reason=busy)
-        self._shape.registry.drop(change.tr, self.name)
+    def _drop(self, change: Change) -> bool:
+        """False if there may be more requests or leases: look again in another transaction."""
+        found = self._occupants(change)
+        if found.reason:
+            raise QueueBusy(name=self.name, reason=found.reason)
+        if found.are_all:
+            self._shape.registry.drop(change.tr, self.name)
+        return found.are_all
+
+    def _dropped(self, target: Any) -> bool:
+        """False if it is to be tried again in another transaction. Raises QueueBusy."""
+        try:
+            return self._once(target, self._drop)
+        except QueueBusy:
+            if not self._ended_overdue(target):
+                raise
+            return False
+
+    def _ended_overdue(self, target: Any) -> bool:
+        """True if a call that would answer "busy" should try again; never within a transaction."""
+        if is_transaction(target):
+            return False
+        line = self._calls(target).source.line
+        keeper = keeper_of(self._of(target), self._shape.root)
+        return keeper.ended_overdue(lambda tr: lambda: not occupants(self._change(tr), line).reason)
+
+
+def require_more_transactions(target: Any) -> None:
+    """Raises TooMuchForOneTransaction if `target` is one."""
+    if is_transaction(target):
+        checked_verb_batch(limits.VERB_BATCH + 1)
+
+
+def note_end(task: Task | str, verb: str | None) -> None:
+    if isinstance(task, Task):
+        task._note_end(verb)
 
 
 def checked_verb_batch(count: int) -> None:
@@ -541,58 +649,3 @@ def checked_verb_batch(count: int) -> None:
         raise TooMuchForOneTransaction(
             count=count, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
         )
-
-
-def owned(settings: Settings, session: Session) -> Settings:
-    return Settings(**{**settings.to_options(), "temporary": session.id.hex()})
-
-
-def list_queues(db: Any, *, root: Any = DEFAULT_ROOT) -> list[str]:
-    """The names of all queues under the root, in order. Reads by snapshot; conflicts with nothing."""
-    return [definition.name for definition in _definitions(db, Registry(root))]
-
-
-def statistics(db: Any, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
-    """The statistics of every task queue under the root. Reads by snapshot; conflicts with nothing."""
-    registry = Registry(root)
-    shapes = [Shape(registry, found) for found in _definitions(db, registry) if is_kind(found.kind)]
-    return {shape.name: run(db, partial(statistics_in, shape)) for shape in shapes}
-
-
-def _definitions(db: Any, registry: Registry) -> list[Definition]:
-    found: list[Definition] = []
-    while more := registry.names(db, found[-1].name if found else ""):
-        found += more
-    return found
-
-
-def statistics_in(shape: Shape, tr: Any) -> Statistics:
-    check = shape.guard(tr)
-    live, calls = tr.snapshot.get(shape.keys.live), tr.snapshot.get(shape.keys.calls)
-    check()
-    return statistics_of(live.value, calls.value)
-
-
-def key_statistics_in(
-    shape: Shape, discipline: Keyed, limit: int, now_us: int, tr: Any
-) -> list[KeyStatistics]:
-    check = shape.guard(tr)
-    found = busiest_keys(tr, discipline, limit, now_us)
-    check()
-    return found
-
-
-def checked_state(state: TaskState | str) -> TaskState:
-    """Raises InvalidArgument."""
-    try:
-        return TaskState(state)
-    except ValueError:
-        wanted = "a TaskState, or its letter"
-        raise InvalidArgument(name="state", wanted=wanted, got=state) from None
-
-
-def checked_count_of_any(count: int) -> int:
-    """Raises InvalidArgument."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise InvalidArgument(name="count", wanted="a whole number, zero or more", got=count)
-    return count

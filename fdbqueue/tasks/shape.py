@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import stored_codec
 from fdbqueue.errors import UnsupportedOption
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
@@ -13,15 +13,17 @@ from fdbqueue.tasks.kinds import Draft, Settings, drafted, kind_named
 
 
 class Shape:
-    def __init__(self, registry: Registry, definition: Definition) -> None:
-        """Raises UnknownKind for a kind that this process has not registered."""
+    def __init__(self, registry: Registry, definition: Definition, type: Any = None) -> None:
+        """`type` is that of the payloads. Raises UnknownKind for a kind that this process has not registered,
+        InvalidArgument for the type.
+        """
         self.registry = registry
         self.definition = definition
         self.root: RootKeys = registry.keys
         self.name = definition.name
         self.kind = kind_named(definition.kind)
         self.settings = Settings(**definition.options)
-        self.codec = codec_named(self.settings.codec)
+        self.codec = stored_codec(self.settings.codec, type)
         self.keys = TaskKeys(registry.contents(definition))
         self.discipline = self.kind.discipline(self.keys, definition.options)
         self.guard: Callable[[Transaction], Callable[[], None]] = registry.guard(definition)

@@ -83,10 +83,13 @@ class TaskSource:
             tidied = tidy(change)
             offers = list(self.available(tr, count)) if tidied else []
         change.finish()
-        if not offers:
-            returned = self.line.overdue(overdue, change.now_us)
+        # The tasks of an overdue result may have been taken by others since: a batch may bring nothing back.
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            returned = [] if offers else self.line.overdue(overdue, change.now_us)
+            if not returned:
+                break
             self.line.return_overdue(tr, returned)
-            offers = list(self.available(tr, count)) if returned else []
+            offers, overdue = list(self.available(tr, count)), self.line.ask_due(tr)
         if not offers:
             tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
         return self._take(change, portion_of(offers, count), lease)
@@ -141,6 +144,16 @@ class TaskSource:
         paused, found = tr.get(self.shape.keys.paused), self.shape.discipline.first(tr, limit)
         # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
         return (_offer(record) for record in found if record.expires_us > now_us and not paused.present())
+
+    def ask_available(self, tr: Transaction) -> Callable[[], bool]:
+        """Ask whether there is a task to take. Reads the first ready task by snapshot."""
+        check, found = self.guard(tr), self.available(tr, 1)
+
+        def reply() -> bool:
+            check()
+            return next(iter(found), None) is not None
+
+        return reply
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:

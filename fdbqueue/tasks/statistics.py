@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from fdbqueue.task import TaskState
 
+Statistics = dict[str, dict[str, int]]
+
 LIVE = ("ready", "taken", "buried", "delayed")
 LIVE_OF: dict[str, str] = {
     TaskState.READY: "ready",
@@ -54,8 +56,19 @@ def count_of(live: bytes | None) -> int:
     return sum(unpacked(LIVE, live).values())
 
 
-def statistics_of(live: bytes | None, calls: bytes | None) -> dict[str, dict[str, int]]:
+def statistics_of(live: bytes | None, calls: bytes | None) -> Statistics:
     tasks, done = unpacked(LIVE, live), unpacked(CALLS, calls)
     counts = {**tasks, "done": done.pop("done"), "total": sum(tasks.values())}
     done.pop("other")
-    return {"tasks": counts, "calls": done}
+    return {"tasks": counts, "calls": done, "ends": ends_of(done)}
+
+
+def ends_of(calls: Mapping[str, int]) -> dict[str, int]:
+    """How tasks have ended: acked, expired and deleted are done, a buried one may be kicked."""
+    # An expiry counts as a delete, too, as in the reference.
+    return {
+        "acked": calls["ack"],
+        "expired": calls["ttl"],
+        "deleted": calls["delete"] - calls["ttl"],
+        "buried": calls["bury"],
+    }

@@ -6,6 +6,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.sweep import apply, as_of, catch_up, plan
 from fdbqueue.task import Failure, Task, TaskState
@@ -88,7 +89,14 @@ def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]
 def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
     """Raises NotTaken. Reads and moves the task; conflicts with any change of it."""
     record = _held(change, target)
-    return _done(change, target, record, lambda: edges.release(change, [record], delay_us, failure))
+    snoozed = failure is None
+    return _done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
+
+
+def give_back(change: Change, target: Target, delay_us: int) -> Task:
+    """`release` by a worker whose handler has not said what becomes of the task: no end of an attempt."""
+    record = _held(change, target)
+    return _done(change, target, record, lambda: edges.release(change, [record], delay_us))
 
 
 def touch(change: Change, target: Target, span_us: int) -> Task:
@@ -98,14 +106,19 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
+def undo_take(change: Change, targets: Sequence[Target]) -> None:
+    """Undo the takes of those that are still held: they count no attempt.
+
+    Reads the tasks and moves those that are held; conflicts with any change of them.
+    """
+    edges.give_back(change, _still_held(change, targets))
+
+
 def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
     """Until when they are held that still are. Reads the tasks and writes those that are held and have a ttr;
     conflicts with any change of them.
     """
-    check = change.shape.guard(change.tr)
-    found = zip(change.read(target.id for target in targets), targets, strict=True)
-    check()
-    held = [record for record, target in found if record is not None and target.holds(record, change.now_us)]
+    held = _still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
     until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
     return {id_text(id_): seconds for id_, seconds in until.items()}
@@ -120,8 +133,15 @@ def bury(change: Change, target: Target, failure: Failure | None) -> Task:
 
 
 def exhaust(change: Change, target: Target, failures_max: int) -> bool:
-    """Bury the task if so many of its attempts have failed, and say so of the last one that ended without a
-    word. Raises NotTaken. Reads the task, and its failures by snapshot; conflicts with any change of it.
+    """Bury the task if at least `failures_max` of its attempts have failed, and mark its last lost lease as
+    exhausted. True if the task was buried.
+
+    The burial counts for the run that held the lost lease, as long as that run is alive: another fleet may
+    have taken the task since. Otherwise it counts for the run that holds the task now.
+
+    Reads: the task; its failures by snapshot; the session of the run that held the lost lease.
+    Conflicts: any change of the task; the end of that run.
+    Raises: NotTaken.
     """
     asked = ask_entries(change.tr, change.shape.keys, target.id)
     record = _held(change, target)
@@ -129,16 +149,20 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
         return False
     counted = [entry for entry in asked() if entry.number > record.forgiven]
     lost = [entry for entry in counted if entry.failure.outcome == LEASE_LOST]
+    run = run_of(record.token)
     if lost:
-        rewrite(change.tr, change.shape.keys, record.id, lost[-1], outcome=EXHAUSTED)
-    edges.bury(change, [record])
+        run = lost[-1].run if is_alive(change.tr, change.shape.root, lost[-1].run) else run
+        rewrite(change.tr, change.shape.keys, record.id, lost[-1], outcome=EXHAUSTED, run=run)
+    edges.put_aside(change, [record])
+    change.end_for(run, "buried")
     return True
 
 
 def delete(change: Change, target: Target) -> Task:
     """Raises TaskNotFound, NotTaken. Reads and clears the task; conflicts with any change of it."""
     record = _present(change, target)
-    return _done(change, target, record, lambda: edges.delete(change, [record]))
+    by_holder = target.token is not None
+    return _done(change, target, record, lambda: edges.delete(change, [record], by_holder))
 
 
 def peek(change: Change, target: Target) -> Task:
@@ -247,6 +271,14 @@ def _read(change: Change, target: Target) -> Record | None:
     [record] = change.read([target.id])
     check()
     return record
+
+
+def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
+    """The tasks of those targets that are held."""
+    check = change.shape.guard(change.tr)
+    found = zip(change.read(target.id for target in targets), targets, strict=True)
+    check()
+    return [record for record, target in found if record is not None and target.holds(record, change.now_us)]
 
 
 def _held(change: Change, target: Target) -> Record:

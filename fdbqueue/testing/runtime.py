@@ -8,7 +8,7 @@ from random import Random
 from types import TracebackType
 
 from fdbqueue import runtime as runtimes
-from fdbqueue.runtime import Waitable
+from fdbqueue.runtime import Listeners, Waitable
 from fdbqueue.testing.scheduler import Host, Scheduler, Task
 
 EPOCH_S = 1_700_000_000.0
@@ -61,12 +61,13 @@ class SimulatedLock:
 
 
 class SimulatedEvent:
-    __slots__ = ("_scheduler", "_set", "_waiting")
+    __slots__ = ("_listeners", "_scheduler", "_set", "_waiting")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._set = False
         self._waiting: list[Task] = []
+        self._listeners = Listeners()
 
     def is_set(self) -> bool:
         return self._set
@@ -76,6 +77,10 @@ class SimulatedEvent:
         waiting, self._waiting = self._waiting, []
         for task in waiting:
             self._scheduler.wake(task)
+        self._listeners.tell()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._listeners.add(callback, self.is_set)
 
     def clear(self) -> None:
         self._set = False
@@ -154,7 +159,7 @@ class SimulatedRuntime:
         assert task is not None, "only a client has threads"
         return lambda: not task.greenlet.dead
 
-    def at_exit(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002
+    def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:  # noqa: ARG002
         """Never: simulated clients close their database, or die."""
         return lambda: None
 

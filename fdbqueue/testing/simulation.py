@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import Database
+from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.testing.engine import FaultyDatabase, Machine
@@ -149,6 +150,7 @@ class Simulation:
         self._afterwards.append((function, name))
 
     def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
+        checked_function(f"client {name}", function)
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         machine = Machine(runtime, random, faults, self.trace, self._outages)
@@ -158,7 +160,7 @@ class Simulation:
 
         def main() -> None:
             try:
-                function(client)
+                require_finished(f"client {name}", function(client))
                 database.close()
                 self.trace.note(self.scheduler.now, name, "finished", machine.open_watches)
             finally:

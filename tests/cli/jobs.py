@@ -1,5 +1,6 @@
 """Handlers for the tests of `fdbqueue work`: what the worker processes import."""
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -7,9 +8,26 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import Bury
+
 
 def nothing(task: Any) -> None:
     """Done at once."""
+
+
+def bury_or_die(task: Any) -> None:
+    """Ends the process of a task's first attempt if its data says so, before anything is reported."""
+    if task.data == "bury":
+        raise Bury("told to")
+    if task.attempts == 1:
+        os._exit(3)
+
+
+def chatty(task: Any) -> None:
+    """Prints and logs; takes long enough for the progress bar to be there."""
+    time.sleep(0.2)
+    print(f"printed {task.data}")
+    logging.getLogger("chatty").info("logged %s", task.data)
 
 
 def odd(task: Any) -> None:

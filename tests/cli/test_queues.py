@@ -17,6 +17,7 @@ from fdbqueue.cli.show import span
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import INTERRUPTED, Shell, Within, read_all, rest_of
+from tests.support import wait_until
 
 
 def root_of(shell: Shell) -> Any:
@@ -26,7 +27,7 @@ def root_of(shell: Shell) -> Any:
 def test_a_queue_is_created_listed_and_dropped(program: Within) -> None:
     created = "fdbqueue: 'mail' is there, of kind fifottl\n"
     assert program.run("create", "mail", "--kind", "fifottl", "--ttr", "60") == (0, "", created)
-    program.run("put", "plain", "1", "2")
+    program.run("put", "plain", "--create", "1", "2")
     assert program.run("put", "mail", "a", "b") == (0, "", "")
     assert program.run("queues") == (0, "mail\tfifottl\t2\t0\t0\t0\t0\t\nplain\tqueue\t2\t\t\t\t\t\n", "")
     mail, plain = map(json.loads, program.run("queues", "--json")[1].splitlines())
@@ -125,7 +126,24 @@ def test_what_is_of_no_known_kind_is_listed(tmp_path: Path) -> None:
         (["create", "q", "--kind", "fifo", "--ttl", "3"], "does not support"),
         (["create", "q", "--kind", "queue", "--ttr", "3"], "has no ttr"),
         (["create", "q", "--kind", "fair", "--weight", "gold"], "KEY=N"),
-        (["put", "new", "1", "--ttl", "3"], "--ttl is for task queues"),
+        (["put", "new", "1", "--create", "--ttl", "3"], "--ttl is for task queues"),
+        (["put", "plain", "1", "--key", "3"], "--key is for task queues"),
+        (["put", "fifottl", "1", "--timeout", "3"], "does not support a timeout of a put"),
+        (["put", "fifottl", "1", "--timeout", "-1"], "-1"),
+        *((["put", "fifottl", "1", f"--{option}=nan"], "nan") for option in ("delay", "ttl", "ttr")),
+        *((["put", "fifottl", "1", f"--delay={delay}"], "inf") for delay in ("inf", "-inf")),
+        *((["put", "fifottl", "1", f"--{option}=0"], "0") for option in ("ttl", "ttr")),
+        *((["create", "r", "--kind", "fifottl", f"--{option}=0"], "0") for option in ("ttl", "ttr")),
+        (["get", "plain", "--wait", "nan"], "nan"),
+        *(
+            (["top", "-n", "2", "--interval", seconds], "within a hundred years")
+            for seconds in ("inf", "1e300")
+        ),
+        (["work", "fifo", "m:f", "--grace", "nan"], "nan"),
+        (["kick", "fifo", "--all", "-n", "3"], "not both"),
+        (["--root", "", "size", "plain"], "empty part"),
+        (["--root", "a//b", "size", "plain"], "empty part"),
+        (["--url", "", "size", "plain"], "names no engine"),
         (["put", "fifo", "1", "--priority", "3"], "does not support"),
         (["put", "fifo", "1", "--key", "k"], "does not support"),
         (["bury", "fifo", "no-id"], "id"),
@@ -156,20 +174,9 @@ def known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
     shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
     with fdbqueue.open(shell.url) as db:
         TaskQueue.create(db, "fifo")
+        TaskQueue.create(db, "fifottl", "fifottl")
         fdbqueue.Queue.named(db, "plain")
     return Within(shell, capfd)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["queues"], ["stats"], ["top"], *([command, "q"] for command in ("tasks", "kick", "pause", "drop"))],
-)
-def test_looking_makes_no_database(
-    tmp_path: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    shell = Within(Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path), capfd)
-    assert shell.run(*arguments) == (2, "", f"fdbqueue: there is no database at {shell.url}\n")
-    assert not (tmp_path / "nowhere").exists()
 
 
 # -- top ------------------------------------------------------------------------------------------------
@@ -187,6 +194,44 @@ def test_top_in_a_pipe_is_a_line_a_queue_in_each_interval(program: Within) -> No
     (only,) = map(json.loads, program.run("top", "q", "-n", "1", "--json")[1].splitlines())
     assert (only["queue"], only["ready"], only["workers"], only["paused"]) == ("q", 2, 0, False)
     assert only["waits_s"] > 0
+    assert (only["due"], only["ends"]) == (0, {"acked": 0, "expired": 0, "deleted": 0, "buried": 0})
+
+
+def test_stats_and_top_tell_how_tasks_have_ended_and_what_is_due(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        for _ in range(2):
+            queue.put(db, 1)
+            task = queue.take(db, 0)
+            assert task is not None
+            queue.ack(db, task)
+        queue.delete(db, queue.put(db, 2))
+        queue.bury(db, queue.put(db, 3).id)
+        queue.put(db, 4, ttl=0.01)
+        queue.put(db, 5, delay=60)
+        wait_until(lambda: queue.statistics(db)["ends"]["expired"] == 1)
+    ends = {"acked": 2, "expired": 1, "deleted": 1, "buried": 1}
+    (found,) = map(json.loads, program.run("stats", "q", "--json")[1].splitlines())
+    assert (found["ends"], found["tasks"]["done"]) == (ends, 4)
+    assert (found["tasks"]["delayed"], found["tasks"]["due"]) == (1, 0)
+    (found,) = map(json.loads, program.run("top", "q", "-n", "1", "--json")[1].splitlines())
+    assert (found["ends"], found["due"]) == (ends, 0)
+    _, out, _ = program.run("top", "q", "-n", "1")
+    assert out.rstrip("\n").split("\t")[-4:] == ["0", "2", "1", "1"]
+    lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
+    assert (lines["ends.acked"], lines["ends.deleted"], lines["tasks.due"]) == ("2", "1", "0")
+
+
+def test_looking_sweeps_where_no_worker_runs(shell: Shell) -> None:
+    shell.run("create", "q", "--kind", "fifottl")
+    shell.run("put", "q", "1", "--delay", "0.1")
+
+    def seen() -> dict[str, int]:
+        found: dict[str, int] = json.loads(shell.run("stats", "q", "--json")[1])["tasks"]
+        return found
+
+    wait_until(lambda: (tasks := seen())["ready"] == 1 and not tasks["delayed"])
 
 
 def test_top_tells_rates_and_workers(shell: Shell) -> None:
@@ -200,7 +245,7 @@ def test_top_tells_rates_and_workers(shell: Shell) -> None:
         worker = Worker(db, queue, print, threads=1, root=root_of(shell))
         worker.start()
         seen = json.loads(watching.stdout.readline())
-        while not seen["workers"] or seen["ready"]:
+        while not seen["workers"] or seen["ready"] or seen["taken"]:
             seen = json.loads(watching.stdout.readline())
         worker.stop()
         assert worker.join(20)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 JOBS = "tests.cli.jobs"
 HERE = Path(__file__).parents[2]
@@ -72,6 +73,101 @@ def test_what_fails_is_buried_and_told_of(shell: Shell) -> None:
     assert all("Traceback" in task["history"][-1]["detail"] for task in buried)
 
 
+def test_a_burial_counts_though_its_process_died(shell: Shell) -> None:
+    """The process ends before it has reported anything."""
+    filled(shell, "q", "bury", "die", ttr=2)
+    arguments = ("q", f"{JOBS}:bury_or_die", "--until-empty", "--processes", "1", "--threads", "1", "--json")
+    status, out, _ = shell.run("work", *arguments, cwd=HERE)
+    last = json.loads(out.splitlines()[-1])
+    assert (status, last["done"], last["buried"], last["lost"]) == (1, 1, 1, 1)
+
+
+def test_with_json_functions_print_on_standard_error(shell: Shell) -> None:
+    filled(shell, "q", 1)
+    status, out, err = shell.run("work", "q", f"{JOBS}:chatty", "--until-empty", "--json", cwd=HERE)
+    assert (status, json.loads(out)["done"]) == (0, 1)
+    assert "printed 1\n" in err
+
+
+def test_a_quiet_fleet_logs_errors_only(shell: Shell) -> None:
+    filled(shell, "q", 1, 2)
+    arguments = ("--until-empty", "--max-attempts", "2", "--backoff", "0.01,0.02", "--processes", "1")
+    status, out, err = shell.run("work", "q", f"{JOBS}:odd", "--quiet", *arguments, cwd=HERE)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "ERROR" in err
+    assert "buried" in err
+
+
+def test_sigterm_and_the_tasks_given_back_are_logged(shell: Shell, tmp_path: Path) -> None:
+    filled(shell, "q", 1_000)
+    (tmp_path / "begun").mkdir()
+    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
+    arguments = ("q", f"{JOBS}:slow", "--processes", "1", "--grace", "0.3")
+    working = shell.start("work", *arguments, cwd=HERE, env=environment)
+    wait_until(lambda: any((tmp_path / "begun").iterdir()))
+    [id_] = [path.name for path in (tmp_path / "begun").iterdir()]
+    working.send_signal(signal.SIGTERM)
+    _, err = rest_of(working)
+    stopping, given_back, summary = err.splitlines()
+    assert "SIGTERM: taking no more" in stopping
+    assert f"task {id_} of q: given back, not done in 0.3 s" in given_back
+    assert summary.startswith("fdbqueue: 0 done in ")
+
+
+def test_the_lines_of_processes_are_never_on_that_of_the_bar(shell: Shell) -> None:
+    """On a terminal, on which everything is written."""
+    filled(shell, "q", *range(12))
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "60"}
+    arguments = ("q", f"{JOBS}:chatty", "--until-empty", "--processes", "2", "--threads", "1")
+    process = shell.start("work", *arguments, stdout=theirs, stderr=theirs, cwd=HERE, env=environment)
+    os.close(theirs)
+    lines = shown(read_all(ours))
+    assert process.wait(PATIENCE_S) == 0
+    assert sorted(line for line in lines if "printed" in line) == sorted(f"printed {n}" for n in range(12))
+    logged = [line for line in lines if "logged" in line]
+    assert len(logged) == 12
+    assert all(re.fullmatch(r"[-\d]+ [:,\d]+ INFO \[\d+\] logged \d+", line) for line in logged)
+
+
+def shown(written: str) -> list[str]:
+    """The lines of a terminal after `written`: lines may be erased and drawn anew."""
+    lines, row, column = [""], 0, 0
+    for control, text in re.findall(r"(\r|\n|\x1b\[[?\d;]*[A-Za-z])|([^\r\n\x1b]+)", written):
+        line = lines[row]
+        if text:
+            lines[row], column = line[:column] + text + line[column + len(text) :], column + len(text)
+        elif control == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif control == "\r":
+            column = 0
+        elif control == "\x1b[1A":
+            row -= 1
+        elif control.endswith("K"):
+            lines[row] = "" if control == "\x1b[2K" else line[:column]
+    return lines
+
+
+def test_an_idle_fleet_does_not_repeat_itself(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    place = Place("memory:", DEFAULT_ROOT)
+    with (
+        fdbqueue.open("memory:") as db,
+        Progress(place, db, [], Signals(), as_json=False, prints=False) as progress,
+    ):
+        for done in (0, 0, 0, 1, 1):
+            progress.tick(FleetStatus((), Tally(done=done), 0, 0))
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines].count("0") == 1
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    assert shell.run("--version") == (0, f"fdbqueue {fdbqueue.__version__}\n", "")
+
+
 def test_the_modules_of_the_working_directory_are_found(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def work(task): print(task.data)\n")
     filled(shell, "q", "hello")
@@ -88,7 +184,7 @@ def test_sigterm_lets_what_runs_finish_and_gives_back_the_rest(shell: Shell, tmp
     wait_until(lambda: len(list((tmp_path / "begun").iterdir())) == 2)
     working.send_signal(signal.SIGTERM)
     _, err = rest_of(working)
-    assert (working.returncode, err.startswith("fdbqueue: 2 done in ")) == (0, True)
+    assert (working.returncode, err.splitlines()[-1].startswith("fdbqueue: 2 done in ")) == (0, True)
     found = statistics(shell)["tasks"]
     assert (found["done"], found["ready"], found["taken"]) == (2, 2, 0)
 
@@ -170,6 +266,9 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
         (["q", "tests.cli.jobs:nothing", "--weight", "q=0"], "--weight"),
         (["q", "tests.cli.jobs:nothing", "--processes", "0"], "--processes"),
         (["q", "tests.cli.jobs:nothing", "--timeout", "0"], "--timeout"),
+        (["q", "tests.cli.jobs:nothing", "--backoff", "soon"], "--backoff"),
+        (["q", "tests.cli.jobs:nothing", "--backoff", "1,-1"], "--backoff"),
+        (["q", "tests.cli.jobs:nothing", "--log-level", "loud"], "--log-level"),
         (["q", "tests.cli.jobs:nothing", "--hooks", "tests.cli.jobs:nothing"], "no fdbqueue.Hooks"),
         (["q", "tests.cli.jobs:nothing", "--into", "plain"], "--into is for --exec"),
         (["q", "tests.cli.jobs:nothing", "--", "true"], "for --exec"),
@@ -192,12 +291,6 @@ def test_a_mistake_is_status_2_one_line_and_nothing_taken(
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert statistics(shell)["calls"]["take"] == 0
-
-
-def test_a_database_that_is_not_there_is_a_mistake(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    shell = Within(Shell(f"embedded:{tmp_path}/nowhere", [], tmp_path), capfd)
-    said = f"fdbqueue: there is no database at {shell.url}\n"
-    assert shell.run("work", "q", "tests.cli.jobs:nothing") == (2, "", said)
 
 
 def test_output_of_the_program_is_not_that_of_its_supervisor(shell: Shell) -> None:

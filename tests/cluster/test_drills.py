@@ -11,12 +11,11 @@ from threading import Event
 from typing import Any
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import HeldTask, TaskQueue, Worker
 from tests.cluster.servers import FDBCLI, FDBSERVER, SERVERS, Servers, wait_until
-from tests.conftest import CLUSTER_FILE
+from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 if CLUSTER_FILE is None:
     pytest.skip("FDB_CLUSTER_FILE names no cluster", allow_module_level=True)
@@ -40,7 +39,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def drilled(servers: Servers) -> Iterator[Load]:
     """Load before, during and after the drill, and then the proof."""
     servers.until_healthy()
-    load = Load(servers.cluster_file, Subspace(("drill", os.urandom(8))))
+    load = Load(servers.cluster_file, TEST_ROOT["drill"][os.urandom(8)])
     began = time.monotonic()
     with load:
         goes_on(load)
@@ -85,7 +84,7 @@ def test_recoveries_are_forced_again_and_again(servers: Servers, drilled: Load, 
 def test_an_outage_longer_than_a_lease_costs_no_attempt(servers: Servers) -> None:
     """All servers stand still while a worker is at a task with one attempt; another would bury it."""
     servers.until_healthy()
-    url, root, attempts = f"fdb:{servers.cluster_file}", Subspace(("outage", os.urandom(8))), []
+    url, root, attempts = f"fdb:{servers.cluster_file}", TEST_ROOT["outage"][os.urandom(8)], []
     begun = Event()
 
     def handler(task: HeldTask) -> None:

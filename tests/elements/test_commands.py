@@ -44,7 +44,7 @@ def shell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Shell:
 
 
 def test_add_list_get_remove(shell: Shell) -> None:
-    status, names, err = shell("add", "q", "one", "zwei ü", "3")
+    status, names, err = shell("add", "q", "--create", "one", "zwei ü", "3")
     assert (status, len(names), err) == (0, 3, "")
     assert shell("list", "q") == (0, names, "")
     assert shell("list", "q", "-n", 2) == (0, names[:2], "")
@@ -54,7 +54,7 @@ def test_add_list_get_remove(shell: Shell) -> None:
 
 
 def test_an_element_that_is_not_there_is_called_so(shell: Shell) -> None:
-    _, (name,), _ = shell("add", "q", "x")
+    _, (name,), _ = shell("add", "q", "--create", "x")
     shell("remove", "q", name)
     for command in (["get"], ["remove"], ["remove", "--locked"]):
         status, out, err = shell(command[0], "q", *command[1:], name)
@@ -65,7 +65,7 @@ def test_an_element_that_is_not_there_is_called_so(shell: Shell) -> None:
 
 def test_a_schema_makes_pieces(shell: Shell) -> None:
     data = {"body": "hello", "header": {"a": "b"}}
-    _, (name,), _ = shell("add", "q", "--schema", SCHEMA, json.dumps(data))
+    _, (name,), _ = shell("add", "q", "--create", "--schema", SCHEMA, json.dumps(data))
     assert shell("get", "q", name) == (0, [json.dumps(data, separators=(",", ":"))], "")
     with fdbqueue.open(shell.url) as db:
         queue = fdbqueue.ElementQueue.named(db, "q", create=False)
@@ -76,15 +76,15 @@ def test_a_schema_makes_pieces(shell: Shell) -> None:
 
 @pytest.mark.parametrize("data", ["text", "{}", '{"body": 1}', '{"body": "x", "other": "y"}', '{"body'])
 def test_what_does_not_fit_is_a_mistake_and_not_added(shell: Shell, data: str) -> None:
-    shell("add", "q", "--schema", SCHEMA, '{"body": "first"}')
-    status, out, err = shell("add", "q", data)
+    shell("add", "q", "--create", "--schema", SCHEMA, '{"body": "first"}')
+    status, out, err = shell("add", "q", "--create", data)
     assert (status, out, err.count("\n")) == (2, [], 1)
     assert len(shell("list", "q")[1]) == 1
 
 
 @pytest.mark.parametrize("schema", ["body", "body=text", "a=string?", "=string"])
 def test_a_schema_that_is_none_is_a_mistake(shell: Shell, schema: str) -> None:
-    status, _, err = shell("add", "q", "--schema", schema, "{}")
+    status, _, err = shell("add", "q", "--create", "--schema", schema, "{}")
     assert status == 2
     assert "schema" in err
 
@@ -92,20 +92,20 @@ def test_a_schema_that_is_none_is_a_mistake(shell: Shell, schema: str) -> None:
 def test_a_schema_may_be_given_to_read_with(shell: Shell, tmp_path: Path) -> None:
     real = DirectoryQueue(str(tmp_path / "dirq"), schema={"body": "string"})
     name = real.add({"body": "x"})
-    assert shell("import-dirq", "q", tmp_path / "dirq") == (0, [], "1 moved\n")
+    assert shell("import-dirq", "q", "--create", tmp_path / "dirq") == (0, [], "1 moved\n")
     status, _, err = shell("get", "q", name)
     assert (status, err.startswith("unknown schema")) == (1, True)
     assert shell("get", "q", name, "--schema", "body=string") == (0, ['{"body":"x"}'], "")
 
 
 def test_single_byte_strings_have_no_schema(shell: Shell) -> None:
-    shell("add", "q", "x")
-    assert shell("add", "q", "--schema", SCHEMA, "{}")[0] == 2
+    shell("add", "q", "--create", "x")
+    assert shell("add", "q", "--create", "--schema", SCHEMA, "{}")[0] == 2
     assert len(shell("list", "q")[1]) == 1
 
 
 def test_what_is_locked_is_refused_until_purged(shell: Shell) -> None:
-    _, (name,), _ = shell("add", "q", "x")
+    _, (name,), _ = shell("add", "q", "--create", "x")
     with fdbqueue.open(shell.url) as db:
         fdbqueue.SimpleElementQueue.named(db, "q").lock(db, name)
     for command in ("get", "remove"):
@@ -136,7 +136,7 @@ def test_a_queue_that_is_not_there_or_of_another_kind_is_refused(shell: Shell) -
 @pytest.mark.parametrize("schema", [(), ("--schema", "body=string")])
 def test_an_element_queue_is_counted_and_dropped_as_others_are(shell: Shell, schema: tuple[str, ...]) -> None:
     data = ['{"body":"a"}', '{"body":"b"}']
-    shell("add", "q", *schema, *data)
+    shell("add", "q", "--create", *schema, *data)
     kind = "elements" if schema else "simple-elements"
     assert shell.program("queues") == (0, [f"q\t{kind}\t2\t\t\t\t\t"], "")
     assert "items\t2" in shell.program("stats", "q")[1]
@@ -152,7 +152,7 @@ def test_import_and_export(shell: Shell, tmp_path: Path) -> None:
     real = DirectoryQueue(str(path), schema={"body": "string", "header": "table?"})
     names = [real.add({"body": str(number)}) for number in range(3)]
     real.lock(names[1])
-    status, _, err = shell("import-dirq", "q", path, "--schema", SCHEMA)
+    status, _, err = shell("import-dirq", "q", "--create", path, "--schema", SCHEMA)
     assert status == 1
     assert f"{names[1]} stays: it is locked" in err
     assert "2 moved" in err
@@ -166,7 +166,7 @@ def test_import_and_export(shell: Shell, tmp_path: Path) -> None:
 def test_import_and_export_of_single_byte_strings(shell: Shell, tmp_path: Path) -> None:
     real = QueueSimple(str(tmp_path / "dirq"))
     name = real.add(b"\xff")
-    assert shell("import-dirq", "q", tmp_path / "dirq") == (0, [], "1 moved\n")
+    assert shell("import-dirq", "q", "--create", tmp_path / "dirq") == (0, [], "1 moved\n")
     assert json.loads(shell("get", "q", name)[1][0]) == base64.b64encode(b"\xff").decode()
     assert shell("export-dirq", "q", tmp_path / "new") == (0, [], "1 moved\n")
     there = QueueSimple(str(tmp_path / "new"))
@@ -177,6 +177,6 @@ def test_import_and_export_of_single_byte_strings(shell: Shell, tmp_path: Path) 
 def test_a_folder_that_is_no_directory_queue_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
     for path in (tmp_path / "mail", tmp_path / "nowhere"):
-        status, _, err = shell("import-dirq", "q", path)
+        status, _, err = shell("import-dirq", "q", "--create", path)
         assert status == 2
         assert err.count("\n") == 1

@@ -600,7 +600,7 @@ def test_count_does_not_disturb_a_pass_and_purge_ends_it(db: Database, q: Elemen
     assert q.next(db) == ""
 
 
-@pytest.mark.parametrize("maxelts", [1, 2, 7, 16_000, 0])
+@pytest.mark.parametrize("maxelts", [1, 2, 7, 16_000])
 def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Subspace, maxelts: int) -> None:
     q = element_queue(space, maxelts=maxelts)
     names = filled(db, q, 50)

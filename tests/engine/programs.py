@@ -190,6 +190,34 @@ def ask_and_be_interrupted(path: str, key: str) -> None:
     say("afterwards", db[key.encode()])
 
 
+def fork_while_leading(path: str, ending: str = "") -> None:
+    """Lead in a thread for ever, close the database if told to, and leave a child behind."""
+    leading = threading.Event()
+
+    def lead_for_ever(_: Pool) -> None:
+        leading.set()
+        threading.Event().wait()
+
+    db = fdb.open(path)
+    Pool.drop = lead_for_ever  # the first step of a leader
+    threading.Thread(target=db.set, args=(b"leader", b"was here"), daemon=True).start()
+    leading.wait()
+    if ending == "closed":
+        db.close()
+    if os.fork():
+        say("leading")
+    sys.stdin.readline()
+
+
+def watch_and_fork(path: str, key: str) -> None:
+    """Watch a key, and leave a child behind."""
+    value, changed = fdb.open(path).get_and_watch(key.encode())
+    if not os.fork():
+        say("saw", value.value)  # the child, which has let go of the parent's files by now
+    sys.stdin.readline()
+    del changed
+
+
 def take_a_seat_and_fork(path: str) -> None:
     """Say the seat, and leave a child behind."""
     db = fdb.open(path)

@@ -125,7 +125,7 @@ def test_keys_from_ff_on_are_the_systems(db, use):
         lambda tr: tr.get_range(b"\xfe\xff\xff", b"\xff").to_list(),
         lambda tr: tr.add_read_conflict_range(b"\xfe\xff\xff", b"\xff"),
         lambda tr: tr.add_write_conflict_range(b"\xfe\xff\xff", b"\xff"),
-        lambda tr: tr.clear_range(b"\xfe\xff\xff\xff", b"\xff"),
+        lambda tr: tr.clear_range(b"\xff", b"\xff"),  # nothing: keys below may be a user's
     ],
 )
 def test_ff_is_the_end_of_the_ordinary_keys(db, use):

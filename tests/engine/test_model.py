@@ -7,6 +7,7 @@ engine the database is the machine's own, and selectors may run off its ends.
 """
 
 import itertools
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,7 @@ selectors = st.builds(Selector, keys, st.booleans(), st.integers(-MAX_OFFSET + 1
 ends = st.one_of(
     st.builds(lambda key: Selector(key, False, 1), keys), selectors
 )  # plain keys are what most ranges have
+RUN = os.urandom(8)
 limits = st.sampled_from([0, 0, 1, 2, 3, 100])
 seldom = st.sampled_from([False] * 7 + [True])
 
@@ -74,7 +76,7 @@ class Programs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prefix = TEST_ROOT[f"model-{next(self.runs)}"].key() if self.guarded else b""
+        self.prefix = TEST_ROOT[RUN][next(self.runs)].key() if self.guarded else b""
         tr = self.database.create_transaction()
         tr.clear_range(self.prefix, self.prefix + b"\xff" if self.guarded else b"\xff")
         tr.commit().wait()

@@ -8,6 +8,7 @@ from fdbqueue.embedded.database import open_private
 from tests.support import (
     CANCELLED,
     COMMIT_UNKNOWN,
+    INVALID_OPERATION,
     INVALID_OPTION_VALUE,
     KEY_TOO_LARGE,
     NOT_COMMITTED,
@@ -132,6 +133,29 @@ def test_a_timeout_of_zero_means_none(db, k):
     assert error_code(lambda: tr[k("a")].wait()) == 0
 
 
+@pytest.mark.parametrize("later_ms", [0, 60_000])
+def test_a_timeout_that_has_fired_stays_fired(db, k, later_ms):
+    """Also where no call noticed it: an option does not take it back, a reset does."""
+    tr = db.create_transaction()
+    tr[k("a")] = b"1"
+    tr.options.set_timeout(10)
+    time.sleep(0.2)
+    tr.options.set_timeout(later_ms)
+    assert commit_code(tr) == TIMED_OUT
+    assert db[k("a")] is None
+    tr.reset()
+    assert error_code(lambda: tr[k("a")].wait()) == 0
+
+
+def test_a_timeout_that_is_over_when_it_is_set_fires(db, k):
+    """It counts from the creation of the transaction."""
+    tr = db.create_transaction()
+    time.sleep(0.2)
+    tr.options.set_timeout(10)
+    tr.options.set_timeout(0)
+    assert error_code(lambda: tr[k("a")].wait()) == TIMED_OUT
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("timeout", -1), ("retry_limit", -2), ("max_retry_delay", -1), ("size_limit", 31)]
 )
@@ -151,6 +175,55 @@ def test_timeout_and_retry_limit_survive_on_error_and_others_do_not(db, k):
     tr.on_error(NOT_COMMITTED).wait()
     tr[k("a")] = b"new"
     assert tr.snapshot[k("a")] == b"new"
+
+
+def test_a_size_limit_is_for_one_attempt(db, k):
+    """That of the database is for every attempt."""
+    tr = begin(db)
+    tr.options.set_size_limit(2_000)
+    tr.on_error(NOT_COMMITTED).wait()
+    tr[k("a")] = b"v" * 3_000
+    assert commit_code(tr) == 0
+
+
+def test_a_default_that_the_database_sets_later_counts_from_the_reset(db, k):
+    """Not from the next attempt of a transaction that was there before."""
+    tr = begin(db)
+    db.options.set_transaction_size_limit(2_000)
+    try:
+        tr.on_error(NOT_COMMITTED).wait()
+        tr[k("a")] = b"v" * 3_000
+        assert commit_code(tr) == 0
+        tr.reset()
+        tr[k("a")] = b"v" * 3_000
+        assert commit_code(tr) == 2101
+    finally:
+        db.options.set_transaction_size_limit(10_000_000)
+
+
+def test_own_writes_can_be_disabled_until_the_first_read(db, k):
+    """A read version that was asked for is no read."""
+    tr = begin(db)
+    tr.options.set_read_your_writes_disable()
+    tr[k("a")] = b"1"
+    assert not tr[k("a")].present()
+    tr = begin(db)
+    tr.snapshot[k("a")].wait()
+    tr.options.set_read_your_writes_disable()
+    assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPERATION
+
+
+def test_on_error_refuses_the_code_of_success(db):
+    """There is nothing to retry."""
+    assert error_code(lambda: db.create_transaction().on_error(0).wait()) == INVALID_OPERATION
+
+
+def test_a_cancelled_transaction_has_no_versionstamp(db):
+    """Its future does not wait for a commit that cannot come."""
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr.cancel()
+    assert error_code(lambda: stamp.wait()) == CANCELLED
 
 
 def test_the_database_sets_defaults_for_its_transactions(db, k):
@@ -352,4 +425,14 @@ def test_a_timeout_is_in_milliseconds_of_the_clock(clock, clocked):
     clock.advance(0.9)
     assert error_code(lambda: tr[b"a"].wait()) == 0
     clock.advance(0.2)
+    assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
+
+
+def test_a_timeout_cuts_the_back_off_short(clock, clocked, monkeypatch):
+    """It fires while on_error waits, not afterwards."""
+    monkeypatch.setattr(clock, "random", lambda: 1.0)
+    tr = clocked.create_transaction()
+    tr.options.set_timeout(4)
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == TIMED_OUT
+    assert clock.slept == [pytest.approx(0.004)]
     assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT

@@ -19,7 +19,7 @@ from fdbqueue.embedded import bytelocks, layout
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
 from tests.engine import programs
 from tests.engine.running import Program, running, wait_until
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, begin, commit_code
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, Ageless, begin, commit_code
 
 ONE = (1).to_bytes(8, "little")
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
     """A database of this process, which has a seat."""
-    with fdbqueue.open(f"embedded:{path}") as database:
+    with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         programs.take_a_seat(database.engine)
         yield database
 
@@ -304,6 +304,27 @@ def test_a_child_keeps_nothing_of_its_dead_parents(path, pool):
         parent.process.wait()
         assert seat in range(256)
         wait_until(lambda: len(seats_taken(pool)) == before - 1)
+
+
+@pytest.mark.parametrize("ending", ["open", "closed"])
+def test_a_child_forked_in_a_commit_holds_nobody_up(path, db, ending):
+    """The parent dies while it leads; its child lives on, and keeps no lock of it."""
+    with running("fork_while_leading", path, ending) as parent:
+        parent.expect("leading")
+        parent.process.send_signal(signal.SIGKILL)
+        parent.process.wait()
+        assert Commit(counting(db)).result() == 0
+
+
+def test_the_lock_on_a_byte_ends_although_a_map_lives_on(tmp_path):
+    """A map duplicates the descriptor that it is made of; the duplicate must not keep the locks."""
+    file, other = (bytelocks.LockFile(str(tmp_path / "file")) for _ in range(2))
+    mapped = file.map(4096)
+    assert bytelocks.try_lock(file.fd, 0)
+    assert not bytelocks.try_lock(other.fd, 0)
+    file.close()
+    assert bytelocks.try_lock(other.fd, 0)
+    mapped.close()
 
 
 def seats_taken(pool: Pool) -> list[int]:

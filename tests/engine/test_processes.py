@@ -18,6 +18,7 @@ from tests.support import (
     NOT_COMMITTED,
     TOO_OLD,
     TRANSACTION_TOO_LARGE,
+    Ageless,
     becomes_ready,
     begin,
     commit_code,
@@ -34,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def shared(path):
     """The database of a directory, in this process."""
-    with fdbqueue.open(f"embedded:{path}") as database:
+    with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         yield database
 
 
@@ -69,11 +70,14 @@ def increment(db):
 
 def test_conflicts_are_found_across_processes(path, shared):
     """A write of another process conflicts with a read of this one."""
-    tr = begin(shared)
-    tr[b"a"].wait()
-    run_program(path.parent, f"import fdbqueue\nfdbqueue.open('embedded:{path}')[b'a'] = b'other'")
-    tr[b"b"] = b"1"
-    assert commit_code(tr) == NOT_COMMITTED
+    with running("increment", path, "a", 1) as other:
+        other.expect("ready")  # first: to start it may take longer than a transaction lives
+        tr = begin(shared)
+        tr[b"a"].wait()
+        other.go()
+        other.expect("done")
+        tr[b"b"] = b"1"
+        assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_a_commit_is_seen_by_other_processes_at_once(path, shared):

@@ -11,7 +11,7 @@ import time
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Done, Hooks
+from fdbqueue import Bury, Done, Hooks, TaskQueue
 from fdbqueue.embedded import store
 
 # Where the test says: what its processes inherit is the environment.
@@ -32,6 +32,12 @@ def obey(task):
     _attempts.append(task.attempts)
     deeds[what](*arguments)
     effect_of(task)
+
+
+def put_next(task):
+    """Puts the data of the task into another queue of the same database."""
+    root = Subspace((), bytes.fromhex(os.environ[SPACE]))
+    TaskQueue.open(task.database, "next", root=root).put(task.database, task.data)
 
 
 def effect_of(task):
@@ -80,6 +86,16 @@ def fail():
     raise ValueError("told to")
 
 
+def bury():
+    raise Bury("told to")
+
+
+def die_first():
+    """At its first attempt, before anything is reported."""
+    if _attempts[-1] == 1:
+        os._exit(3)
+
+
 deeds = {
     "sleep": time.sleep,
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -88,7 +104,10 @@ deeds = {
     "fork": fork,
     "sub": sub,
     "exit": lambda: os._exit(0),
+    "exit 9": lambda: os._exit(9),
     "raise": fail,
+    "bury": bury,
+    "die first": die_first,
     "nothing": lambda: None,
 }
 

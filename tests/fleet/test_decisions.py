@@ -73,7 +73,7 @@ def test_named_verdicts_carry_their_reasons():
     assert judge(Retry(5, "later", "log"), "me") == Failed(Failure("Retry", "later", "log", "me"), 5)
     assert judge(Bury("bad"), "me") == Failed(Failure("Bury", "bad", "", "me"), for_good=True)
     with pytest.raises(InvalidArgument):
-        Retry(-1)
+        Retry(float("inf"))
 
 
 def test_the_last_attempt_buries():

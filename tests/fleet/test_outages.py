@@ -10,7 +10,8 @@ from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import Session, keeper_of
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.sessions.session import Session
 from fdbqueue.testing import Faults, Simulation
 
 NAME = "jobs"

@@ -11,6 +11,8 @@ import fdbqueue
 from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.settling import Settling
+from fdbqueue.sessions.ending import end_session
+from fdbqueue.sessions.keeper import keeper_of
 from tests.fleet.conftest import SOON
 
 
@@ -222,7 +224,7 @@ def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, s
     for _ in range(3):
         session = Session(db, ttr=0.05, root=space)
         assert queue.take(db, 5, session=session)
-        fdbqueue.session.keeper_of(db, session._keys).forget(session)  # nobody renews its heartbeat
+        keeper_of(db, session._keys).forget(session)  # nobody renews its heartbeat
         wait_for_ready(db, queue)
     assert work(lambda _: pytest.fail("begun"), max_attempts=3) == [("buried", "poison")]
     assert [f.outcome for f in queue.failures(db, id_)] == ["lease_lost", "lease_lost", "exhausted"]
@@ -242,7 +244,7 @@ def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):
     session = Session(db, ttr=30, root=space)
     queue.put_many(db, range(4))
     queue.take_many(db, 4, session=session)
-    fdbqueue.session.end_session(db, session._keys, session.id, lambda *_: True, died=True)
+    end_session(db, session._keys, session.id, lambda *_: True, died=True)
     lock, together = threading.Lock(), []
 
     def handler(_):

@@ -1,16 +1,21 @@
-"""A locustfile with a planted fault, FAULT: one delivery in fifty is not noted, or noted twice, or the ledger
-cannot be read at the end.
+"""A locustfile with a planted fault, FAULT.
+
+lost, twice    one delivery in fifty is not noted, or noted twice
+unreadable     the ledger cannot be read at the end
+blocked        at the end a native call blocks gevent's loop for ever
 """
 
 import os
+import sys
 
-from loadtest import hooks, options
+from fdbqueue import RealRuntime
+from loadtest import hooks, options, termination
 from loadtest.run import item_of
 from loadtest.shapes import ChosenShape as ChosenShape
 from loadtest.users import Consumer
 from loadtest.users import Producer as Producer
 
-NOTED = {"lost": 0, "twice": 2, "unreadable": 1}[os.environ["FAULT"]]
+NOTED = {"lost": 0, "twice": 2, "unreadable": 1, "blocked": 1}[os.environ["FAULT"]]
 Consumer.abstract = True
 
 
@@ -27,7 +32,15 @@ def unreadable(*_):
     raise OSError("unreadable")
 
 
+def blocked(*_):
+    print("the loop is blocked", file=sys.stderr, flush=True)
+    RealRuntime.sleep(3_600)
+
+
 if os.environ["FAULT"] == "unreadable":
     hooks.settle = unreadable
+if os.environ["FAULT"] == "blocked":
+    hooks.Load._conclude = blocked
+    termination.ORDERLY_END_S = 0.5
 options.install()
 hooks.install()

@@ -9,7 +9,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,29 +20,67 @@ from loadtest.run import SPACE
 from tests.conftest import CLUSTER_FILE, SLOW
 
 TREE = Path(__file__).parents[2]
+PATH = [*filter(None, [os.environ.get("PYTHONPATH")]), str(TREE)]
 LOSING = Path(__file__).with_name("losing.py")
 
 
 class Locust:
-    """A process of the load test."""
+    """A process of the load test, and those that it starts."""
+
+    started: ClassVar[list["Locust"]] = []
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadtest", *arguments],
             cwd=TREE,
-            env={**os.environ, "PYTHONPATH": str(TREE), "MPLCONFIGDIR": "/tmp", **environment},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(PATH), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
+        self.started.append(self)
 
     def end(self, timeout_s: float = 60) -> tuple[int, str]:
         """Its exit status and what it said."""
         try:
             said, _ = self.process.communicate(timeout=timeout_s)
         finally:
-            self.process.kill()
+            self.kill()
         return self.process.returncode, said
+
+    def kill(self) -> None:
+        """End the process and all that it started: one that goes on would be in the way of the next test."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on():
+    """After a test, however it ended, nothing runs that it started."""
+    yield
+    while Locust.started:
+        Locust.started.pop().close()
+
+
+def test_a_run_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+    """The test fails then, and the next one finds nothing in its way."""
+    port = free_port()
+    processes = ("--processes", "2", "--master-bind-port", port, "--master-port", port)
+    arguments = ("--headless", *processes, "-u", "4", "--run-time", "600s")
+    locust = Locust("--url", f"embedded:{tmp_path}/data", *arguments)
+    assert locust.process.stdout is not None
+    while "2 workers connected" not in locust.process.stdout.readline():
+        assert locust.process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        locust.end(timeout_s=0.1)
+    assert locust.process.stdout.read() is not None  # at its end: nothing has it open
 
 
 def left_behind(url: str) -> list[bytes]:
@@ -60,11 +100,15 @@ def seconds(short: int, long: int) -> tuple[str, ...]:
 
 
 def test_a_run_loses_nothing_and_writes_its_report(tmp_path):
-    """Every kind of user on the embedded engine, up a ramp; an HTML report, and two plots."""
+    """Every kind of user on the embedded engine, up a ramp; an HTML report, and two plots.
+
+    matplotlib finds no cache of fonts, as the first time on a machine.
+    """
     url = f"embedded:{tmp_path}/data"
     out = tmp_path / "out"
     files = ("--html", f"{out}/report.html", "--plots", str(out))
-    status, said = Locust("--url", url, "--shape", "ramp", "-u", "32", *files, *seconds(5, 60)).end(120)
+    arguments = ("--url", url, "--shape", "ramp", "-u", "32", *files, *seconds(5, 60))
+    status, said = Locust(*arguments, MPLCONFIGDIR=str(tmp_path / "fonts")).end(180)
     assert status == 0, said
     assert "verdict: ok" in said
     assert "<html" in (out / "report.html").read_text()
@@ -198,6 +242,19 @@ def test_a_run_without_a_verdict_is_no_success(tmp_path):
     """Nobody knows what it did: here the ledger cannot be read at the end."""
     arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(2, 2))
     status, said = Locust(*arguments, FAULT="unreadable").end()
+    assert status == 1, said
+    assert "verdict: none" in said
+
+
+def test_sigterm_ends_a_run_whose_loop_is_blocked(tmp_path):
+    """Its handlers cannot run then; exit status 1."""
+    arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(1, 1))
+    locust = Locust(*arguments, FAULT="blocked")
+    assert locust.process.stdout is not None
+    while "the loop is blocked" not in locust.process.stdout.readline():
+        assert locust.process.poll() is None
+    locust.process.send_signal(signal.SIGTERM)
+    status, said = locust.end()
     assert status == 1, said
     assert "verdict: none" in said
 

@@ -11,7 +11,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PersistentQueue
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.session import end_the_dead, keeper_of
+from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.keeper import keeper_of
 from tests.conftest import TEST_ROOT, open_engine
 from tests.tasks.support import StillClock
 

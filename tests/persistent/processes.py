@@ -44,6 +44,13 @@ def wait_for_an_item(db: fdbqueue.Database, name: str, owner: str | None) -> Non
     time.sleep(100)  # its end would give back what it has not acked, and somebody else get it
 
 
+def drain(db: fdbqueue.Database, name: str, _: str | None) -> None:
+    """As the documentation of queue.Queue does it, without an owner."""
+    q = PersistentQueue(db, name, ttr=TTR_S)
+    while not q.empty():
+        say(q.get_nowait())
+
+
 def end_without_closing(db: fdbqueue.Database, name: str, _: str | None) -> None:
     """Also with a proxy in a daemon thread, and one that is kept by a cycle."""
     q = PersistentQueue(db, name)

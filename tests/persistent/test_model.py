@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import fdbqueue
 from fdbqueue import PersistentQueue, Proxy
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import end_the_dead
+from fdbqueue.sessions.ending import end_the_dead
 from tests.conftest import SLOW
 from tests.tasks.support import StillClock, keeper
 

@@ -106,6 +106,16 @@ def test_killed_with_ten_fetched_and_six_acked_four_come_first_in_order(
     assert drained(again) == [0, 1, 2, 3, "later", "still later"]
 
 
+def test_a_process_that_only_looks_gets_the_items_of_the_killed(url: str, name: str, start: Start) -> None:
+    with fdbqueue.open(url) as db:
+        filled(PersistentQueue(db, name), range(10))
+    child = start("fetch_ten_ack_six")
+    assert child.said() == "fetched"
+    child.kill()
+    time.sleep(TTR_S)  # the wall clock of several processes is what counts
+    assert start("drain").rest() == ["0", "1", "2", "3"]
+
+
 def test_without_an_owner_they_come_back_after_the_grace_and_wake_who_waits(
     q: PersistentQueue, start: Start
 ) -> None:
@@ -137,7 +147,7 @@ def test_a_put_wakes_a_get_of_another_process(q: PersistentQueue, start: Start) 
     began = time.monotonic()
     filled(q, "abc")
     assert sorted(child.said() for child in children) == ["a", "b", "c"]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_killed_while_it_waits_nothing_is_lost(q: PersistentQueue, start: Start) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import receipts, registry, session
+from fdbqueue import database, receipts, registry
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
@@ -22,7 +22,8 @@ from fdbqueue.line import combine, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
-from fdbqueue.tasks import acks, capacity, change, excusing, failures, source, verbs
+from fdbqueue.sessions import keeper, openers
+from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, source, verbs
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,30 @@ PLANTS = (
         "b''",
         "crowd",
         350,
+    ),
+    Plant(
+        "closing does not end the waits",
+        database.Database.close,
+        "self._waiters.close(limits.CLOSE_TIMEOUT_S)",
+        "pass",
+        "stops",
+        300,
+    ),
+    Plant(
+        "a stopped leader leaves its request in the line",
+        waiting.Place._stand,
+        "self._abandon(lambda _: self._ticket)",
+        "pass",
+        "stops",
+        100,
+    ),
+    Plant(
+        "a stopped leader sleeps on",
+        combine.Combiner._stop,
+        "self._wake()",
+        "pass",
+        "stops",
+        100,
     ),
     Plant(
         "results that are collected and never cleared",
@@ -465,8 +490,8 @@ PLANTS = (
     Plant(
         "a put that does not wait for the end of its transaction",
         proxy.Proxy.put,
-        "unit.put(draft, until)",
-        "self._stored.put(draft, until)",
+        "unit.put(draft, until, stop)",
+        "self._stored.put(draft, until, stop)",
         "proxies",
         50,
     ),
@@ -516,7 +541,7 @@ PLANTS = (
         "Lock.from_bytes(held.value).token != token",
         "False",
         "elements",
-        200,
+        300,
     ),
     Plant(
         "a new name that is looked at by snapshot",
@@ -536,9 +561,9 @@ PLANTS = (
     ),
     Plant(
         "a lost lease whose effect happens nevertheless",
-        working.Settling._ack_with,
-        "hold.queue.ack(tr, hold.task)",
-        "hold.lost or hold.queue.ack(tr, hold.task)",
+        working.Settling._ack_and,
+        "hold.queue.ack(tr, hold.lease)",
+        "hold.lost or hold.queue.ack(tr, hold.lease)",
         "fleet",
         100,
     ),
@@ -549,6 +574,14 @@ PLANTS = (
         "except ZeroDivisionError as error",
         "fleet",
         100,
+    ),
+    Plant(
+        "a burial that the row of the run does not count",
+        edges.bury,
+        'change.end(records, "buried")',
+        "pass",
+        "fleet",
+        50,
     ),
     Plant(
         "failures that outlive their task",
@@ -592,10 +625,26 @@ PLANTS = (
     ),
     Plant(
         "a session that dies of an outage which only its keeper has met",
-        session.Keeper.ask,
+        keeper.Keeper.ask,
         "self.silence.ask(self, ",
         "(lambda question: question())(",
         "outages",
         200,
+    ),
+    Plant(
+        "an opener whose end ends the session of the others",
+        openers.leave,
+        "latest_us <= now_us",
+        "True",
+        "sharing",
+        50,
+    ),
+    Plant(
+        "a take that says nothing while the dead hold tasks",
+        keeper.Keeper.ended_overdue,
+        "return there or self._end(overdue)",
+        "return there",
+        "sharing",
+        50,
     ),
 )

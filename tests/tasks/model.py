@@ -118,8 +118,14 @@ class Model:
         tasks = {name: live[name] for name in STATES.values()}
         names = ("put", "take", "ack", "release", "bury", "kick", "delete", "touch", "ttl", "ttr", "delay")
         return {
-            "tasks": {**tasks, "done": self.calls["done"], "total": len(self.tasks)},
+            "tasks": {**tasks, "due": 0, "done": self.calls["done"], "total": len(self.tasks)},
             "calls": {name: self.calls[name] for name in names},
+            "ends": {
+                "acked": self.calls["ack"],
+                "expired": self.calls["ttl"],
+                "deleted": self.calls["done"] - self.calls["ack"] - self.calls["ttl"],
+                "buried": self.calls["bury"],
+            },
         }
 
     def _ready(self, task: ModelTask, call: str) -> None:

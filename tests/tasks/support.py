@@ -6,16 +6,10 @@ from typing import Any
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Thread, Waitable
-from fdbqueue.session import Keeper, keeper_of
-from tests.support import ManualClock
+from fdbqueue.sessions.keeper import Keeper, keeper_of
+from tests.support import IdleThread, ManualClock
 
 LONG_S = 1e9
-
-
-class IdleThread:
-    def join(self, timeout: float | None = None) -> None: ...
-    def is_alive(self) -> bool:
-        return False
 
 
 class StillClock(ManualClock):

@@ -65,7 +65,7 @@ def test_without_a_key_the_key_is_none(bench: MakeBench) -> None:
 
 def test_bad_questions(bench: MakeBench) -> None:
     b = bench("utube")
-    for limit in (-1, 1.5, True, limits.KEYS_LOOKED_AT_MAX + 1):
+    for limit in (-1, 0, 1.5, True, limits.KEYS_LOOKED_AT_MAX + 1):
         with pytest.raises(InvalidArgument):
             b.queue.key_statistics(b.db, limit)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedOption):

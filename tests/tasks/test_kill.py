@@ -31,7 +31,8 @@ def test_killed_workers_lose_nothing_and_double_nothing(
     assert effects == {1: tasks}
     found = queue.statistics(db)
     calls = found["calls"]
-    assert found["tasks"] == {"ready": 0, "taken": 0, "buried": 0, "delayed": 0, "done": tasks, "total": 0}
+    nothing = dict.fromkeys(("ready", "taken", "buried", "delayed", "due", "total"), 0)
+    assert found["tasks"] == {**nothing, "done": tasks}
     assert (calls["put"], calls["ack"]) == (tasks, tasks)
     # Whatever was taken and not acked, came back in one of these ways.
     assert calls["take"] == tasks + calls["release"] + calls["ttr"] + calls["bury"]

@@ -1,15 +1,21 @@
 """Looking at many large tasks or items: no transaction reads more than it may, and the list is whole."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, FairQueue, TaskQueue, limits
+import fdbqueue
+from fdbqueue import Database, FairQueue, Queue, TaskQueue, limits
 from fdbqueue.database import run
-from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.tasks import tasks_of
+from fdbqueue.tasks.kinds import kind_named, kind_names
+from tests.tasks.support import LONG_S, Bench
+
+MakeBench = Callable[..., Bench]
 
 COUNT = 10
 LARGE_BYTES = 400
@@ -69,70 +75,141 @@ def items(db: Database, space: Subspace) -> FairQueue:
     return queue
 
 
-def test_many_large_tasks_are_read_in_several_transactions(
-    db: Database, tasks: TaskQueue, reads: Reads
-) -> None:
-    assert [task.data for task in tasks.tasks(db, "r", 99)] == [payload(n) for n in range(COUNT)]
+def pages_of(list_page: Callable[[str | None], Any]) -> list[Any]:
+    """All pages of a listing."""
+    pages = [list_page(None)]
+    while pages[-1].next is not None:
+        pages.append(list_page(pages[-1].next))
+    return pages
+
+
+def test_a_page_of_large_tasks_is_bounded_in_bytes(db: Database, tasks: TaskQueue, reads: Reads) -> None:
+    pages = pages_of(lambda after: tasks.tasks(db, "r", 99, after=after))
+    assert [len(page) for page in pages] == PAGES
     assert [len(sizes) for sizes in reads.sizes_bytes] == PAGES
-    reads.sizes_bytes.clear()
-    assert len(tasks.tasks(db, "r", 1)) == 1
-    assert len(reads.sizes_bytes) == 1
+    assert [task.data for page in pages for task in page] == [payload(n) for n in range(COUNT)]
 
 
-def test_a_task_that_has_left_its_state_meanwhile_is_not_listed(
-    db: Database, tasks: TaskQueue, reads: Reads
-) -> None:
-    ids = [task.id for task in tasks.tasks(db, "r", COUNT)]
-    reads.sizes_bytes.clear()
-
-    def meanwhile() -> None:
-        tasks.delete(db, ids[0])
-        tasks.delete(db, ids[4])
-        tasks.bury(db, ids[6])
-
-    reads.meanwhile = meanwhile
-    assert [task.id for task in tasks.tasks(db, "r", COUNT)] == [*ids[:4], ids[5], *ids[7:]]
-
-
-def test_a_transaction_lists_what_it_may_read_and_refuses_more(
-    db: Database, tasks: TaskQueue, reads: Reads
-) -> None:
-    assert len(run(db, lambda tr: tasks.tasks(tr, "r", 2))) == 2
-    with pytest.raises(TooMuchForOneTransaction) as raised:
-        run(db, lambda tr: tasks.tasks(tr, "r", 3))
-    assert (raised.value.count, raised.value.size_bytes) == (3, 3 * LARGE_BYTES)
-    for _ in range(7):
-        task = tasks.take(db, 0)
-        assert task is not None
-        tasks.ack(db, task)
-    assert len(run(db, lambda tr: tasks.tasks(tr, "r", 1))) == 1
+def test_a_transaction_lists_the_same_pages(db: Database, tasks: TaskQueue, reads: Reads) -> None:
+    pages = pages_of(lambda after: run(db, lambda tr: tasks.tasks(tr, "r", 99, after=after)))
+    assert [len(page) for page in pages] == PAGES
     assert max(sum(sizes) for sizes in reads.sizes_bytes) == 3 * LARGE_BYTES
 
 
-def test_a_snapshot_of_many_large_items_is_read_in_several_transactions(
-    db: Database, items: FairQueue, reads: Reads
-) -> None:
-    whole = [payload(n) for n in range(COUNT)]
-    assert items.snapshot(db) == ([], [("a", whole)])
+def test_a_page_of_large_items_is_bounded_in_bytes(db: Database, space: Subspace, reads: Reads) -> None:
+    assert reads.sizes_bytes == []  # the bound is that of all listings
+    queue = Queue(space)
+    for number in range(COUNT):
+        queue.enqueue(db, payload(number))
+    pages = pages_of(lambda after: queue.items(db, 99, after=after))
+    assert [len(page) for page in pages] == PAGES
+    assert list(chain(*pages)) == [payload(n) for n in range(COUNT)]
+
+
+def test_a_snapshot_of_large_items_is_bounded_in_bytes(db: Database, items: FairQueue, reads: Reads) -> None:
+    pages = pages_of(lambda after: items.snapshot(db, after=after))
     assert [len(sizes) for sizes in reads.sizes_bytes] == PAGES
-    assert items.get(db) == whole[0]
+    assert [item for page in pages for _, line in page.lines for item in line] == [
+        payload(n) for n in range(COUNT)
+    ]
+    assert pages[0] == ([], [("a", [payload(0), payload(1)])])
 
 
-def test_an_item_that_is_taken_meanwhile_is_not_in_the_snapshot(
-    db: Database, items: FairQueue, reads: Reads
+@pytest.mark.parametrize("limit", [1, 2, 3, 1_000])
+def test_items_are_listed_in_pages(db: Database, space: Subspace, limit: int) -> None:
+    queue = Queue(space)
+    queue.enqueue_many(db, range(6))
+    pages = pages_of(lambda after: queue.items(db, limit, after=after))
+    assert list(chain(*pages)) == list(range(6))
+    assert max(map(len, pages)) == min(limit, 6)
+
+
+def test_more_items_than_a_page_may_have_are_listed(db: Database, space: Subspace) -> None:
+    queue = Queue(space)
+    for _ in range(2):
+        queue.enqueue_many(db, range(limits.BATCH_ITEMS_MAX))
+    pages = pages_of(lambda after: queue.items(db, 10**9, after=after))
+    assert [len(page) for page in pages] == [limits.BATCH_ITEMS_MAX] * 2
+
+
+@pytest.mark.parametrize("kind", kind_names())
+@pytest.mark.parametrize("limit", [1, 4, 7])
+def test_every_task_of_every_state_and_kind_is_listed_once(bench: MakeBench, kind: str, limit: int) -> None:
+    b = bench(kind)
+    keyed = kind_named(kind).supports("key")
+    ids = [b.put(n, **({"key": n % 20} if keyed else {})) for n in range(60)]
+    sessions = [fdbqueue.Session(b.db, ttr=LONG_S) for _ in range(3)]
+    held = [task for n in range(15) if (task := b.queue.take(b.db, 0, session=sessions[n % 3]))]
+    for task in held[:6]:
+        b.queue.defer(b.db, task, 99)
+    for id_ in ids[40:50]:
+        b.queue.bury(b.db, id_)
+    for state, count in {"r": 35, "t": 9, "!": 10, "~": 6}.items():
+        pages = pages_of(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after))
+        listed = [task.id for page in pages for task in page]
+        assert sorted(listed) == [id_ for id_ in ids if b.state(id_) == state]
+        assert len(listed) == count
+        assert all(len(page) <= limit for page in pages)
+        assert listed == [task.id for task in b.queue.tasks(b.db, state, 1_000)]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1_000])
+@pytest.mark.parametrize("lapsed", [3, 20])
+def test_every_task_that_is_due_and_not_swept_is_listed_once(
+    bench: MakeBench, limit: int, lapsed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the first transactions are as they were then."""
-    whole = [payload(n) for n in range(COUNT)]
-    reads.meanwhile = lambda: [items.get(db) for _ in range(6)]
-    assert items.snapshot(db) == ([], [("a", whole[:4] + whole[6:])])
+    monkeypatch.setattr(limits, "DUE_BATCH", 5)
+    b = bench("fifottl", ttr=50)
+    ids = [b.put(n, delay=n % 2 * 60) for n in range(40)]
+    for _ in range(lapsed):
+        b.take()
+    b.clock.advance(70)
+    pages = pages_of(lambda after: b.queue.tasks(b.db, "r", limit, after=after))
+    assert sorted(task.id for page in pages for task in page) == ids
+    for state in "t~":
+        pages = pages_of(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after))
+        assert list(chain(*pages)) == []
 
 
-def test_a_transaction_refuses_a_snapshot_that_is_too_much(
-    db: Database, items: FairQueue, reads: Reads
+def test_a_sweep_between_two_pages_loses_no_task_that_stays(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(TooMuchForOneTransaction):
-        run(db, items.snapshot)
-    assert sum(map(sum, reads.sizes_bytes)) <= limits.BATCH_BYTES_MAX
-    for _ in range(8):
-        items.get(db)
-    assert run(db, items.snapshot) == ([], [("a", [payload(8), payload(9)])])
+    monkeypatch.setattr(limits, "DUE_BATCH", 5)
+    b = bench("fifottl")
+    early = [b.put(n) for n in range(4)]
+    late = [b.put(n, delay=10) for n in range(5)]
+    b.clock.advance(20)
+    first = b.queue.tasks(b.db, "r", 2)
+    b.sweep()
+    rest = pages_of(lambda after: b.queue.tasks(b.db, "r", 2, after=after or first.next))
+    assert [task.id for page in [first, *rest] for task in page] == [*early, *late]
+
+
+def test_a_snapshot_is_taken_in_pages(db: Database, space: Subspace) -> None:
+    queue = FairQueue(space, key=lambda item: item[0], capacity=None, root=space["root"])
+    for item in ("a1", "a2", "b1", "c1", "b2"):
+        queue.put(db, item)
+    queue.get(db)
+    whole = queue.snapshot(db)
+    assert (whole, whole.next) == ((["b1", "c1"], [("a", ["a2"]), ("b", ["b2"])]), None)
+    pages = pages_of(lambda after: queue.snapshot(db, 2, after=after))
+    assert pages == [(["b1"], [("a", ["a2"])]), (["c1"], [("b", ["b2"])])]
+
+
+@pytest.mark.parametrize("after", ["nonsense", 5, b"00", ["a"], "ff" * 40, "", "00"])
+def test_a_place_that_no_page_has_given_is_refused(db: Database, space: Subspace, after: Any) -> None:
+    queue = TaskQueue.create(db, "tasks", root=space["root"])
+    with pytest.raises(InvalidArgument):
+        queue.tasks(db, "r", 1, after=after)
+    with pytest.raises(InvalidArgument):
+        FairQueue(space["fair"], key=str).snapshot(db, after=after)
+    with pytest.raises(InvalidArgument):
+        Queue(space["plain"]).items(db, 1, after=after)
+
+
+def test_a_place_is_of_one_state(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "tasks", root=space)
+    queue.put_many(db, range(2))
+    page = queue.tasks(db, "r", 1)
+    with pytest.raises(InvalidArgument):
+        queue.tasks(db, "t", 1, after=page.next)

@@ -169,7 +169,7 @@ class LifeCycle(RuleBasedStateMachine):
             getattr(self.model, verb)(expected)
         assert done.state == ("-" if verb == "delete" else expected.state)
 
-    @rule(inside=in_transaction, wait=waits, count=st.integers(0, 3))
+    @rule(inside=in_transaction, wait=waits, count=st.integers(1, 3))
     def kick(self, inside: bool, wait: float, count: int) -> None:
         self._wait(wait)
         assert self._run(inside, lambda tr: self.queue.kick(tr, count)) == self.model.kick(count)

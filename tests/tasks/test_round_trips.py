@@ -114,6 +114,17 @@ def test_what_task_queues_wait_for(
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
 
 
+def test_a_lease_of_a_run_ends_in_one_round_trip(trips: tuple[Database, Trips]) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl", ttr=60)
+    session = fdbqueue.Session(db, ttr=1e9, run_id=bytes(16))
+    queue.put_many(db, range(3))
+    tasks = queue.take_many(db, 3, session=session)
+    verbs_of_task = [queue.ack, queue.bury, queue.release]
+    for verb, task in zip(verbs_of_task, tasks, strict=True):
+        assert trips_of(engine, db, lambda tr, verb=verb, task=task: verb(tr, task))[0] == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "keys", "trips_wanted"),
     [("fifottl", [None], 1), ("utube", [*range(9)], 2), ("utubettl", [1], 2), ("fair", [*range(3)], 1)],

@@ -14,11 +14,13 @@ from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, Unknow
 from fdbqueue.line.staging import Look, Outcome, Turn
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.session import Keeper, end_the_dead
+from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
+from tests.support import wait_until
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
@@ -150,7 +152,7 @@ def test_a_keeper_that_fails_now_and_then_says_so_once_a_minute_and_how_often(
     assert all(str(UnknownSession(session="ff")) in message for message in told)
 
 
-def test_a_session_is_taken_over_by_name_with_all_it_holds(bench: MakeBench) -> None:
+def test_a_name_goes_on_with_the_tasks_of_a_process_that_died(bench: MakeBench) -> None:
     b = bench()
     id_ = b.put(1)
     dead = Session(b.db, name="worker-7", ttr=10)
@@ -160,9 +162,6 @@ def test_a_session_is_taken_over_by_name_with_all_it_holds(bench: MakeBench) -> 
     assert again.id == dead.id
     b.clock.advance(9)
     sweep_dead(b)
-    dead.beat()
-    assert dead.lost
-    dead.end()  # it is not his any more
     assert b.queue.ack(b.db, id_, session=again).data == 1
 
 
@@ -194,7 +193,7 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     session = Session(b.db, name="n")
     b.queue.take(b.db, 0, session=session)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.tasks.ending.end_in_all_queues", _dies)
+        patch.setattr("fdbqueue.sessions.ending._enders", [_dies])
         with pytest.raises(KeyboardInterrupt):
             session.end()
     assert b.counts("taken") == (1,)
@@ -219,22 +218,43 @@ def test_nothing_is_left_of_a_session_whatever_else_there_is(bench: MakeBench, m
     assert [key for key, _ in left if beats.start <= key < beats.stop] == []
 
 
+class Untidy:
+    """A queue that the keeper cannot tidy."""
+
+    def guard(self, _: object) -> Callable[[], None]:
+        return lambda: None
+
+    def ask_next_due(self, _: object) -> Callable[[], int]:
+        return lambda: 0
+
+    def tidy(self, _: object) -> bool:
+        raise PayloadUnreadable(codec="json", reason="damaged")
+
+
 def test_a_queue_that_cannot_be_tidied_keeps_no_dead_session_alive(bench: MakeBench) -> None:
     b = bench()
-    broken = TaskQueue.create(b.db, "broken", "fifottl")
-    broken.on_task_change(lambda *_: None)
-    large = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
-    broken.put(b.db, large, ttl=1)
-    [payload] = [key for key, value in b.stored() if value == b'"%b"' % large.encode()]
-    b.db[payload] = b"not json"
     b.put("a")
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
     other = Keeper(b.db, KEYS)  # another process, which does not keep that session alive
-    other.look_after(calls_of(b.db, broken._shape).source)
+    other.look_after(Untidy())
     b.clock.advance(6)
     with pytest.raises(PayloadUnreadable):
         other.tick()
     assert b.counts("ready", "taken") == (1, 0)
+
+
+def test_an_unreadable_payload_stops_no_sweep(bench: MakeBench, caplog: pytest.LogCaptureFixture) -> None:
+    """A callback cannot be told of it, and the task expires all the same."""
+    b = bench("fifottl")
+    b.queue.on_task_change(lambda *_: None)
+    large = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
+    b.put(large, ttl=1)
+    [payload] = [key for key, value in b.stored() if value == b'"%b"' % large.encode()]
+    b.db[payload] = b"not json"
+    b.clock.advance(2)
+    b.sweep()
+    assert b.counts("ready", "done") == (0, 1)
+    wait_until(lambda: "PayloadUnreadable" in caplog.text)
 
 
 def test_queues_of_a_kind_unknown_here_do_not_keep_the_dead_alive(
@@ -254,7 +274,7 @@ def test_queues_of_a_kind_unknown_here_do_not_keep_the_dead_alive(
         assert b.counts("ready", "taken") == (1, 0)
 
 
-@pytest.mark.parametrize("ttr", [0, -1, float("nan"), "1", 1e12])
+@pytest.mark.parametrize("ttr", [0, -1, float("nan"), "1", True])
 def test_a_grace_is_a_positive_number(still_db: fdbqueue.Database, ttr: float) -> None:
     with pytest.raises(InvalidArgument):
         Session(still_db, ttr=ttr)
@@ -322,6 +342,25 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]
+
+
+def test_a_take_looks_behind_overdue_results_of_tasks_that_are_gone(bench: MakeBench) -> None:
+    b = bench()
+    dead = limits.RESULTS_RETURNED_MAX + 1
+    source = calls_of(b.db, b.queue._shape).source
+    params = params_of(Lease(b.session.id, b"the dead one"))
+    now_us = round(b.clock.now() * 1e6)
+    server = registered(b.db, source.line, b"0", now_us, params=params)
+    for number in range(dead):
+        registered(b.db, source.line, b"%02d" % number, now_us, params=params)
+    b.queue.put_many(b.db, range(dead + 1))
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
+    *gone, last = b.queue.tasks(b.db, "t", dead + 1)
+    for task in gone:
+        b.queue.delete(b.db, task.id)
+    b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
+    [back] = run(b.db, lambda tr: b.queue.take_many(tr, 1, session=b.session))
+    assert back.id == last.id
 
 
 def test_the_first_in_the_line_judges_what_has_come_due_as_any_take_does(bench: MakeBench) -> None:

@@ -52,6 +52,8 @@ _MODULES = (
     "proxies",
     "recipe",
     "rounds",
+    "sharing",
+    "stops",
     "tasks",
     "waits",
 )

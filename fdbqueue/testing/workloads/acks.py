@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.errors import NotTaken, UnknownSession
-from fdbqueue.session import Session
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue

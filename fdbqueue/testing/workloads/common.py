@@ -10,6 +10,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Event
 from fdbqueue.testing.checkers import (
     bounded_transactions,
     exact_statistics,
@@ -17,6 +18,7 @@ from fdbqueue.testing.checkers import (
     no_watch_left_behind,
     total_queue,
 )
+from fdbqueue.testing.runtime import SimulatedThread
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 
@@ -44,14 +46,25 @@ def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
         client.call(name, "enqueue", list(values), lambda: q.enqueue_many(client.db, values))
 
 
-def dequeue(client: Client, q: Queue, name: str, timeout: float = 0) -> list[Any]:
-    """The value that is dequeued, in a list, or an empty one."""
+def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event | None = None) -> list[Any]:
+    """The value that is dequeued, in a list, or an empty one. Raises WaitStopped."""
 
     def body() -> list[Any]:
-        value = q.dequeue(client.db, timeout=timeout)
+        value = q.dequeue(client.db, timeout=timeout, stop=stop)
         return [] if value is None else [value]
 
     return client.call(name, "dequeue", 1, body)
+
+
+def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:
+    """An event that another thread of the client sets `after_s` from now, and that thread."""
+    stop = client.runtime.event()
+
+    def body(_: Client) -> None:
+        client.runtime.sleep(after_s)
+        stop.set()
+
+    return stop, client.thread(body, "stopper")
 
 
 def audit(client: Client, q: Queue, name: str) -> None:
@@ -88,6 +101,16 @@ def crowded(simulation: Simulation) -> None:
         RECORD_PAYLOAD_BYTES_MAX=random.choice((0, limits.RECORD_PAYLOAD_BYTES_MAX)),
         SHARE_HELD_S=random.choice((0.001, limits.SHARE_HELD_S)),
         OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
+    )
+
+
+def hurried(simulation: Simulation) -> None:
+    """In many runs, sleeping requests look often and serve soon, so they meet the requests they serve."""
+    random = simulation.random
+    simulation.limit(
+        REQUEST_RENEW_S=random.choice((0.05, limits.REQUEST_RENEW_S)),
+        SERVE_PATIENCE_S=random.choice((0.001, limits.SERVE_PATIENCE_S)),
+        SERVE_PATIENCE_COMMITS=random.choice((1, limits.SERVE_PATIENCE_COMMITS)),
     )
 
 

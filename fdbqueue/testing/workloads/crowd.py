@@ -13,6 +13,7 @@ from fdbqueue.testing.workloads.common import (
     dequeue,
     drain,
     enqueue,
+    hurried,
     line_left_empty,
     queue,
     values_of,
@@ -25,6 +26,7 @@ NAME = "crowd"
 def crowd(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(SERVE_MAX=simulation.random.randint(1, 4), RESULTS_RETURNED_MAX=1)
     crowded(simulation)
+    hurried(simulation)
     q = queue(NAME)
     patience_s = scattered(simulation.random, 0.01, 4)
     threaded = simulation.random.random() < 0.5

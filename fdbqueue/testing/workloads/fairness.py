@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 
 from fdbqueue.errors import NotTaken, UnknownSession
-from fdbqueue.session import Session
+from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue

@@ -1,27 +1,33 @@
 """A fleet in miniature: workers whose machines die and stall, handlers that fail, hang and come too late."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdb import tuple as layer
+
+from fdbqueue.database import run
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
-from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.tasks import all_tasks, counted_and_found
+from fdbqueue.testing.workloads.fleet_checks import (
+    EFFECTS,
+    KEYS,
+    LOOK,
+    NAME,
+    RUN,
+    done_once_or_buried,
+    histories_told,
+    left,
+    run_counted,
+)
+from fdbqueue.testing.workloads.tasks import counted_and_found
 
-NAME = "jobs"
-EFFECTS = b"effect/"
 ATTEMPTS_MAX = 4
 TTR_S = 2.0
 TIMEOUT_S = 3.0
@@ -54,16 +60,18 @@ def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker.start(until_empty=True)
         ended(worker)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.call(NAME, "look at what is left", None, lambda: run(client.db, partial(left, q)))
+        client.call(NAME, LOOK, None, lambda: run(client.db, partial(left, q)))
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    return [exact_statistics(NAME), done_once_or_buried, histories_told, no_watch_left_behind]
+    return [exact_statistics(NAME), done_once_or_buried, histories_told, run_counted, no_watch_left_behind]
 
 
 def opened(client: Client) -> TaskQueue:
+    # The session of the run's supervisor: one that has no heartbeat never dies.
+    client.db[KEYS.session(RUN)] = layer.pack((b"supervisor", None, 0))
     return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
 
 
@@ -78,6 +86,7 @@ def hired(client: Client, handler: Callable[[HeldTask], object]) -> Worker:
         timeout_s=TIMEOUT_S,
         grace_s=2.0,
         session_ttr_s=SESSION_TTR_S,
+        run_id=RUN,
     )
 
 
@@ -107,37 +116,3 @@ def succeed(task: HeldTask) -> None:
 
 def fail(task: HeldTask) -> None:
     raise (ValueError("odd"), Retry(0.1), Bury("never"))[len(task.id + task.data) % 3]
-
-
-def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
-    """Of each task that is left: its data, how many attempts failed, the outcomes written down."""
-    found = [record_of(entry.value) for entry in all_tasks(q, tr)]
-    under = TaskKeys(q.contents).failures
-    owners = {id_in(entry.key[:-1]) for entry in tr.snapshot.get_range(under.start, under.stop)}
-    assert owners <= {record.id for record in found}, "failures are left of a task that is gone"
-    tasks = [task for state in "rt!~" for task in q.tasks(tr, state, limits.BATCH_ITEMS_MAX)]
-    return [(task.data, task.failures, [f.outcome for f in q.failures(tr, task)]) for task in tasks]
-
-
-def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
-    """Every task that was put had its effect once, or is buried; none both, none neither."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
-    buried = {data for look in trace.of(NAME, "look at what is left") for data, _, _ in look.result or ()}
-    for value, count in effects.items():
-        if count != 1 or value in buried:
-            yield f"{count} effects of {value!r}{', which is buried' if value in buried else ''}"
-    for put in trace.of(NAME, "put"):
-        if put.done and put.argument not in effects and put.argument not in buried:
-            yield f"lost: {put.argument!r}"
-
-
-def histories_told(trace: Trace, _: Database) -> Iterator[str]:
-    """What is buried was buried for a reason that is written down, and after attempts that failed."""
-    for look in trace.of(NAME, "look at what is left"):
-        for data, failures, outcomes in look.result or ():
-            told = [outcome for outcome in outcomes if outcome != EXCUSED]
-            forgot = len(outcomes) == limits.FAILURES_KEPT
-            if len(told) > failures or (len(told) < failures and not forgot):
-                yield f"{data!r} failed {failures} times, of which {len(told)} are told"
-            if not told or told[-1] not in (BURIED, EXHAUSTED):
-                yield f"{data!r} is left, and its last attempt was {told[-1:]}"

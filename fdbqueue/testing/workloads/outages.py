@@ -12,7 +12,8 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.fleet import EFFECTS, ended, left, succeed
+from fdbqueue.testing.workloads.fleet import ended, succeed
+from fdbqueue.testing.workloads.fleet_checks import EFFECTS, left
 from fdbqueue.testing.workloads.tasks import counted_and_found
 
 NAME = "patient"

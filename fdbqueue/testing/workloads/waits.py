@@ -1,7 +1,9 @@
-"""Consumers that wait, with timeouts, for producers that take their time; some give up, some time out."""
+"""Consumers that wait, with timeouts, for producers that take their time; in some runs they are stopped."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+from fdbqueue.errors import WaitStopped
 from fdbqueue.testing.checkers import never_nothing, order, prompt
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -15,6 +17,7 @@ from fdbqueue.testing.workloads.common import (
     in_batches,
     line_left_empty,
     queue,
+    set_later,
     values_of,
 )
 
@@ -32,6 +35,7 @@ def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
     q = queue(NAME)
     haste = scattered(simulation.random, 0.01, 1)
     threaded = simulation.random.random() < 0.5
+    stopped = simulation.random.random() > 0.8
 
     def produce(client: Client) -> None:
         for batch in in_batches(client, values_of(client, size.steps)):
@@ -40,8 +44,17 @@ def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def consume(client: Client) -> None:
         for _ in range(size.steps):
-            dequeue(client, q, NAME, client.random.choice(TIMEOUTS_S) * haste)
+            wait(client, client.random.choice(TIMEOUTS_S) * haste)
             client.pause(0.5)
+
+    def wait(client: Client, timeout_s: float) -> None:
+        if not stopped:
+            dequeue(client, q, NAME, timeout_s)
+            return
+        stop, stopper = set_later(client, client.random.random() * 2 * haste)
+        with suppress(WaitStopped):
+            dequeue(client, q, NAME, timeout_s, stop)
+        stopper.join()
 
     def consume_by_three(client: Client) -> None:
         threads = [client.thread(consume, name) for name in ("a", "b", "c")]
@@ -52,15 +65,15 @@ def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(consume_by_three if threaded and not number else consume, f"consumer-{number}")
     simulation.afterwards(drain(NAME), "survivor")
-    return [*checks(NAME), *_more(set(simulation.faults.active), threaded)]
+    return [*checks(NAME), *_more(set(simulation.faults.active), threaded or stopped)]
 
 
-def _more(active: set[str], threaded: bool) -> Iterator[Checker]:
+def _more(active: set[str], surplus: bool) -> Iterator[Checker]:
     if active <= HARMLESS:
         yield prompt(NAME, PROMPT_S)
     if "die" not in active:
         yield order(NAME, consumer="survivor")
         yield line_left_empty(NAME)
-    # What was delivered to a machine for three callers, two of whom gave up, is given back a moment later.
-    if not threaded and not {"die", "stall"} & active:
+    # An item that was delivered for a call that gave up, or was stopped, is given back a moment later.
+    if not surplus and not {"die", "stall"} & active:
         yield never_nothing(NAME)

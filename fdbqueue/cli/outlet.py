@@ -1,0 +1,84 @@
+"""The outputs of a fleet's commands on our own: on a pipe one after the other, each read before the next.
+
+A pipe takes the outputs of many tasks before its reader sees the first. If those tasks were acked then, a
+reader that leaves (`head -1`) would take all of them along. So a task is acked when its output was read.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from fdbqueue.cli.output import LineWriter
+from fdbqueue.fleet.logs import ERASE_LINE
+from fdbqueue.runtime import RealRuntime
+
+STDOUT, STDERR = 1, 2
+PIECE_BYTES = 65_536
+
+
+class Outlet:
+    """Standard output as all threads and processes of a fleet share it."""
+
+    def __init__(self) -> None:
+        self._is_pipe = stat.S_ISFIFO(os.fstat(STDOUT).st_mode)
+        self._lock = RealRuntime.lock()
+
+    def pass_on(self, out: IO[bytes], err: IO[bytes]) -> None:
+        """Write the outputs of a command; if standard output is a pipe, wait until it was read.
+
+        Raises ReaderGone for output that was not read, OSError for output that was not written.
+        """
+        pass_on_errors(err)
+        if not self._is_pipe:
+            pass_on(out, STDOUT)
+        elif _size_of(out):
+            with self._turn():
+                pass_on(out, STDOUT)
+                LineWriter(STDOUT, _nothing).is_drained(None)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Nothing else of this fleet is in the pipe meanwhile."""
+        with self._lock:  # a record lock keeps out other processes, and no thread of this one
+            fcntl.lockf(STDOUT, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(STDOUT, fcntl.LOCK_UN)
+
+
+def pass_on(file: IO[bytes], descriptor: int) -> None:
+    """Write a whole file, of whatever size, to one of our own descriptors. On a terminal the text erases the
+    progress bar and ends with a whole line, as the bar would erase a part of one. Raises OSError.
+    """
+    if not _size_of(file):
+        return
+    before, after = (ERASE_LINE, _line_end(file)) if os.isatty(descriptor) else (b"", b"")
+    file.seek(0)
+    piece = before + file.read(PIECE_BYTES)
+    while piece:
+        piece = piece[os.write(descriptor, piece) :] or file.read(PIECE_BYTES)
+    if after:
+        os.write(descriptor, after)
+
+
+def _line_end(file: IO[bytes]) -> bytes:
+    """The end that the last line of a file lacks."""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
+
+
+def pass_on_errors(err: IO[bytes]) -> None:
+    """Write a command's standard error to ours, unless that is closed."""
+    with suppress(OSError):
+        pass_on(err, STDERR)
+
+
+def _size_of(file: IO[bytes]) -> int:
+    return file.seek(0, os.SEEK_END)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,52 @@
+"""Types of parameters that refuse what click lets pass."""
+
+import math
+import sys
+from typing import Any
+
+import click
+
+from fdbqueue import limits
+from fdbqueue.cli.exits import Trouble
+
+
+class Seconds(click.types.FloatParamType):
+    """A number of seconds: no nan, and less than a hundred years, unless they may be `endless`."""
+
+    name = "seconds"
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self._endless = endless
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds) or (abs(seconds) >= limits.SPAN_MAX_S and not self._endless):
+            self.fail(f"{value} is no number of seconds within a hundred years.", param, ctx)
+        return seconds
+
+
+class SecondsRange(click.FloatRange):
+    """Seconds within bounds, which its help shows."""
+
+    name = "seconds range"
+
+    def __init__(self, *, endless: bool = False, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self._seconds = Seconds(endless=endless)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(self._seconds.convert(value, param, ctx), param, ctx)
+        return seconds
+
+
+class Input(click.File):
+    """A file to read, - for standard input. Raises Trouble if that is closed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-" and sys.stdin is None:
+            raise Trouble("standard input is closed")
+        return super().convert(value, param, ctx)
+
+
+SPAN = SecondsRange(min=0, min_open=True, endless=True)
+WAIT = SecondsRange(min=0, endless=True)

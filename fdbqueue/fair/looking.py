@@ -1,0 +1,67 @@
+"""Looking at a fair queue without changing it: its items in pages, in the order of their arrival."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.fair.items import FairItems
+from fdbqueue.page import no_place, place_bytes, place_text, within_bytes
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.keys import ID_BYTES, Record, record_of
+from fdbqueue.tasks.tasks_of import ask_data
+
+
+class _Contents(NamedTuple):
+    round: list[Any]
+    """What is left of the current round, in order."""
+    lines: list[tuple[Any, list[Any]]]
+    """The other items of each key, in order; keys are pairs' firsts, because a dict takes 1 for True."""
+
+
+class FairSnapshot(_Contents):
+    """A page of what a fair queue holds. `next` is the `after=` of the page behind it, None at the end."""
+
+    next: str | None = None
+
+
+def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -> FairSnapshot:
+    """The next items by arrival, parted into those of the current round and the others.
+
+    Of the round, the first limits.BATCH_ITEMS_MAX items are recognised. Reads by snapshot: up to `limit`
+    items and one, the head of the round, limits.BATCH_BYTES_MAX bytes of payloads. Raises InvalidArgument.
+    """
+    records, more = _records(tr, items, limit, _place(after))
+    data = ask_data(tr, items.keys, items.codec, records)
+    this_round = [record.id for record in items.fair.of_this_round(tr, limits.BATCH_ITEMS_MAX)]
+    there = dict(zip((record.id for record in records), data(), strict=True))
+    of_round = [id_ for id_ in this_round if id_ in there]
+    left = [record for record in records if record.id not in of_round]
+    found = FairSnapshot([there[id_] for id_ in of_round], list(_by_key(left, there)))
+    found.next = place_text(records[-1].id) if more else None
+    return found
+
+
+def _records(tr: Transaction, items: FairItems, limit: int, after: bytes | None) -> tuple[list[Record], bool]:
+    """The records of a page, and whether there are more behind them."""
+    tasks = items.keys.tasks
+    start = tasks.start if after is None else items.keys.task(after) + b"\x00"
+    check = items.guard(tr)
+    found = tr.snapshot.get_range(start, tasks.stop, limit=limit + 1).to_list()
+    check()
+    records = [record_of(entry.value) for entry in found]
+    count = min(limit, within_bytes([record.size_bytes for record in records]))
+    return records[:count], count < len(records)
+
+
+def _place(after: str | None) -> bytes | None:
+    place = place_bytes(after)
+    if place is not None and len(place) != ID_BYTES:
+        raise no_place(after)
+    return place
+
+
+def _by_key(records: Sequence[Record], items: Mapping[bytes, Any]) -> Iterator[tuple[Any, list[Any]]]:
+    for key in dict.fromkeys(record.key for record in records):
+        yield layer.unpack(key)[0], [items[record.id] for record in records if record.key == key]

@@ -1,0 +1,85 @@
+"""Logs of programs of ours: lines on standard error that begin with the time, and never on the progress bar.
+
+A logger that the user's program has configured keeps its handlers: ours is only the last resort, which writes
+what no other handler takes.
+"""
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from fdbqueue.errors import InvalidArgument
+
+LEVELS = ("debug", "info", "warning", "error")
+LINE = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
+ERASE_LINE = b"\r\x1b[K"
+
+
+class _LastResort(logging.StreamHandler[TextIO]):
+    """Writes to the standard error of the moment: a progress bar replaces it for a while."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(logging.Formatter(LINE))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def checked_level(level: str) -> str:
+    """Raises InvalidArgument."""
+    if level not in LEVELS:
+        raise InvalidArgument(name="log_level", wanted=f"one of {', '.join(LEVELS)}", got=level)
+    return level
+
+
+@contextmanager
+def logging_at(level: str) -> Iterator[None]:
+    """Log records of this level or above, until the block ends."""
+    root, before = logging.getLogger(), logging.lastResort
+    level_before = root.level
+    root.setLevel(level.upper())
+    logging.lastResort = _LastResort()
+    try:
+        yield
+    finally:
+        root.setLevel(level_before)
+        logging.lastResort = before
+
+
+def write_above_the_bar() -> None:
+    """Have each line of this process erase the progress bar of its supervisor, which then draws a new one."""
+    if os.isatty(1):
+        sys.stdout = _text_above(1, "strict")
+    if os.isatty(2):
+        sys.stderr = _text_above(2, "backslashreplace")
+
+
+def _text_above(descriptor: int, errors: str) -> TextIO:
+    binary = io.BufferedWriter(_Above(descriptor))
+    return io.TextIOWrapper(binary, errors=errors, line_buffering=True)
+
+
+class _Above(io.RawIOBase):
+    """A terminal. One write is one system call, so nothing comes between the erasing and the line."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: Any, /) -> int:
+        line = bytes(text)
+        return max(0, os.write(self._descriptor, ERASE_LINE + line) - len(ERASE_LINE))

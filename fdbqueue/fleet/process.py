@@ -1,0 +1,113 @@
+"""A worker process of a fleet as its supervisor sees it: started, heard, signalled, killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from fdbqueue.fleet.at_work import AtWork, named
+from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
+from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.runtime import RealRuntime
+
+READ_BYTES = 65_536
+# It finds its modules where we find ours.
+BOOT = (
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from fdbqueue.fleet.child import main; sys.exit(main(sys.argv[1:4]))"
+)
+# The signals that stop a process, in their order: two equal signals that are pending together arrive as one.
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """One worker process. `silent_s`: seconds since its last report; a healthy one reports twice a second."""
+
+    process_id: int
+    state: str
+    """"starting", "working", "retiring", "stopping", "ended", "dead"."""
+    tally: Tally
+    running: tuple[Running, ...]
+    rss_bytes: int
+    silent_s: float
+
+
+class Process:
+    """One worker process, from its start to its end."""
+
+    def __init__(self, orders: Orders, stdout: int | None) -> None:
+        their_lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        self._reports, their_reports = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._reports, False)
+        self._at_work = AtWork.create(orders.threads)
+        theirs = (their_lifeline, their_reports, self._at_work.descriptor)
+        command = [sys.executable, "-c", BOOT, *map(str, theirs), *sys.path]
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            pass_fds=theirs,
+            start_new_session=True,
+        )
+        os.close(their_lifeline)
+        os.close(their_reports)
+        os.write(self._lifeline, to_line(orders))
+        self._unread = b""
+        self._signalled = 0
+        self.report = Report("starting")
+        self.started_at = self.heard_at = RealRuntime.monotonic()
+
+    @property
+    def id(self) -> int:
+        return self._popen.pid
+
+    def fileno(self) -> int:
+        return self._reports
+
+    def listen(self) -> None:
+        """Read its reports."""
+        try:
+            while more := os.read(self._reports, READ_BYTES):
+                *lines, self._unread = (self._unread + more).split(b"\n")
+                for line in lines:
+                    self.report, self.heard_at = report_of(line), RealRuntime.monotonic()
+        except BlockingIOError:
+            return
+
+    def exit_status(self) -> int | None:
+        """None while it lives."""
+        return self._popen.poll()
+
+    def stop(self, times: int) -> None:
+        """Send signals until the process has had `times` of them."""
+        while self._signalled < times and self._popen.poll() is None:
+            self._popen.send_signal(STOPS[self._signalled])
+            self._signalled += 1
+
+    def kill(self) -> None:
+        self._popen.kill()
+        self._popen.wait()
+
+    def close(self) -> None:
+        os.close(self._lifeline)
+        os.close(self._reports)
+        self._at_work.close()
+
+    def at_work(self) -> int:
+        """The number of tasks that its handlers are at."""
+        return len(self._at_work.tasks())
+
+    def ending(self, status: int) -> str:
+        """How the process ended, and the tasks that it was at."""
+        signalled = f"by signal {-status} ({signal.Signals(-status).name})" if status < 0 else ""
+        tasks = named(self._at_work.tasks())
+        how = signalled or f"with status {status}"
+        return f"process {self.id} ended {how}" + (f" while at {tasks}" if tasks else "")
+
+    def status(self, now: float) -> ProcessStatus:
+        report = self.report
+        return ProcessStatus(
+            self.id, report.state, report.tally, report.running, report.rss_bytes, now - self.heard_at
+        )

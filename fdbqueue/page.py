@@ -1,0 +1,57 @@
+"""Pages: a listing gives its rows a page at a time, each page with the place where the next one begins."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_count
+from fdbqueue.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+class Page(list[T]):
+    """Rows in order. `next` is the `after=` of the page behind this one, None if there is none.
+
+    A page may have fewer rows than asked for, even none, and a next one all the same.
+    """
+
+    next: str | None
+
+    def __init__(self, rows: Iterable[T] = (), next_place: str | None = None) -> None:
+        super().__init__(rows)
+        self.next = next_place
+
+
+def checked_limit(limit: Any) -> int:
+    """How many rows a page may have. Raises InvalidArgument."""
+    return min(checked_count("limit", limit), limits.BATCH_ITEMS_MAX)
+
+
+def place_text(place: bytes) -> str:
+    """The printable form of a place."""
+    return place.hex()
+
+
+def place_bytes(after: Any) -> bytes | None:
+    """Raises InvalidArgument for a value that is no `next` of a page."""
+    if after is None:
+        return None
+    try:
+        return bytes.fromhex(after)
+    except (TypeError, ValueError):
+        raise no_place(after) from None
+
+
+def no_place(after: Any) -> InvalidArgument:
+    return InvalidArgument(name="after", wanted="None, or the `next` of a page of this listing", got=after)
+
+
+def within_bytes(sizes_bytes: Sequence[int]) -> int:
+    """How many rows of these sizes go into one page: at least one, where there is one."""
+    room_bytes = limits.BATCH_BYTES_MAX
+    for count, size_bytes in enumerate(sizes_bytes):
+        room_bytes -= size_bytes
+        if room_bytes < 0:
+            return max(count, 1)
+    return len(sizes_bytes)

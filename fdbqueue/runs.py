@@ -1,0 +1,40 @@
+"""Runs: the ends of the tasks that one fleet has taken, counted in a row of that fleet's run.
+
+A run is named by the id of its supervisor's session. The token of a lease ends in the run that the lease
+counts for, so each transaction that ends a lease knows the row without a read: the ack, the burial, and a
+sweeper in any process. It adds to the row blindly. A lease that was not taken for a run costs nothing.
+
+The row goes with the supervisor's session. An add that comes later makes the row anew; the sessions of the
+run's workers outlast their last lease, so the last of them to end clears that row.
+"""
+
+from fdbqueue import limits
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
+
+ENDS = ("done", "failed", "buried", "lost", "snoozed")
+"""The counters of a row, in their order. New ones go to the end."""
+
+
+def token_of(random: bytes, run: bytes) -> bytes:
+    """The token of a lease that counts for `run`; `random` has limits.RANDOM_SUFFIX_BYTES bytes."""
+    return random + run
+
+
+def run_of(token: bytes) -> bytes:
+    """The run that a lease counts for; empty if there is none."""
+    return token[limits.RANDOM_SUFFIX_BYTES :]
+
+
+def is_alive(tr: Transaction, keys: RootKeys, run: bytes) -> bool:
+    """True if the run has not ended. Reads its session; conflicts with its end."""
+    return bool(run) and tr.get(keys.session(run)).present()
+
+
+def leave_run(tr: Transaction, keys: RootKeys, membership: bytes, run: bytes | None) -> None:
+    """Clear the membership of a session that has ended, and the row of a run that has ended too."""
+    if run is None:
+        return
+    tr.clear(membership)
+    if not is_alive(tr, keys, run):
+        tr.clear(keys.run(run))

@@ -1,0 +1,318 @@
+"""Keeper: one thread per process and root that renews heartbeats and sweeps."""
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fdbqueue import limits
+from fdbqueue.database import Database, engine_errors, is_away, run
+from fdbqueue.deferred import require_finished
+from fdbqueue.errors import DatabaseClosed, DeferredResult, FdbQueueError, QueueNotFound
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import Runtime, Thread
+from fdbqueue.seam import Transaction
+from fdbqueue.sessions.ending import Overdue, ask_overdue, end_overdue, end_the_dead, now_us_of
+from fdbqueue.sessions.silence import Silence
+
+T = TypeVar("T")
+
+_log = logging.getLogger("fdbqueue")
+
+
+class Kept(Protocol):
+    """A session that the keeper keeps alive, and ends as soon as it is not `wanted`."""
+
+    name: str | None
+    lost: bool
+    wanted: Callable[[], bool] | None
+
+    def beat_if_due(self) -> None: ...
+    def end_within(self, timeout_s: float | None) -> None: ...
+
+
+class Tidied(Protocol):
+    """A queue that the keeper looks after: something to tidy, a batch at a time, when it is due."""
+
+    def guard(self, tr: Transaction) -> Callable[[], None]: ...
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]: ...
+    def tidy(self, tr: Transaction) -> bool: ...
+
+
+class Keeper:
+    """What one process does in the background, in one thread: heartbeats of its sessions, and sweeping."""
+
+    def __init__(self, database: Database, keys: RootKeys) -> None:
+        self._database = database
+        self._runtime = database.runtime
+        self._keys = keys
+        self._lock = database.runtime.lock()
+        self._stop = database.runtime.event()
+        self._sessions: list[Kept] = []
+        self._queues: list[Tidied] = []
+        self._ending = database.runtime.lock()
+        self._burying = database.runtime.lock()
+        self._trouble = _Trouble(database.runtime)
+        self._process_id = database.runtime.process_id()
+        self._forget_exit: Callable[[], None] | None = None
+        self._thread: Thread | None = None
+        self._is_exiting = False
+        self._sweep_at = float("-inf")
+        self.silence = Silence(database.runtime)
+        """When the database has left questions of this process unanswered."""
+
+    def close(self) -> None:
+        """End the sessions. Best effort: the cluster may be gone."""
+        self._rest()
+        if self._forget_exit is not None:
+            self._forget_exit()
+        for session in list(self._sessions):
+            with suppress(*_failures()):
+                session.end_within(limits.CLOSE_TIMEOUT_S)
+
+    def _rest(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(limits.CLOSE_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Start the thread. From now on this process ends dead sessions, too."""
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = self._runtime.spawn(self._run, "fdbqueue-keeper")
+                self._forget_exit = self._runtime.at_exit(partial(_end_at_exit, weakref.ref(self)))
+
+    def keep(self, session: Kept) -> None:
+        """Raises DatabaseClosed while the process ends, as nothing would end this session."""
+        if self._is_exiting:
+            raise DatabaseClosed
+        with self._lock:
+            self._sessions.append(session)
+        self.start()
+
+    def forget(self, session: Kept) -> None:
+        with self._lock:
+            if session in self._sessions:
+                self._sessions.remove(session)
+
+    def look_after(self, queue: Tidied) -> None:
+        with self._lock:
+            self._queues = [*self._queues, queue]
+        self.start()
+
+    def end_unwanted(self) -> None:
+        """End the sessions that nobody wants any more."""
+        # Asked, not told: a finalizer runs in any thread, with any lock held, and could do nothing itself.
+        with self._ending:  # whoever comes second waits until it is done
+            for session in [session for session in self._sessions if not _is_wanted(session)]:
+                self._end_or_let_die(session)
+
+    def _end_or_let_die(self, session: Kept) -> None:
+        # Not the concern of whoever happens to have asked.
+        try:
+            session.end_within(limits.CLOSE_TIMEOUT_S)
+        except _failures() as error:
+            _log.warning("%r cannot be ended, and dies after its grace: %s", session, error)
+
+    def end_at_exit(self, began: float) -> None:
+        """End the sessions of a process that `began` to end, by runtime.monotonic(); twice is once.
+
+        Waits for that until limits.CLOSE_TIMEOUT_S later: the database may be unreachable. A session with a
+        name stays for its ttr, and a process that is started again goes on with it.
+        """
+        if self._process_id != self._runtime.process_id() or self._database.closed:
+            return
+        self._is_exiting = True
+        self._stop.set()
+        if self._thread is not None:  # which ends them: no thread can be started this late
+            self._thread.join(max(0.0, began + limits.CLOSE_TIMEOUT_S - self._runtime.monotonic()))
+
+    def _end_those_of_this_process(self) -> None:
+        for session in list(self._sessions):
+            if session.name is None or session.wanted is not None:
+                self._end_or_let_die(session)
+
+    def tick(self) -> None:
+        """One round: heartbeats first, so that no process ends its own sessions as dead."""
+        self._beat()
+        self.end_unwanted()
+        try:
+            self._tidy_all()
+        finally:  # a queue that cannot be tidied, as its payloads cannot be read, keeps nobody alive
+            self._end_the_dead()
+
+    def _beat(self) -> None:
+        for session in list(self._sessions):
+            session.beat_if_due()
+            if session.lost:
+                self.forget(session)
+
+    def _end_the_dead(self) -> None:
+        if self._runtime.monotonic() >= self._sweep_at:
+            self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
+            # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
+            while self.silence.ask(self, partial(end_the_dead, self._database, self._keys)):
+                if self._stop.is_set():
+                    return
+                self._beat()
+
+    def ended_overdue(self, ask_there: Callable[[Transaction], Callable[[], bool]]) -> bool:
+        """End a batch of overdue sessions, before a call answers that there is nothing, or no room.
+
+        True if the call should try again: sessions have been ended, or the reply of `ask_there` is true in
+        the transaction that looked for them. Else there was nothing at that version, not even in the hands
+        of the dead. Round trips: one if there are no overdue sessions.
+        """
+        self._untroubled(self._beat)  # after a standstill of this process its own sessions look dead
+        now_us = now_us_of(self._database)
+
+        def look(tr: Transaction) -> tuple[list[Overdue], bool]:
+            overdue, there = ask_overdue(tr, self._keys, now_us), ask_there(tr)
+            return overdue(), there()
+
+        overdue, there = run(self._database, look)
+        return there or self._end(overdue)
+
+    def _end(self, overdue: Sequence[Overdue]) -> bool:
+        """False if there is nothing to end, or it failed."""
+        if not overdue:
+            return False
+        with self._burying:  # threads that end the same sessions would only meet in conflicts
+            return self._untroubled(partial(end_overdue, self._database, self._keys, overdue))
+
+    def _untroubled(self, act: Callable[[], None]) -> bool:
+        """False, and a line in the log, if it failed: the trouble of other sessions is not the caller's."""
+        try:
+            act()
+        except _failures() as error:
+            if self._database.closed:
+                raise
+            self._trouble.met(error)
+            return False
+        return True
+
+    def try_again(
+        self,
+        attempt: Callable[[], T | None],
+        ask_there: Callable[[Transaction], Callable[[], bool]],
+        until: float = float("inf"),
+    ) -> T | None:
+        """Repeat an `attempt` that has found nothing while overdue sessions are ended before it.
+
+        None if no session was overdue afterwards, or if it is `until` (runtime.monotonic()) after at least
+        one batch.
+        """
+        while self.ended_overdue(ask_there):
+            found = attempt()
+            if found is not None or self._runtime.monotonic() >= until:
+                return found
+        return None
+
+    def _tidy_all(self) -> None:
+        queues, step = self._queues, limits.QUEUES_PER_TRANSACTION
+        for start in range(0, len(queues), step):
+            for queue in self.ask(partial(self._due_among, queues[start : start + step])):
+                self._tidy(queue)
+
+    def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
+        """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
+        now_us = now_us_of(self._database)
+        asked = [(queue, queue.guard(tr), queue.ask_next_due(tr)) for queue in queues]
+        return [
+            queue for queue, check, due in asked if self._exists(queue, check) and _is_past(due(), now_us)
+        ]
+
+    def _exists(self, queue: Tidied, check: Callable[[], None]) -> bool:
+        try:
+            check()
+        except QueueNotFound:
+            with self._lock:
+                self._queues = [other for other in self._queues if other is not queue]
+            return False
+        return True
+
+    def _tidy(self, queue: Tidied) -> None:
+        with suppress(QueueNotFound):
+            while self.ask(queue.tidy):
+                if self._stop.is_set():
+                    return
+
+    def ask(self, body: Callable[[Transaction], T]) -> T:
+        """Run it in a transaction, for a bounded time; `silence` knows for how long nothing was answered."""
+        return self.silence.ask(self, partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S))
+
+    def _run(self) -> None:
+        try:
+            self._tick_until_stopped()
+            if self._is_exiting:
+                self._end_those_of_this_process()
+        finally:
+            self.silence.answered(self)  # nobody waits for an answer any more
+
+    def _tick_until_stopped(self) -> None:
+        while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
+            try:
+                self.tick()
+            except (DatabaseClosed, ReferenceError):
+                return  # the engine below may go first: a raw one that the program has closed or dropped
+            except _failures() as error:
+                if self._database.closed:
+                    return
+                self._trouble.met(error)
+                if is_away(error):
+                    continue
+            self.silence.answered(self)
+
+
+class _Trouble:
+    """Failures of sweeping: told of at once, and then once in a while, with their number."""
+
+    # Not "until it succeeds": under load, every other round does.
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._untold = 0
+        self._tell_at = float("-inf")
+
+    def met(self, error: Exception) -> None:
+        self._untold += 1
+        now = self._runtime.monotonic()
+        if now >= self._tell_at:
+            _log.warning(
+                "sweeping fails, and will go on trying (failures since this was last told: %d): %s",
+                self._untold,
+                error,
+            )
+            self._untold, self._tell_at = 0, now + limits.TROUBLE_TOLD_EVERY_S
+
+
+def _is_wanted(session: Kept) -> bool:
+    """True if nothing says otherwise. A `wanted` that returns a coroutine is not asked again."""
+    if session.wanted is None:
+        return True
+    try:
+        return bool(require_finished("wanted", session.wanted()))
+    except DeferredResult as error:
+        session.wanted = None
+        _log.error("%r stays open until it is ended: %s", session, error)
+        return True
+
+
+def _end_at_exit(keeper: weakref.ref[Keeper], began: float) -> None:
+    still_there = keeper()
+    if still_there is not None:
+        still_there.end_at_exit(began)
+
+
+def keeper_of(database: Database, keys: RootKeys) -> Keeper:
+    return database.service(("keeper", keys.prefix), lambda owner: Keeper(owner, keys))
+
+
+def _is_past(time_us: int | None, now_us: int) -> bool:
+    return time_us is not None and time_us <= now_us
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    return (FdbQueueError, *engine_errors())

@@ -1,0 +1,70 @@
+"""Openers: those Session objects that share a session by its name, each with a heartbeat of its own.
+
+    R[6, session, opener]   deadline_us   read by each heartbeat and each end of an opener
+
+The session lives as long as one of its openers: its own heartbeat, R[6, session], is the latest of their
+deadlines. So a sweeper knows nothing of openers, and a session without a name has no rows.
+"""
+
+from collections.abc import Callable
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction, Value
+
+
+def deadline_of(heartbeat: bytes) -> int:
+    deadline_us: int = layer.unpack(heartbeat)[0]
+    return deadline_us
+
+
+def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline_us: int) -> None:
+    """Move the deadline of a session from its `last` heartbeat, which has been asked for.
+
+    Writes the heartbeat; conflicts with the end of the session.
+    """
+    if last.present():
+        tr.clear(keys.beat_due(deadline_of(last.value), session))
+    tr.set(keys.heartbeat(session), layer.pack((deadline_us,)))
+    tr.set(keys.beat_due(deadline_us, session), b"")
+
+
+def beat(
+    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, last: Value, deadline_us: int, now_us: int
+) -> None:
+    """Renew one opener, and the session with it; forget openers that are dead.
+
+    A dead opener that was only slow has its row back after its next heartbeat: it has lost nothing.
+    Reads and writes the rows of the openers; conflicts with their heartbeats and ends.
+    """
+    others = _ask_others(tr, keys, session, opener)()
+    for key, deadline in others.items():
+        if deadline <= now_us:
+            tr.clear(key)
+    tr.set(keys.opener(session, opener), layer.pack((deadline_us,)))
+    renew(tr, keys, session, last, max([deadline_us, *others.values()]))
+
+
+def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:
+    """Remove an opener. False if it is the last that lives: then the session is to be ended.
+
+    Reads the rows of the openers; conflicts with their heartbeats and ends.
+    """
+    last, others = tr.get(keys.heartbeat(session)), _ask_others(tr, keys, session, opener)()
+    tr.clear(keys.opener(session, opener))
+    latest_us = max(others.values(), default=now_us)
+    if latest_us <= now_us and len(others) < limits.OPENERS_READ_MAX - 1:
+        return False
+    renew(tr, keys, session, last, latest_us)
+    return True
+
+
+def _ask_others(
+    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes
+) -> Callable[[], dict[bytes, int]]:
+    """Ask for the deadlines of the other openers, by key; of the first limits.OPENERS_READ_MAX."""
+    under, own = keys.openers(session), keys.opener(session, opener)
+    rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
+    return lambda: {row.key: deadline_of(row.value) for row in rows if row.key != own}

@@ -1,0 +1,182 @@
+"""Session: the name under which a process takes tasks. Its heartbeat is renewed in the background."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_span
+from fdbqueue.database import as_database, run
+from fdbqueue.deferred import checked_function
+from fdbqueue.errors import InvalidArgument, UnknownSession
+from fdbqueue.receipts import run_once
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.seam import Transaction, Value
+from fdbqueue.sessions import openers
+from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
+from fdbqueue.sessions.keeper import keeper_of
+
+SESSION_BYTES = 16
+
+
+class Session:
+    """A name under which this process takes tasks, kept alive in the background.
+
+    Openers of one `name` share the session and its tasks, each with a heartbeat of its own; it ends when the
+    last of them ends or dies. A worker that is started again goes on with its tasks. For `ttr` seconds after
+    the last heartbeat its tasks stay taken; if openers differ, the largest ttr counts, and becomes theirs. A
+    context manager that ends it.
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        name: str | None = None,
+        ttr: float | None = None,
+        *,
+        wanted: Callable[[], bool] | None = None,
+        must_exist: bool = False,
+        run_id: bytes = b"",
+        root: Any = DEFAULT_ROOT,
+    ) -> None:
+        """With `wanted`, which is asked every now and then in whatever thread, it is ended as soon as that
+        says no, and when the program ends. With a `run_id`, the ends of its leases are counted for that run
+        of a fleet.
+
+        Raises: InvalidArgument for a `ttr` that is not above 0 (inf is for ever), or a `name` that is empty;
+        UnknownSession, with `must_exist`, if no session of that name is alive; DeferredBody for a `wanted`
+        that is asynchronous or a generator.
+        """
+        self._database = as_database(db)
+        ttr = self._database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
+        if name is not None and (not isinstance(name, str) or not name):
+            raise InvalidArgument(name="name", wanted="a text that is not empty", got=name)
+        if must_exist and name is None:
+            raise InvalidArgument(name="name", wanted="the name of the session that must exist", got=name)
+        self.name = name
+        self.ttr = ttr
+        self.wanted = None if wanted is None else checked_function("wanted", wanted)
+        self.run_id = run_id
+        self.lost = False
+        """True once it is known to have ended. Openers that come or go do not end it for the others."""
+        self._runtime = self._database.runtime
+        self._keys = RootKeys(root)
+        self._keeper = keeper_of(self._database, self._keys)
+        self._must_exist = must_exist
+        self._opener = self._runtime.random_bytes(SESSION_BYTES)
+        self._beat_at = self._runtime.monotonic() + ttr / limits.BEATS_PER_TTR
+        self._keeper.silence.asked(self)
+        try:
+            with self._database.waiter():  # closing waits until the keeper knows of it, and then ends it
+                self.id, self.ttr = self._open()
+                self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
+                self._keeper.keep(self)
+        finally:
+            self._keeper.silence.answered(self)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
+    def __repr__(self) -> str:
+        return f"Session({self.id.hex()}{'' if self.name is None else f', name={self.name!r}'})"
+
+    def end(self) -> None:
+        """End it: its tasks are released at once, unless another opener of its name lives. Twice is once."""
+        self.end_within(None)
+
+    def end_within(self, timeout_s: float | None) -> None:
+        """End it, unless the database does not answer in time; then it dies after its grace."""
+        self.lost = True
+        self._keeper.forget(self)
+        end_session(self._database, self._keys, self.id, self._is_last, died=False, timeout_s=timeout_s)
+
+    def ask(self, tr: Transaction) -> Callable[[], None]:
+        """Ask whether the session is alive; the reply raises UnknownSession if it is not."""
+        found = tr.get(self._keys.session(self.id))
+
+        def check() -> None:
+            # A transaction that began before the session was opened does not see it. It has read the key
+            # by now, so it will conflict with the opening and be retried: no need to refuse it.
+            if not found.present() and tr.get_read_version().wait() >= self._opened_version:
+                self.lost = True
+                raise UnknownSession(session=self.id.hex())
+
+        return check
+
+    def beat_if_due(self) -> None:
+        if not self.lost and self._runtime.monotonic() >= self._beat_at:
+            self.beat()
+
+    def beat(self) -> None:
+        """Renew the heartbeat. Reads and writes keys of this session only; conflicts with its end."""
+        self._beat_at = self._runtime.monotonic() + self.ttr / limits.BEATS_PER_TTR
+        ttr_s = self._keeper.ask(self._beat)
+        if ttr_s is None:
+            self.lost = True  # and never the other way: it may have been ended meanwhile
+        else:
+            self.ttr = ttr_s
+
+    def _open(self) -> tuple[bytes, float]:
+        """The id and the ttr of the session. Raises UnknownSession."""
+        fresh = self._runtime.random_bytes(SESSION_BYTES)
+        if self.name is not None:
+            self._end_if_overdue(self.name)
+        return run_once(self._database, self._keys, lambda tr: self._register(tr, fresh))
+
+    def _end_if_overdue(self, name: str) -> None:
+        """A session whose grace is over is dead, whether or not a process has ended it."""
+        known = run(self._database, lambda tr: tr.get(self._keys.session_named(name)).value)
+        if known is not None:
+            end_session(self._database, self._keys, known, is_overdue(now_us_of(self._database)), died=True)
+
+    def _register(self, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
+        known = None if self.name is None else tr.get(self._keys.session_named(self.name)).value
+        if known is None and self._must_exist:
+            raise UnknownSession(session=self.name)
+        id_: bytes = known or fresh
+        last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
+        owner, ttr_us = (self._opener, 0) if found is None else layer.unpack(found)[::2]
+        ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
+        tr.set(self._keys.session(id_), layer.pack((owner, self.name, ttr_us)))
+        if self.name is not None:
+            tr.set(self._keys.session_named(self.name), id_)
+        if self.run_id:
+            tr.set(self._keys.membership(id_), self.run_id)
+        self._renew(tr, id_, last, ttr_us)
+        return id_, ttr_us / 1_000_000
+
+    def _beat(self, tr: Transaction) -> float | None:
+        """The ttr of the session; None if it is over."""
+        last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._keys.session(self.id)).value
+        if record is None:
+            return None
+        ttr_us: int = layer.unpack(record)[2]
+        self._renew(tr, self.id, last, ttr_us)
+        return ttr_us / 1_000_000
+
+    def _renew(self, tr: Transaction, id_: bytes, last: Value, ttr_us: int) -> None:
+        now_us = now_us_of(self._database)
+        if self.name is None:
+            openers.renew(tr, self._keys, id_, last, now_us + ttr_us)
+        else:
+            openers.beat(tr, self._keys, id_, self._opener, last, now_us + ttr_us, now_us)
+
+    def _is_last(self, tr: Transaction, _: bytes) -> bool:
+        if self.name is None:
+            return True
+        return not openers.leave(tr, self._keys, self.id, self._opener, now_us_of(self._database))
+
+
+def ask_alive(tr: Transaction, keys: RootKeys, session: bytes) -> Callable[[], None]:
+    """Ask whether a session is alive; the reply raises UnknownSession if it is not."""
+    found = tr.get(keys.session(session))
+
+    def check() -> None:
+        if not found.present():
+            raise UnknownSession(session=session.hex())
+
+    return check

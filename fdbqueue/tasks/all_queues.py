@@ -1,0 +1,41 @@
+"""All queues under a root: their names, and the statistics of those that hold tasks."""
+
+from typing import Any
+
+from fdbqueue.database import as_database, is_transaction, run
+from fdbqueue.registry import Definition, Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.tasks import looking
+from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.statistics import Statistics
+
+
+def list_queues(db: Any, *, root: Any = DEFAULT_ROOT) -> list[str]:
+    """The names of all queues under the root, in order. Reads by snapshot; conflicts with nothing."""
+    return [definition.name for definition in _definitions(db, Registry(root))]
+
+
+def statistics(db: Any, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
+    """The statistics of every task queue under the root. Reads by snapshot, and conflicts with nothing; given
+    a database, also sweeps a batch of each queue.
+    """
+    registry = Registry(root)
+    shapes = [Shape(registry, found) for found in _definitions(db, registry) if is_kind(found.kind)]
+    return {shape.name: _statistics_of(db, shape) for shape in shapes}
+
+
+def _statistics_of(target: Any, shape: Shape) -> Statistics:
+    database = as_database(target.db if is_transaction(target) else target)
+    source = looking.source_of(database, shape)
+    found = run(target, lambda tr: looking.statistics_in(source.change(tr)))
+    if not is_transaction(target):
+        looking.sweep_a_batch(database, source)
+    return found
+
+
+def _definitions(db: Any, registry: Registry) -> list[Definition]:
+    found: list[Definition] = []
+    while more := registry.names(db, found[-1].name if found else ""):
+        found += more
+    return found

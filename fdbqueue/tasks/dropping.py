@@ -1,0 +1,71 @@
+"""Dropping a task queue: refused while a live request waits for its tasks, or a live lease holds one.
+
+Requests of dead callers and leases that are over refuse nothing, and thousands of them may come before the
+first live one. A transaction looks at a batch of each. If the batch is full and nothing in it is alive, the
+transaction removes the batch and the next one looks again. The transaction that drops the queue has read both
+ranges to their ends, serialisably: a request or a lease that comes meanwhile conflicts with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fdbqueue import limits
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import Line
+from fdbqueue.sweep import apply, plan
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.keys import Record, id_in
+
+
+@dataclass(frozen=True)
+class Occupants:
+    """A batch of requests and a batch of taken tasks, judged: may their queue be dropped?"""
+
+    reason: str
+    """Why the queue cannot be dropped; empty if nothing in the batches prevents it."""
+    dead: Sequence[Ticket]
+    """Requests of dead callers."""
+    lapsed: Sequence[Record]
+    """Taken tasks with leases that are over."""
+    are_all: bool
+    """True if there are no other requests and no other taken tasks."""
+
+
+def occupants(change: Change, line: Line) -> Occupants:
+    """The first limits.VERB_BATCH requests and taken tasks, judged.
+
+    Reads: both, serialisably. Conflicts: a request that joins the line, a take.
+    """
+    tr, keys = change.tr, change.shape.keys
+    check = change.shape.guard(tr)
+    asked = [
+        tr.get_range(under.start, under.stop, limit=limits.VERB_BATCH)
+        for under in (line.keys.requests, keys.taken)
+    ]
+    check()
+    requests, taken = (found.to_list() for found in asked)
+    alive, dead = line.alive_and_dead(tr, requests, change.now_us)
+    records = [record for record in change.read(id_in(entry.key) for entry in taken) if record is not None]
+    lapsed = [record for record in records if record.until_us <= change.now_us]
+    are_all = max(len(requests), len(taken)) < limits.VERB_BATCH
+    return Occupants(_reason(bool(alive), len(lapsed) < len(records)), dead, lapsed, are_all)
+
+
+def cleared(change: Change, line: Line) -> Occupants:
+    """Requests and taken tasks, judged; a full batch that prevents no drop is removed."""
+    found = occupants(change, line)
+    if not found.reason and not found.are_all:
+        remove(change, line, found)
+    return found
+
+
+def remove(change: Change, line: Line, found: Occupants) -> None:
+    """Remove the dead requests of a batch, and end the leases in it that are over."""
+    line.drop_dead(change.tr, found.dead)
+    apply(change, plan(found.lapsed, change.now_us))
+
+
+def _reason(awaited: bool, held: bool) -> str:
+    if awaited:
+        return "somebody is waiting for tasks"
+    return "tasks are taken" if held else ""

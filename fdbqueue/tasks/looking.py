@@ -1,0 +1,64 @@
+"""Looking at the numbers of a task queue; and the batch that a process sweeps where it looks.
+
+Where no worker runs, nothing else would sweep: a task that is due would be told as delayed for ever.
+"""
+
+from contextlib import suppress
+
+from fdbqueue import limits
+from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.errors import FdbQueueError
+from fdbqueue.seam import Range
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
+from fdbqueue.tasks.keys import id_in
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.statistics import Statistics, statistics_of
+
+
+def statistics_in(change: Change) -> Statistics:
+    """Reads by snapshot the two counters and the timers that have run out, up to limits.DUE_COUNTED_MAX; then
+    which of those are of delayed tasks, if there are any. Conflicts with nothing.
+    """
+    tr, keys = change.tr, change.shape.keys
+    check = change.shape.guard(tr)
+    live, calls = tr.snapshot.get(keys.live), tr.snapshot.get(keys.calls)
+    until = keys.timers_until(change.now_us)
+    timers = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_COUNTED_MAX)
+    check()
+    found = statistics_of(live.value, calls.value)
+    found["tasks"]["due"] = _due(change, timers) if found["tasks"]["delayed"] else 0
+    return found
+
+
+def key_statistics_in(change: Change, discipline: Keyed, limit: int) -> list[KeyStatistics]:
+    """Reads by snapshot; conflicts with nothing."""
+    check = change.shape.guard(change.tr)
+    found = busiest_keys(change.tr, discipline, limit, change.now_us)
+    check()
+    return found
+
+
+def source_of(database: Database, shape: Shape) -> TaskSource:
+    """A source for one look: a process that looks at many queues does not look after them all."""
+    return TaskSource(shape, database.runtime, Callbacks(database))
+
+
+def sweep_a_batch(database: Database, source: TaskSource) -> None:
+    """Write down what has come due, up to limits.DUE_BATCH tasks, in one attempt.
+
+    The look has been answered: it does not fail for a sweep that meets another, a full disk or a payload that
+    cannot be read. The next sweep meets the same, and the keeper of a process with a session reports it.
+    """
+    with suppress(FdbQueueError, *engine_errors()):
+        run(database, source.tidy, retry_limit=0, timeout_s=limits.CLOSE_TIMEOUT_S)
+
+
+def _due(change: Change, timers: Range) -> int:
+    """How many of these timers are of tasks that are stored as delayed."""
+    keys = change.shape.keys
+    asked = [change.tr.snapshot.get(keys.delayed_at(id_in(timer.key))) for timer in timers]
+    return sum(delayed.present() for delayed in asked)

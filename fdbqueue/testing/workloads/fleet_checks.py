@@ -1,0 +1,65 @@
+"""The promises of a fleet, checked after a simulated run: effects, burials, histories, the row of the run."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runs import ENDS
+from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
+from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.statistics import unpacked
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.tasks import all_tasks
+
+KEYS = RootKeys(DEFAULT_ROOT)
+NAME = "jobs"
+LOOK = "look at what is left"
+EFFECTS = b"effect/"
+RUN = b"a run" + bytes(11)
+
+
+def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
+    """Of each task that is left: its data, how many attempts failed, the outcomes written down."""
+    found = [record_of(entry.value) for entry in all_tasks(q, tr)]
+    under = TaskKeys(q.contents).failures
+    owners = {id_in(entry.key[:-1]) for entry in tr.snapshot.get_range(under.start, under.stop)}
+    assert owners <= {record.id for record in found}, "failures are left of a task that is gone"
+    tasks = [task for state in "rt!~" for task in q.tasks(tr, state, limits.BATCH_ITEMS_MAX)]
+    return [(task.data, task.failures, [f.outcome for f in q.failures(tr, task)]) for task in tasks]
+
+
+def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
+    """Every task that was put had its effect once, or is buried; none both, none neither."""
+    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    buried = {data for look in trace.of(NAME, LOOK) for data, _, _ in look.result or ()}
+    for value, count in effects.items():
+        if count != 1 or value in buried:
+            yield f"{count} effects of {value!r}{', which is buried' if value in buried else ''}"
+    for put in trace.of(NAME, "put"):
+        if put.done and put.argument not in effects and put.argument not in buried:
+            yield f"lost: {put.argument!r}"
+
+
+def run_counted(_: Trace, database: Database) -> Iterator[str]:
+    """The row of the run counts each effect as done, and each task that is left as buried."""
+    effects = sum(entry.value[0] for entry in database.get_range_startswith(EFFECTS))
+    queue = TaskQueue.open(database, NAME)
+    found = {"done": effects, "buried": queue.statistics(database)["tasks"]["buried"]}
+    counted = unpacked(ENDS, database[KEYS.run(RUN)])
+    if counted | found != counted:
+        yield f"the row of the run has {counted}, and there are {found}"
+
+
+def histories_told(trace: Trace, _: Database) -> Iterator[str]:
+    """What is buried was buried for a reason that is written down, and after attempts that failed."""
+    for look in trace.of(NAME, LOOK):
+        for data, failures, outcomes in look.result or ():
+            told = [outcome for outcome in outcomes if outcome != EXCUSED]
+            forgot = len(outcomes) == limits.FAILURES_KEPT
+            if len(told) > failures or (len(told) < failures and not forgot):
+                yield f"{data!r} failed {failures} times, of which {len(told)} are told"
+            if not told or told[-1] not in (BURIED, EXHAUSTED):
+                yield f"{data!r} is left, and its last attempt was {told[-1:]}"

@@ -1,0 +1,175 @@
+"""A name or a place that was mistyped makes nothing: no queue, no database, no file."""
+
+import os
+from pathlib import Path
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.cli.group import cli
+from fdbqueue.cli.nearest import nearest
+from tests.cli.shell import Shell, Within
+from tests.cli.test_queues import root_of
+
+# Every command that works on a queue, as it is typed; Q stands for the queue.
+COMMANDS: dict[str, list[str]] = {
+    "bury": ["Q", "00"],
+    "clear": ["Q", "--yes"],
+    "delete": ["Q", "00"],
+    "drop": ["Q", "--yes"],
+    "elements add": ["Q", "x"],
+    "elements export-dirq": ["Q", "here"],
+    "elements get": ["Q", "00"],
+    "elements import-dirq": ["Q", "."],
+    "elements list": ["Q"],
+    "elements purge": ["Q"],
+    "elements remove": ["Q", "00"],
+    "get": ["Q"],
+    "kick": ["Q"],
+    "pause": ["Q"],
+    "peek": ["Q"],
+    "put": ["Q", "x"],
+    "queues": [],
+    "release-all": ["Q"],
+    "resume": ["Q"],
+    "size": ["Q"],
+    "stats": ["Q"],
+    "tasks": ["Q"],
+    "top": ["Q"],
+    "truncate": ["Q", "--yes"],
+    "work": ["Q", "m:f"],
+}
+CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}
+WITHOUT_A_PLACE = {"completion", "demo"}
+
+
+def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]:
+    return [*command.split(), *(name if word == "Q" else word for word in arguments)]
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
+    """On a database that does not exist yet, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("temporary", "obsolete", "00000000"):
+        (tmp_path / "dirq" / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "dirq")
+    return Within(Shell(f"embedded:{tmp_path}/data", [], tmp_path), capfd)
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    inner = {f"elements {name}" for name in cli.commands["elements"].commands}  # type: ignore[attr-defined]
+    assert {*cli.commands, *inner} - {"elements"} == {*COMMANDS, *CREATING} | WITHOUT_A_PLACE
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"queues"}))
+def test_an_unknown_name_fails_and_lists_the_nearest(program: Within, command: str) -> None:
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.create(db, "emails")
+        fdbqueue.Queue.named(db, "other")
+    status, out, err = program.run(*typed(command, COMMANDS[command]))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "no queue named 'emials'" in err
+    assert "did you mean 'emails'?" in err
+    assert "--create makes" in err or "`fdbqueue create" in err or "--create DATA` makes" in err
+    with fdbqueue.open(program.url) as db:
+        assert fdbqueue.list_queues(db) == ["emails", "other"]
+
+
+def test_into_an_unknown_queue_fails_before_anything_runs(program: Within) -> None:
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.create(db, "emails")
+    status, _, err = program.run("work", "emails", "--exec", "--into", "reslts", "--", "true")
+    assert (status, "no queue named 'reslts'" in err, "--create makes" in err) == (2, True, True)
+    status, _, err = program.run("work", "emails", "--exec", "--create", "--", "true")
+    assert (status, "--create is for the queue of --into" in err) == (2, True)
+
+
+def test_create_makes_the_queue_of_into(shell: Shell, capfd: pytest.CaptureFixture[str]) -> None:
+    with fdbqueue.open(shell.url) as db:
+        TaskQueue.create(db, "q", root=root_of(shell)).put(db, "x")
+    command = ("--exec", "--until-empty", "--processes", "1", "--into", "r", "--create", "--", "echo", "{}")
+    assert shell.run("work", "q", *command)[0] == 0
+    assert Within(shell, capfd).get("r") == ["x"]
+
+
+@pytest.mark.parametrize("command", sorted(CREATING))
+def test_create_makes_the_database_and_the_queue(program: Within, command: str) -> None:
+    for _ in range(1 if command == "create" else 2):
+        assert program.run(*typed(command, CREATING[command], "emails"))[0] == 0
+    assert program.run("queues")[1].startswith("emails\t")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_place_without_a_database_stays_as_it_is(program: Within, tmp_path: Path, command: str) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text("root")
+    for place in ("etc", "etc/passwd", "nowhere"):
+        program.where = ["--url", f"embedded:{tmp_path}/{place}"]
+        status, out, err = program.run(*typed(command, COMMANDS[command]))
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"fdbqueue: there is no database at embedded:{tmp_path}/{place}; ")
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["passwd"]
+
+
+@pytest.mark.parametrize(("command", "arguments"), sorted({**COMMANDS, **CREATING}.items()))
+def test_a_private_database_is_refused(
+    program: Within, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
+) -> None:
+    """Its items would be gone at the end of the command."""
+    program.where = []
+    monkeypatch.setenv("FDBQUEUE_URL", "memory:")
+    status, out, err = program.run(*typed(command, arguments))
+    assert (status, out) == (2, "")
+    assert err == "fdbqueue: memory: ends with the command: use embedded:PATH, or fdb: for a cluster\n"
+
+
+def test_a_file_is_not_made_a_database(program: Within, tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+    program.where = ["--url", f"embedded:{tmp_path}/passwd"]
+    said = f"fdbqueue: {tmp_path}/passwd cannot be opened: it is a file, and no directory\n"
+    assert program.run("create", "q") == (2, "", said)
+
+
+def test_a_database_of_another_program_is_left_alone(program: Within, tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "data")) as theirs, theirs.begin(write=True) as txn:
+        txn.put(b"their", b"data")
+    for command in ("queues", "create"):
+        status, _, err = program.run(*typed(command, {**COMMANDS, **CREATING}[command]))
+        assert (status, "it is the LMDB database of another program" in err) == (2, True)
+    with lmdb.open(str(tmp_path / "data")) as theirs, theirs.begin() as txn:
+        assert list(txn.cursor()) == [(b"their", b"data")]
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch, program: Within) -> None:
+    program.where = []
+    for name in ("FDBQUEUE_URL", "FDB_CLUSTER_FILE"):
+        monkeypatch.setenv(name, "")
+    assert program.run("create", "q")[0] == 0
+    assert "fdbqueue-data" in os.listdir()
+
+
+def test_open_without_create_raises_and_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(fdbqueue.FdbQueueError, match="no database at"):
+        fdbqueue.open(f"embedded:{tmp_path}/data", create=False)
+    assert list(tmp_path.iterdir()) == []
+    fdbqueue.open(f"embedded:{tmp_path}/data").close()
+    fdbqueue.open(f"embedded:{tmp_path}/data", create=False).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("emials", ["emails"]),
+        ("EMAILS", ["emails"]),
+        ("mail", ["emails"]),
+        ("emails-2", ["emails", "Emails-20"]),
+        ("thumb", ["thumbs"]),
+        ("unlike", []),
+    ],
+)
+def test_the_nearest_names_are_those_alike(name: str, expected: list[str]) -> None:
+    found = nearest(name, ["emails", "Emails-20", "thumbs", "q"])
+    assert found[: len(expected)] == expected or sorted(found) == sorted(expected)

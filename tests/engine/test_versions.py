@@ -1,0 +1,198 @@
+"""Versions that were handed out can be read for five seconds, at a bounded cost."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import store, versions
+from fdbqueue.embedded.versions import HandedOutVersions
+from tests.support import (
+    FUTURE_VERSION,
+    NOT_COMMITTED,
+    TOO_OLD,
+    ManualClock,
+    begin,
+    commit_code,
+    error_code,
+    wait_until,
+)
+
+
+def at_version(db, version: int):
+    tr = db.create_transaction()
+    tr.set_read_version(version)
+    return tr
+
+
+def read_version_of(db) -> int:
+    """The read version of a transaction that is gone when this returns."""
+    return begin(db).get_read_version().wait()
+
+
+def read_code(db, version: int) -> int:
+    """The code that reading at `version` comes to."""
+    return error_code(at_version(db, version)[b"a"].wait)
+
+
+# On every engine.
+
+
+def test_a_read_version_outlives_its_transaction(db, k):
+    db[k("a")] = b"old"
+    version = read_version_of(db)
+    db[k("a")] = b"new"
+    assert at_version(db, version)[k("a")] == b"old"
+
+
+def test_a_committed_version_can_be_read_after_later_commits(db, k):
+    tr = db.create_transaction()
+    tr[k("a")] = b"mine"
+    tr.commit().wait()
+    version = tr.get_committed_version()
+    tr.reset()
+    db[k("a")] = b"later"
+    assert at_version(db, version)[k("a")] == b"mine"
+
+
+def test_a_transaction_at_a_version_conflicts_with_later_commits(db, k):
+    version = read_version_of(db)
+    db[k("a")] = b"later"
+    tr = at_version(db, version)
+    assert not tr[k("a")].present()
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_version_that_was_set_is_returned_unchecked(db, k):
+    """The first read tells whether the version can be read."""
+    tr = at_version(db, 1)
+    db[k("a")] = b"1"
+    assert tr.get_read_version().wait() == 1
+    assert error_code(tr[k("a")].wait) == TOO_OLD
+
+
+# These need a directory, and a clock set by hand.
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def shared(tmp_path: Path, clock: ManualClock) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{tmp_path / 'data'}", runtime=clock) as database:
+        yield database
+
+
+def handed_out(db) -> HandedOutVersions:
+    return db.engine._store.handed_out
+
+
+def readers(db) -> int:
+    """The number of LMDB read transactions that are open at a version."""
+    return sum(not line.rstrip().endswith("-") for line in db.engine._store.env.readers().splitlines()[1:])
+
+
+def test_a_version_can_be_read_for_five_seconds(shared, clock):
+    version = read_version_of(shared)
+    shared[b"a"] = b"1"
+    clock.advance(4.9)
+    assert read_code(shared, version) == 0
+    clock.advance(0.2)
+    assert read_code(shared, version) == TOO_OLD
+
+
+def test_five_seconds_of_a_committed_version_count_from_the_call(shared, clock):
+    tr = shared.create_transaction()
+    tr[b"a"] = b"1"
+    tr.commit().wait()
+    clock.advance(60)
+    version = tr.get_committed_version()
+    shared[b"a"] = b"2"
+    clock.advance(4.9)
+    assert at_version(shared, version)[b"a"] == b"1"
+
+
+def test_a_committed_version_that_lmdb_has_no_more_is_too_old(shared):
+    tr = shared.create_transaction()
+    tr[b"a"] = b"1"
+    tr.commit().wait()
+    shared[b"a"] = b"2"
+    assert read_code(shared, tr.get_committed_version()) == TOO_OLD
+
+
+def test_the_newest_64_versions_can_be_read(shared):
+    handed = []
+    for number in range(65):
+        handed.append(read_version_of(shared))
+        shared[b"a"] = b"%d" % number
+    shared[b"a"] = b"last"
+    assert [read_code(shared, version) for version in handed] == [TOO_OLD] + 64 * [0]
+
+
+def test_a_version_of_the_future_is_not_there_yet(shared):
+    assert read_code(shared, read_version_of(shared) + 1) == FUTURE_VERSION
+
+
+def test_one_version_handed_out_often_takes_one_reader_slot(shared):
+    shared[b"a"] = b"1"
+    for _ in range(100):
+        read_version_of(shared)
+    assert readers(shared) == 1
+
+
+def test_versions_give_way_when_reader_slots_run_out(tmp_path, monkeypatch):
+    """Transactions go on; only versions become too old before their time."""
+    monkeypatch.setattr(store, "_READERS_MAX", 10)
+    with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
+        handed = []
+        for number in range(30):
+            handed.append(read_version_of(db))
+            db[b"a"] = b"%d" % number
+        assert read_code(db, handed[0]) == TOO_OLD
+        assert read_code(db, handed[-1]) == 0
+
+
+def test_an_idle_process_lets_go_of_its_versions(shared, clock, monkeypatch):
+    """Else other processes could not reuse a page as long as it does nothing."""
+    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+    for number in range(3):
+        read_version_of(shared)
+        shared[b"a"] = b"%d" % number
+    assert readers(shared) == 3
+    clock.advance(6)
+    wait_until(lambda: readers(shared) == 0 and not handed_out(shared)._releasing)
+
+
+def test_a_version_is_handed_out_again_after_an_idle_time(shared, clock, monkeypatch):
+    """The thread that lets go of versions starts again with the next one."""
+    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+    for _ in range(2):
+        read_version_of(shared)
+        clock.advance(6)
+        wait_until(lambda: not handed_out(shared)._releasing)
+    assert readers(shared) == 0
+
+
+def test_a_version_of_the_parent_is_too_old_in_a_forked_child(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
+        version = read_version_of(db)
+        db[b"a"] = b"1"
+        child = os.fork()
+        if child == 0:
+            os._exit(read_code(db, version) == TOO_OLD)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert read_code(db, version) == 0
+
+
+def test_a_closed_database_still_knows_its_committed_version(shared):
+    tr = shared.create_transaction()
+    tr[b"a"] = b"1"
+    tr.commit().wait()
+    shared.close()
+    assert tr.get_committed_version() > 0

@@ -1,0 +1,186 @@
+"""Tasks that their handler puts off, or ends by a verb of its own: no failure, and no lost lease."""
+
+import logging
+import threading
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Bury, Done, Failure, Hooks, Snooze, TaskQueue, Worker
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.fleet.outcomes import Snoozed, judge
+from fdbqueue.fleet.status import Tally
+from tests.fleet.conftest import SOON
+
+VERBS = {
+    "ack": lambda queue, tr, task: queue.ack(tr, task),
+    "delete": lambda queue, tr, task: queue.delete(tr, task),
+    "defer": lambda queue, tr, task: queue.defer(tr, task, 0.01),
+    "release": lambda queue, tr, task: queue.release(tr, task),
+    "fail": lambda queue, tr, task: queue.release(tr, task, failure=Failure("Odd")),
+    "bury": lambda queue, tr, task: queue.bury(tr, task),
+}
+TOLD = {
+    "ack": ["succeeded"],
+    "delete": ["succeeded"],
+    "defer": ["snoozed", "succeeded"],
+    "release": ["snoozed", "succeeded"],
+    "fail": ["retried", "succeeded"],
+    "bury": ["buried"],
+}
+
+
+class Names(list):
+    """The events of a worker, by name."""
+
+    @property
+    def hooks(self):
+        note = lambda event: self.append(event.name)  # noqa: E731
+        return Hooks(succeeded=note, retried=note, snoozed=note, buried=note, lease_lost=note)
+
+
+@pytest.mark.parametrize("kind", fdbqueue.tasks.kinds.kind_names())
+def test_a_snooze_is_no_failure_in_queues_of_every_kind(db, space, kind):
+    q, failures = TaskQueue.create(db, "other", kind, root=space), []
+
+    def handler(task):
+        failures.append(task.failures)
+        if task.attempts < 4:
+            raise Snooze(0.01, "the limit is reached")
+
+    q.put(db, "x")
+    worker = Worker(db, q, handler, max_attempts=1, root=space)
+    worker.run(until_empty=True)
+    assert failures == [0] * 4
+    assert worker.status().tally == Tally(done=1, snoozed=3)
+
+
+def test_a_snoozed_task_gives_way_within_its_key(db, space):
+    q, tried = TaskQueue.create(db, "sites", "utube", root=space), []
+
+    def handler(task):
+        tried.append(task.data)
+        if tried == ["first"]:
+            raise Snooze(0.2)
+
+    q.put_many(db, ["first", "second"], key="site")
+    Worker(db, q, handler, threads=1, root=space).run(until_empty=True)
+    assert tried == ["first", "second", "first"]
+
+
+def test_a_snooze_is_told_with_its_reason(db, queue, caplog):
+    """At the level of information: a rate limit is no trouble."""
+    events = []
+
+    def handler(task):
+        if task.attempts == 1:
+            raise Snooze(0.01, "the limit is reached")
+
+    id_ = queue.put(db, "x").id
+    with caplog.at_level(logging.INFO, logger="fdbqueue.worker"):
+        Worker(db, queue, handler, hooks=Hooks(snoozed=events.append)).run(until_empty=True)
+    assert [(event.task.id, event.delay_s) for event in events] == [(id_, 0.01)]
+    [record] = caplog.records
+    assert record.levelno == logging.INFO
+    assert record.getMessage().endswith(", again in 0.0 s: Snooze: the limit is reached")
+
+
+def test_a_snooze_undoes_the_transaction_of_its_handler(db, queue, space):
+    def handler(tr, task):
+        tr.add(space["n"].key(), b"\x01")
+        if task.attempts == 1:
+            raise Snooze(0.01)
+
+    queue.put(db, "x")
+    Worker(db, queue, handler, transactional=True).run(until_empty=True)
+    assert db[space["n"].key()] == b"\x01"
+
+
+def test_the_delay_of_a_snooze_is_a_number_of_seconds():
+    """A computed due time may lie in the past."""
+    assert judge(Snooze(-3), "me") == Snoozed(0)
+    assert judge(Snooze(1.5), "me") == Snoozed(1.5)
+    for bad in (None, "soon", True, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgument, match="delay"):
+            Snooze(bad)
+
+
+@pytest.mark.parametrize("how", ["database", "its own transaction", "transactional"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how):
+    """Neither told so, nor logged; the verb of the handler decides."""
+    names = Names()
+    commit = fdbqueue.transactional(lambda tr, task: VERBS[verb](queue, tr, task))
+
+    def handler(*arguments):
+        if (task := arguments[-1]).attempts == 1:
+            if how == "its own transaction":
+                commit(db, task)
+            else:
+                VERBS[verb](queue, db if how == "database" else arguments[0], task)
+
+    queue.put(db, "x")
+    with caplog.at_level(logging.INFO, logger="fdbqueue.worker"):
+        # One thread: with two, the second attempt may be told before the first.
+        settings = {"hooks": names.hooks, "threads": 1, "transactional": how == "transactional"}
+        Worker(db, queue, handler, **settings).run(until_empty=True)
+    assert names == TOLD[verb]
+    assert "lease" not in caplog.text
+
+
+def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
+    """Its lease is not renewed, and nothing is wrong with that."""
+    q, names = TaskQueue.create(db, "short", "fifottl", ttr=0.9, root=space), Names()
+
+    def handler(task):
+        if task.attempts == 1:
+            q.defer(db, task, 0.01)
+            threading.Event().wait(0.6)
+            task.check()
+
+    q.put(db, "x")
+    Worker(db, q, handler, hooks=names.hooks, threads=1, root=space).run(until_empty=True)
+    assert names == ["snoozed", "succeeded"]
+
+
+def test_an_error_after_the_own_verb_is_logged(db, queue, caplog):
+    names = Names()
+
+    def handler(task):
+        queue.ack(db, task)
+        raise ValueError("after the ack")
+
+    queue.put(db, "x")
+    Worker(db, queue, handler, hooks=names.hooks, backoff=SOON).run(until_empty=True)
+    assert names == ["succeeded"]
+    assert "after the ack" in caplog.text
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_effect_after_the_own_verb_is_told_as_lost(db, queue, space, transactional):
+    """It has not happened, which must not look like success."""
+    names = Names()
+
+    def handler(*arguments):
+        queue.ack(db, arguments[-1])
+        raise Done(lambda tr: tr.add(space["n"].key(), b"\x01"))
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, hooks=names.hooks, transactional=transactional)
+    worker.run(until_empty=True)
+    assert (names, db[space["n"].key()]) == (["lease_lost"], None)
+
+
+def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
+    """The attempt goes on as if the handler had not used it."""
+    names = Names()
+
+    @fdbqueue.transactional
+    def bury(tr, task):
+        queue.bury(tr, task)
+        raise Bury("for good")
+
+    queue.put(db, "x")
+    Worker(db, queue, lambda task: bury(db, task), hooks=names.hooks).run(until_empty=True)
+    assert names == ["buried"]
+    assert queue.statistics(db)["calls"]["bury"] == 1

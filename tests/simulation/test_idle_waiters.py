@@ -1,0 +1,49 @@
+"""The transactions of requests that wait in a line, counted in virtual time."""
+
+from fdbqueue.testing import Client, Faults, Simulation
+from fdbqueue.testing.workloads.common import queue
+
+WAITERS = 10
+WAITED_S = 60.0
+EACH_MAX = 2 * WAITED_S / 4 + 5  # a renewal after 2 to 4 s; the first request looks every 1 to 2 s
+
+
+def test_a_waiting_request_makes_a_transaction_per_renewal() -> None:
+    simulation, line = Simulation(1, faults=Faults()), queue("line")
+
+    def wait(client: Client) -> None:
+        line.dequeue(client.db, timeout=WAITED_S)
+
+    for number in range(WAITERS):
+        simulation.client(wait, f"waiter-{number}")
+    result = simulation.run()
+    assert not result.failed
+    assert len(result.trace.transactions) <= WAITERS * EACH_MAX
+
+
+def test_an_item_is_soon_with_a_request_behind_the_dead() -> None:
+    simulation, line = Simulation(1, faults=Faults()), queue("line")
+    got: dict[str, float] = {}
+
+    def die(client: Client) -> None:
+        client.runtime.spawn(lambda: line.dequeue(client.db, timeout=60.0), "waits")
+        client.runtime.sleep(1)
+        simulation.scheduler.die(client.runtime.host)
+
+    def wait(client: Client) -> None:
+        client.runtime.sleep(2)
+        line.dequeue(client.db, timeout=60.0)
+        got["at"] = client.runtime.monotonic()
+
+    def put(client: Client) -> None:
+        client.runtime.sleep(20)
+        got["put"] = client.runtime.monotonic()
+        line.enqueue(client.db, "a")
+
+    for number in range(5):
+        simulation.client(die, f"dead-{number}")
+    simulation.client(wait, "alive")
+    simulation.client(put, "producer")
+    result = simulation.run()
+    assert not result.failed
+    assert got["at"] - got["put"] < 0.1

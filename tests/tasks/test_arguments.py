@@ -1,0 +1,330 @@
+"""One rule for numbers: every public call, each of its numbers, and the values on both sides of the rule."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue.errors import InvalidArgument, InvalidSchema, UnsupportedOption
+from fdbqueue.fleet.outcomes import Retry
+from fdbqueue.tasks.keys import NEVER_US, record_of
+from tests.tasks.support import Bench
+
+SPACE = Subspace(("arguments",))
+HUGE = 10**400
+NO_NUMBERS = (True, False, math.nan, "1", b"1", [1], 1j)
+
+Call = Callable[[Bench, Any], Any]
+
+SPANS: dict[str, Call] = {
+    "put ttl": lambda b, s: b.queue.put(b.db, 1, ttl=s),
+    "put ttr": lambda b, s: b.queue.put(b.db, 1, ttr=s),
+    "put_many ttl": lambda b, s: b.queue.put_many(b.db, [1], ttl=s),
+    "create ttl": lambda b, s: created(b, "fifottl", ttl=s).put(b.db, 1),
+    "create ttr": lambda b, s: created(b, "fifottl", ttr=s).put(b.db, 1),
+    "Session ttr": lambda b, s: fdbqueue.Session(b.db, ttr=s).end(),
+    "PersistentQueue ttr": lambda b, s: fdbqueue.PersistentQueue(b.db, "kept", ttr=s).close(),
+    "Worker session_ttr_s": lambda b, s: fdbqueue.Worker(b.db, b.queue, print, session_ttr_s=s),
+    "Worker timeout_s": lambda b, s: fdbqueue.Worker(b.db, b.queue, print, timeout_s=s),
+}
+TIMEOUTS: dict[str, Call] = {
+    "TaskQueue.put": lambda b, s: b.queue.put(b.db, 1, timeout=s),
+    "TaskQueue.put_many": lambda b, s: b.queue.put_many(b.db, [1], timeout=s),
+    "Queue.dequeue": lambda b, s: with_an_item(b).dequeue(b.db, timeout=s),
+    "FairQueue.get": lambda b, s: fair_with_an_item(b).get(b.db, timeout=s),
+    "FairQueue.take_item": lambda b, s: fair_with_an_item(b).take_item(b.db, timeout=s),
+    "PersistentQueue.put": lambda b, s: fdbqueue.PersistentQueue(b.db, "kept").put(1, timeout=s),
+    "PersistentQueue.get": lambda b, s: kept_with_an_item(b).get(timeout=s),
+    "Holder.wait": lambda b, s: with_an_item(b).holder(b.db).wait(s),
+    "Worker.join": lambda b, s: ended_worker(b).join(s),
+    "transactional": lambda b, s: fdbqueue.transactional(looked, timeout_s=s)(b.db),
+}
+DELAYS: dict[str, Call] = {
+    "put": lambda b, s: b.queue.put(b.db, 1, delay=s),
+    "release": lambda b, s: b.queue.release(b.db, taken(b), delay=s),
+    "defer": lambda b, s: b.queue.defer(b.db, taken(b), s),
+    "Retry": lambda _, s: Retry(s),
+    "Snooze": lambda _, s: fdbqueue.Snooze(s),
+}
+COUNTS: dict[str, Call] = {
+    "take_many": lambda b, n: b.queue.take_many(b.db, n),
+    "tasks": lambda b, n: b.queue.tasks(b.db, "r", n),
+    "kick": lambda b, n: b.queue.kick(b.db, n),
+    "release_some": lambda b, n: b.queue.release_some(b.db, n),
+    "truncate_some": lambda b, n: b.queue.truncate_some(b.db, n),
+    "key_statistics": lambda b, n: keyed(b).key_statistics(b.db, n),
+    "exhaust": lambda b, n: b.queue.exhaust(b.db, taken(b), n),
+    "dequeue_many": lambda b, n: with_an_item(b).dequeue_many(b.db, n),
+    "items": lambda b, n: with_an_item(b).items(b.db, n),
+    "hold": lambda b, n: with_an_item(b).holder(b.db).hold(n),
+    "put cost": lambda b, n: keyed(b).put(b.db, 1, cost=n),
+    "FairQueue.put cost": lambda b, n: fair_with_an_item(b).put(b.db, 1, cost=n),
+    "FairQueue.key_statistics": lambda b, n: fair_with_an_item(b).key_statistics(b.db, n),
+    "key_concurrency": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "utube", key_concurrency=n),
+    "weights": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "fair", weights={"a": n}),
+    "Worker threads": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, threads=n),
+    "Worker max_attempts": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, max_attempts=n),
+    "Worker weight": lambda b, n: fdbqueue.Worker(b.db, {"bench": n}, print),
+    "Fleet processes": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", processes=n),
+    "Fleet threads": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", threads=n),
+    "Fleet recycle_tasks": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", recycle_tasks=n),
+}
+LENGTHS: dict[str, Call] = {
+    "Worker grace_s": lambda b, s: fdbqueue.Worker(b.db, b.queue, print, grace_s=s),
+    "Fleet grace_s": lambda _, s: fdbqueue.Fleet("memory:", "bench", "a:b", grace_s=s),
+    "Backoff first_s": lambda _, s: fdbqueue.Backoff(first_s=s),
+    "Backoff cap_s": lambda _, s: fdbqueue.Backoff(cap_s=s),
+    "purge maxlock": lambda b, s: fdbqueue.SimpleElementQueue(SPACE).purge(b.db, maxlock=s),
+    "purge maxtemp": lambda b, s: fdbqueue.SimpleElementQueue(SPACE).purge(b.db, maxtemp=s),
+}
+
+
+def looked(tr: Any) -> None:
+    tr.get(b"key").wait()
+
+
+def with_an_item(b: Bench) -> fdbqueue.Queue:
+    queue = fdbqueue.Queue.named(b.db, "plain")
+    queue.enqueue(b.db, 1)
+    return queue
+
+
+def fair_with_an_item(b: Bench) -> fdbqueue.FairQueue:
+    queue = fdbqueue.FairQueue(SPACE["fair"], key=str)
+    queue.put(b.db, 1)
+    return queue
+
+
+def ended_worker(b: Bench) -> fdbqueue.Worker:
+    worker = fdbqueue.Worker(b.db, b.queue, print)
+    worker._ended.set()
+    return worker
+
+
+def kept_with_an_item(b: Bench) -> fdbqueue.PersistentQueue:
+    queue = fdbqueue.PersistentQueue(b.db, "kept")
+    queue.put(1)
+    return queue
+
+
+def created(b: Bench, kind: str, **options: Any) -> fdbqueue.TaskQueue:
+    return fdbqueue.TaskQueue.create(b.db, str(options)[:99], kind, **options)
+
+
+def keyed(b: Bench) -> fdbqueue.TaskQueue:
+    return fdbqueue.TaskQueue.create(b.db, "keyed", "fair", if_not_exists=True)
+
+
+def taken(b: Bench) -> fdbqueue.Task:
+    b.put(1)
+    task: fdbqueue.Task = b.take()
+    return task
+
+
+@pytest.fixture
+def b(bench: Callable[..., Bench]) -> Bench:
+    return bench("limfifottl", capacity=9_999)
+
+
+def each(calls: dict[str, Call]) -> Any:
+    return pytest.mark.parametrize("call", calls.values(), ids=calls)
+
+
+def accepted(b: Bench, call: Call, *values: Any) -> list[Any]:
+    """Those of `values` that the call does not refuse."""
+    return [value for value in values if not is_refused(b, call, value)]
+
+
+def is_refused(b: Bench, call: Call, value: Any) -> bool:
+    try:
+        call(b, value)
+    except InvalidArgument:
+        return True
+    return False
+
+
+@each(SPANS)
+def test_a_span_is_above_0(b: Bench, call: Call) -> None:
+    assert accepted(b, call, 0, -1, -math.inf, *NO_NUMBERS) == []
+
+
+@each(SPANS)
+def test_inf_is_for_ever_in_a_span(b: Bench, call: Call) -> None:
+    for given in (math.inf, 1e12, HUGE, 1, 0.5):
+        call(b, given)
+
+
+@pytest.mark.parametrize("given", [math.inf, 1e12, HUGE])
+def test_a_ttl_of_inf_is_stored_as_for_ever(b: Bench, given: float) -> None:
+    task = b.queue.put(b.db, 1, ttl=given, ttr=given)
+    [row] = [row for row in b.contents() if b.queue._shape.keys.tasks.start <= row[0]][:1]
+    assert task.expires is None
+    assert record_of(row[1]).ttr_us == NEVER_US
+
+
+@pytest.mark.parametrize("ttl", [None, math.inf, 60])
+def test_a_queue_with_a_ttr_of_inf_gives_leases_for_ever(b: Bench, ttl: float | None) -> None:
+    queue = created(b, "utubettl", ttl=ttl, ttr=math.inf)
+    queue.put(b.db, 1)
+    task = fdbqueue.TaskQueue.open(b.db, queue.name).take(b.db, 0)
+    assert task is not None
+    assert task.until is None
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 5e-324])
+def test_a_span_never_rounds_to_0(b: Bench, seconds: float) -> None:
+    b.clock.now = lambda: 1_000_000.0  # type: ignore[method-assign]
+    assert b.queue.put(b.db, 1, ttl=seconds).expires == 1_000_000.000001
+
+
+@each(TIMEOUTS)
+def test_a_timeout_is_not_negative(b: Bench, call: Call) -> None:
+    assert accepted(b, call, -1, -math.inf, *NO_NUMBERS) == []
+
+
+@each(TIMEOUTS)
+def test_inf_is_for_ever_in_a_timeout(b: Bench, call: Call) -> None:
+    for given in (0, 0.5, math.inf, HUGE):
+        call(b, given)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5, -math.inf, -HUGE])
+def test_a_take_with_a_timeout_of_0_or_less_tries_once(b: Bench, timeout: float) -> None:
+    before = b.clock.now()
+    assert b.take(timeout) is None
+    assert b.queue.take_many(b.db, 3, timeout, session=b.session) == []
+    assert b.clock.now() == before
+
+
+@pytest.mark.parametrize("timeout", [None, math.inf, HUGE])
+def test_a_take_waits_for_ever_where_its_timeout_is_inf(b: Bench, timeout: float | None) -> None:
+    b.put(1)
+    task = b.take(timeout)  # type: ignore[arg-type]
+    assert task is not None
+    b.queue.release(b.db, task, delay=9_999)
+    assert b.take(timeout).data == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", NO_NUMBERS)
+def test_a_take_refuses_a_timeout_that_is_no_number(b: Bench, timeout: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        b.take(timeout)
+    with pytest.raises(InvalidArgument):
+        fdbqueue.transactional(b.queue.take, parameter="tr")(b.db, timeout)
+
+
+@each(DELAYS)
+def test_a_delay_is_finite(b: Bench, call: Call) -> None:
+    assert accepted(b, call, math.inf, -math.inf, HUGE, 1e10, *NO_NUMBERS) == []
+
+
+@each(DELAYS)
+def test_a_negative_delay_counts_as_0(b: Bench, call: Call) -> None:
+    for given in (0, -1, -1e308, -HUGE):
+        result = call(b, given)
+        assert (
+            result.delay == 0
+            if isinstance(result, Retry | fdbqueue.Snooze)
+            else result.state is fdbqueue.TaskState.READY
+        )
+
+
+def test_a_delay_that_is_over_needs_no_support_of_the_kind(bench: Callable[..., Bench]) -> None:
+    b = bench("fifo")
+    assert b.queue.put(b.db, 1, delay=-5).state is fdbqueue.TaskState.READY
+    assert b.queue.release(b.db, b.take(), delay=-5).state is fdbqueue.TaskState.READY
+
+
+@each(COUNTS)
+def test_a_count_is_whole_and_1_or_more(b: Bench, call: Call) -> None:
+    assert accepted(b, call, 0, -1, 1.0, math.inf, *NO_NUMBERS) == []
+
+
+@each(LENGTHS)
+def test_any_other_length_of_time_is_finite(b: Bench, call: Call) -> None:
+    assert accepted(b, call, -1, math.inf, HUGE, 1e308, *NO_NUMBERS) == []
+
+
+@pytest.mark.parametrize("increment", [0, -1, math.inf, *NO_NUMBERS])
+def test_a_touch_is_for_a_finite_time_above_0(b: Bench, increment: Any) -> None:
+    task = taken(b)
+    with pytest.raises(InvalidArgument):
+        b.queue.touch(b.db, task, increment)
+
+
+@pytest.mark.parametrize("option", ["capacity", "pri", "key_concurrency"])
+@pytest.mark.parametrize("value", [True, False, 0.0, math.nan, -1])
+def test_a_queue_refuses_options_that_are_not_whole(b: Bench, option: str, value: Any) -> None:
+    kind = "utubettl" if option == "key_concurrency" else "limfifottl"
+    with pytest.raises(InvalidArgument):
+        fdbqueue.TaskQueue.create(b.db, "new", kind, **{option: value})
+
+
+@pytest.mark.parametrize("maxsize", [True, False, 1.0, math.inf, "9"])
+def test_maxsize_is_whole(b: Bench, maxsize: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        fdbqueue.PersistentQueue(b.db, "kept", maxsize)
+
+
+@pytest.mark.parametrize("schema", [0, False, "", [], (), b""])
+def test_a_schema_is_a_mapping_or_none(b: Bench, schema: Any) -> None:
+    with pytest.raises(InvalidSchema):
+        fdbqueue.ElementQueue(SPACE, schema)
+    with pytest.raises(InvalidSchema):
+        fdbqueue.ElementQueue.named(b.db, "elements", schema)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"maxelts": True}, {"rndhex": True}, {"umask": False}, {"rndhex": 1.0}, {"maxelts": 1.0}]
+)
+def test_an_element_queue_refuses_numbers_that_are_not_whole(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        fdbqueue.ElementQueue(SPACE, {"a": "string"}, **wrong)
+
+
+@pytest.mark.parametrize("maxelts", [0, -1])
+def test_maxelts_is_1_or_more(maxelts: int) -> None:
+    with pytest.raises(InvalidArgument):
+        fdbqueue.ElementQueue(SPACE, {"a": "string"}, maxelts=maxelts)
+
+
+def test_a_granularity_of_true_is_refused() -> None:
+    with pytest.raises(TypeError):
+        fdbqueue.SimpleElementQueue(SPACE, granularity=True)
+
+
+@pytest.mark.parametrize("growth", [0, 0.5, math.inf, HUGE, *NO_NUMBERS])
+def test_the_growth_of_a_backoff_is_finite_and_1_or_more(growth: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        fdbqueue.Backoff(growth=growth)
+
+
+@pytest.mark.parametrize("megabytes", [0, -1, math.inf, *NO_NUMBERS])
+def test_recycle_mb_is_above_0(megabytes: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        fdbqueue.Fleet("memory:", "bench", "a:b", recycle_mb=megabytes)
+
+
+def test_a_timeout_of_a_put_is_for_kinds_with_a_capacity(bench: Callable[..., Bench]) -> None:
+    b = bench("fifottl")
+    with pytest.raises(UnsupportedOption, match="timeout"):
+        b.queue.put(b.db, 1, timeout=1)
+
+
+@pytest.mark.parametrize("option", ["ttl", "ttr"])
+def test_a_span_of_0_needs_a_kind_that_has_it(bench: Callable[..., Bench], option: str) -> None:
+    b = bench("fifo")
+    with pytest.raises(UnsupportedOption, match=option):
+        b.queue.put(b.db, 1, **{option: 0})
+
+
+def test_a_refused_number_leaves_nothing_behind(b: Bench) -> None:
+    keyed(b), with_an_item(b), kept_with_an_item(b), fair_with_an_item(b)
+    before = b.stored()
+    for calls, wrong in ((SPANS, 0), (LENGTHS, -1)):
+        for call in calls.values():
+            assert is_refused(b, call, wrong)
+    assert b.stored() == before

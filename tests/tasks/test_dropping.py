@@ -1,0 +1,87 @@
+"""Dropping a task queue while dead requests and lapsed leases stand before live ones."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from fdbqueue import limits, list_queues
+from fdbqueue.database import run
+from fdbqueue.errors import QueueBusy, TooMuchForOneTransaction
+from fdbqueue.tasks.calls import calls_of
+from tests.support import NOT_COMMITTED, commit_code
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+
+ONE_LOOK, SEVERAL_LOOKS = 50, limits.VERB_BATCH + 50
+
+
+def leases(b: Bench, count: int, ttr: float) -> None:
+    """Take `count` tasks, each for `ttr` seconds."""
+    b.queue.put_many(b.db, range(count), ttr=ttr)
+    assert len(b.queue.take_many(b.db, count, session=b.session)) == count
+
+
+def requests(b: Bench, count: int) -> None:
+    """Register `count` requests and leave them to die."""
+    line = calls_of(b.db, b.queue._shape).source.line
+    now_us = round(b.clock.now() * 1_000_000)
+    for _ in range(count):
+        rid = b.clock.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        run(b.db, partial(line.register, rid=rid, count=1, params=b"", now_us=now_us))
+
+
+@pytest.mark.parametrize("lapsed", [ONE_LOOK, SEVERAL_LOOKS])
+def test_a_live_lease_behind_lapsed_ones_prevents_a_drop(bench: MakeBench, lapsed: int) -> None:
+    b = bench("fifottl")
+    leases(b, lapsed, ttr=5)
+    leases(b, 1, ttr=100)
+    b.clock.advance(5)
+    assert b.queue.busy(b.db) == "tasks are taken"
+    with pytest.raises(QueueBusy, match="taken"):
+        b.queue.drop(b.db)
+    b.clock.advance(100)
+    assert b.queue.busy(b.db) == ""
+    b.queue.drop(b.db)
+    assert list_queues(b.db) == []
+    assert b.contents() == []
+
+
+@pytest.mark.parametrize("dead", [ONE_LOOK, SEVERAL_LOOKS])
+def test_a_live_request_behind_dead_ones_prevents_a_drop(bench: MakeBench, dead: int) -> None:
+    b = bench()
+    requests(b, dead)
+    b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
+    requests(b, 1)
+    with pytest.raises(QueueBusy, match="waiting"):
+        b.queue.drop(b.db)
+    b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
+    b.queue.drop(b.db)
+    assert list_queues(b.db) == []
+
+
+def test_a_drop_in_a_transaction_refuses_more_than_one_look(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    leases(b, SEVERAL_LOOKS, ttr=5)
+    b.clock.advance(5)
+    before = b.stored()
+    with pytest.raises(TooMuchForOneTransaction):
+        run(b.db, b.queue.drop)
+    with pytest.raises(TooMuchForOneTransaction):
+        run(b.db, b.queue.busy)
+    assert b.stored() == before
+
+
+@pytest.mark.parametrize("join", [leases, requests])
+def test_a_drop_conflicts_with_a_caller_that_comes_meanwhile(
+    bench: MakeBench, join: Callable[..., None]
+) -> None:
+    b = bench("fifottl")
+    leases(b, ONE_LOOK, ttr=5)
+    requests(b, ONE_LOOK)
+    b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
+    tr = b.db.create_transaction()
+    b.queue.drop(tr)
+    join(b, 1, *([5] if join is leases else []))
+    assert commit_code(tr) == NOT_COMMITTED

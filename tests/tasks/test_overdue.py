@@ -1,0 +1,196 @@
+"""A call ends overdue sessions before it answers empty, busy or full (docs/tasks.md)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+import fdbqueue.errors
+from fdbqueue import Database, PersistentQueue, Session, TaskQueue, limits
+from fdbqueue.database import run
+from fdbqueue.errors import QueueBusy, QueueFull
+from fdbqueue.line.taking import Takes
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Thread
+from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.keeper import Keeper
+from tests.support import IdleThread
+from tests.tasks.support import Bench, StillClock
+
+MakeBench = Callable[..., Bench]
+KEYS = RootKeys(DEFAULT_ROOT)
+
+
+def other_process(b: Bench) -> Database:
+    """A process on the same database, which keeps no session alive."""
+    return Database(b.db.engine, b.clock)
+
+
+def dead_session(b: Bench, queue: TaskQueue | None = None) -> None:
+    """A task in the hands of a session that is overdue: its process renews it no more."""
+    queue = queue or b.queue
+    queue.put(b.db, "held")
+    queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    b.clock.advance(6)
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, 2])
+def test_the_first_take_finds_the_tasks_of_the_dead(bench: MakeBench, timeout: float) -> None:
+    b = bench()
+    dead_session(b)
+    task = b.queue.take(other_process(b), timeout)
+    assert task is not None
+    assert task.data == "held"
+
+
+def test_a_take_in_a_transaction_answers_by_stored_state(bench: MakeBench) -> None:
+    b = bench()
+    dead_session(b)
+    other = other_process(b)
+    session = Session(other)
+    assert run(other, lambda tr: b.queue.take(tr, session=session)) is None
+    assert b.counts("taken") == (1,)
+
+
+def test_a_take_that_finds_a_task_looks_for_no_overdue_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    monkeypatch.setattr(Keeper, "ended_overdue", lambda *_: pytest.fail("a needless round trip"))
+    b.put("ready")
+    assert b.take() is not None
+
+
+def test_one_take_of_no_patience_ends_one_batch(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench()
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    elsewhere = TaskQueue.create(b.db, "elsewhere")
+    for queue in (elsewhere, elsewhere, b.queue):
+        dead_session(b, queue)
+    other = other_process(b)
+    assert b.queue.take(other, 0) is None
+    assert b.queue.take(other, 0) is not None
+
+
+def test_a_task_that_another_process_gave_back_meanwhile_is_found(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the empty attempt and the look at the sessions another process ends the dead one."""
+    b = bench()
+    dead_session(b)
+    take = Takes.take
+
+    def take_too_early(takes: Takes, *arguments: Any) -> Any:
+        monkeypatch.setattr(Takes, "take", take)
+        found = take(takes, *arguments)
+        end_the_dead(b.db, KEYS)
+        return found
+
+    monkeypatch.setattr(Takes, "take", take_too_early)
+    assert b.queue.take(other_process(b), 0) is not None
+
+
+def test_a_process_that_stood_still_does_not_end_its_own_session(bench: MakeBench) -> None:
+    b = bench()
+    b.put("mine")
+    own = b.queue.take(b.db, 0)
+    b.clock.advance(limits.SESSION_TTR_S + 1)
+    assert b.queue.take(b.db, 0) is None
+    assert b.queue.ack(b.db, own).data == "mine"
+
+
+def test_a_drop_is_not_refused_for_the_dead(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    b = bench()
+    for _ in range(5):
+        dead_session(b)
+        b.put("untouched")
+    assert b.queue.busy(b.db.create_transaction()) == "tasks are taken"
+    with pytest.raises(QueueBusy):
+        run(b.db, b.queue.drop)
+    b.queue.drop(other_process(b))
+    assert fdbqueue.list_queues(b.db) == []
+
+
+def test_busy_gives_no_reason_for_the_dead(bench: MakeBench) -> None:
+    b = bench()
+    dead_session(b)
+    assert b.queue.busy(other_process(b)) == ""
+
+
+def test_a_live_session_still_refuses_a_drop(bench: MakeBench) -> None:
+    b = bench()
+    dead_session(b)
+    b.put("held by a live session")
+    b.queue.take_many(b.db, 9, session=b.session)
+    with pytest.raises(QueueBusy):
+        b.queue.drop(other_process(b))
+
+
+@pytest.mark.parametrize("timeout", [0, 2])
+def test_a_put_ends_overdue_sessions_before_it_is_refused(bench: MakeBench, timeout: float) -> None:
+    b = bench("limfifottl", capacity=1)
+    dead_session(b)
+    with pytest.raises(QueueFull):
+        b.queue.put(other_process(b), "more", timeout=timeout)
+    assert b.counts("ready", "taken") == (1, 0)
+
+
+def test_a_failing_end_of_the_dead_fails_no_take(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = bench()
+    dead_session(b)
+
+    def refuse(*_: object) -> bool:
+        raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+
+    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse])
+    assert b.queue.take(other_process(b), 0) is None
+    assert "of tomorrow" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_persistent_queue_is_not_empty_while_the_dead_hold_items(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    b = bench()
+    for number in range(count):
+        b.put(number)
+        b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    b.clock.advance(6)
+    q = PersistentQueue(other_process(b), b.queue.name)
+    got = []
+    while not q.empty():
+        got.append(q.get_nowait())
+    assert sorted(got) == list(range(count))
+
+
+class Spawned(StillClock):
+    """Notes the names of the threads that are started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def spawn(self, target: Callable[[], None], name: str) -> Thread:
+        del target
+        self.names.append(name)
+        return IdleThread()
+
+
+OPENINGS: dict[str, Callable[[Database], Any]] = {
+    "created": lambda db: TaskQueue.create(db, "new"),
+    "opened": lambda db: TaskQueue.open(db, "bench"),
+    "persistent": lambda db: PersistentQueue(db, "bench"),
+}
+
+
+@pytest.mark.parametrize("how", OPENINGS)
+def test_the_keeper_starts_where_a_queue_is_opened(bench: MakeBench, how: str) -> None:
+    clock = Spawned()
+    other = Database(bench().db.engine, clock)
+    OPENINGS[how](other)
+    assert clock.names == ["fdbqueue-keeper"]

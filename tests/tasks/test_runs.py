@@ -1,0 +1,239 @@
+"""Each end of a lease of a fleet is counted in the row of its run, in the transaction that ends the lease."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Failure, Session
+from fdbqueue.fleet.run import Run
+from fdbqueue.fleet.status import Tally
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runs import ENDS
+from fdbqueue.tasks.statistics import unpacked
+from tests.support import ManualClock
+from tests.tasks.support import Bench, keeper
+
+TTR_S = 10
+WORKER_TTR_S = 30
+ODD = Failure("ValueError", "odd")
+KEYS = RootKeys(DEFAULT_ROOT)
+
+
+class Member:
+    """A worker of a run, in a session of its own."""
+
+    def __init__(self, b: Bench, run: Run) -> None:
+        self.b, self.session = b, Session(b.db, ttr=WORKER_TTR_S, run_id=run.id)
+
+    def take(self) -> Any:
+        return self.b.queue.take(self.b.db, 0, session=self.session)
+
+    def die(self) -> None:
+        """No heartbeat is sent from now on."""
+        keeper(self.b.db).forget(self.session)
+
+
+@pytest.fixture
+def b(bench: Callable[..., Bench]) -> Bench:
+    return bench("fifottl", ttr=TTR_S)
+
+
+@pytest.fixture
+def run(b: Bench) -> Run:
+    return Run(b.db, DEFAULT_ROOT)
+
+
+@pytest.fixture
+def member(b: Bench, run: Run) -> Member:
+    return Member(b, run)
+
+
+def row(b: Bench, run: Run) -> dict[str, int]:
+    """The counters that are not zero."""
+    found = unpacked(ENDS, b.db[KEYS.run(run.id)])
+    return {name: count for name, count in found.items() if count}
+
+
+def rows(b: Bench) -> list[bytes]:
+    """The keys of all runs, and of memberships in them."""
+    under = (KEYS.run(b"")[:-2], KEYS.membership(b"")[:-2])
+    return [key for key, _ in b.stored() if key.startswith(under)]
+
+
+def lapse(b: Bench, clock: ManualClock, member: Member) -> Any:
+    task = member.take()
+    clock.advance(TTR_S)
+    b.sweep()
+    return task
+
+
+ENDINGS = {
+    "done": lambda b, task: b.queue.ack(b.db, task),
+    "failed": lambda b, task: b.queue.release(b.db, task, failure=ODD),
+    "buried": lambda b, task: b.queue.bury(b.db, task, failure=ODD),
+    "snoozed": lambda b, task: b.queue.release(b.db, task),
+    "lost": lambda b, task: b.queue.delete(b.db, task.id),
+}
+SAME = {
+    "delete": ("done", lambda b, task: b.queue.delete(b.db, task)),
+    "defer": ("snoozed", lambda b, task: b.queue.defer(b.db, task, 1)),
+}
+
+
+@pytest.mark.parametrize(("how", "end"), [*ENDINGS.items(), *SAME.values()])
+def test_each_end_of_a_lease_is_counted_once(
+    b: Bench, run: Run, member: Member, how: str, end: Callable[[Bench, Any], Any]
+) -> None:
+    b.put()
+    end(b, member.take())
+    assert row(b, run) == {how: 1}
+
+
+def test_a_row_has_the_columns_of_a_tally() -> None:
+    assert Tally.__match_args__ == ENDS
+
+
+def test_a_lease_that_a_sweeper_ends_is_lost(b: Bench, run: Run, member: Member, clock: ManualClock) -> None:
+    b.put()
+    lapse(b, clock, member)
+    assert row(b, run) == {"lost": 1}
+
+
+def test_the_leases_of_a_dead_worker_are_lost(bench: Callable[..., Bench], clock: ManualClock) -> None:
+    b = bench("fifo")
+    run = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    member = Member(b, run)
+    member.take()
+    member.die()
+    clock.advance(WORKER_TTR_S + 1)
+    b.sweep()
+    assert row(b, run) == {"lost": 1}
+
+
+def test_a_task_that_is_given_back_has_not_ended(b: Bench, run: Run, member: Member) -> None:
+    b.put()
+    b.queue.give_back(b.db, member.take())
+    assert row(b, run) == {}
+
+
+def test_an_end_by_another_session_counts_for_the_run_that_held_the_lease(
+    b: Bench, run: Run, member: Member
+) -> None:
+    b.put()
+    b.queue.bury(b.db, member.take().id)
+    assert row(b, run) == {"buried": 1}
+
+
+def test_another_run_on_the_queue_does_not_count(b: Bench, run: Run, member: Member) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    b.put()
+    b.queue.ack(b.db, member.take())
+    b.queue.bury(b.db, Member(b, other).take())
+    assert (row(b, run), row(b, other)) == ({"done": 1}, {"buried": 1})
+
+
+def test_acks_together_count_each_for_its_run(b: Bench, run: Run, member: Member) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    for _ in range(4):
+        b.put()
+    tasks = [member.take(), member.take(), Member(b, other).take(), b.take()]
+    tr = b.db.create_transaction()
+    for task in tasks:
+        b.queue.ack(tr, task)
+    tr.commit().wait()
+    assert (row(b, run), row(b, other)) == ({"done": 2}, {"done": 1})
+
+
+def test_what_was_rolled_back_is_not_counted(b: Bench, run: Run, member: Member) -> None:
+    b.put()
+    tr = b.db.create_transaction()
+    b.queue.ack(tr, member.take())
+    tr.cancel()
+    assert row(b, run) == {}
+
+
+def test_without_a_fleet_no_key_of_a_run_is_written(b: Bench) -> None:
+    b.put()
+    b.put()
+    b.queue.ack(b.db, b.take())
+    b.queue.bury(b.db, b.take())
+    assert rows(b) == []
+    assert len(b.queue.tasks(b.db, "!", 1)) == 1
+
+
+def test_an_exhausted_task_is_buried_for_the_run_that_lost_it(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    """Another fleet, which has not attempted the task, buries it."""
+    other = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    lapse(b, clock, member)
+    assert b.queue.exhaust(b.db, Member(b, other).take(), 1)
+    assert (row(b, run), row(b, other)) == ({"lost": 1, "buried": 1}, {})
+
+
+def test_an_exhausted_task_of_a_run_that_ended_counts_for_its_taker(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    lapse(b, clock, member)
+    run.__exit__()
+    assert b.queue.exhaust(b.db, Member(b, other).take(), 1)
+    assert row(b, other) == {"buried": 1}
+    member.session.end()
+    other.__exit__()
+    b.sweep()
+
+
+def test_a_burial_that_is_excused_is_taken_back(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    lost = lapse(b, clock, member)
+    b.queue.exhaust(b.db, Member(b, other).take(), 1)
+    b.queue.excuse(b.db, lost)
+    assert b.state(lost.id) == "r"
+    assert (row(b, run), row(b, other)) == ({"lost": 1}, {})
+
+
+def test_the_row_goes_with_the_run(b: Bench, run: Run, member: Member) -> None:
+    b.put()
+    b.queue.ack(b.db, member.take())
+    member.session.end()
+    assert rows(b) == [KEYS.run(run.id)]
+    run.__exit__()
+    assert rows(b) == []
+
+
+def test_the_row_of_a_dead_supervisor_goes(b: Bench, run: Run, member: Member, clock: ManualClock) -> None:
+    b.put()
+    b.queue.ack(b.db, member.take())
+    keeper(b.db).forget(run._session)
+    member.session.end()
+    clock.advance(run._session.ttr + 1)
+    b.sweep()
+    assert rows(b) == []
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_lease_that_outlives_its_run_leaves_no_row(
+    b: Bench, run: Run, member: Member, clock: ManualClock, dies: bool
+) -> None:
+    """The ack comes after the run has ended, or the lease is swept with its holder."""
+    b.put()
+    task = member.take()
+    run.__exit__()
+    if dies:
+        member.die()
+        clock.advance(WORKER_TTR_S + 1)
+    else:
+        b.queue.ack(b.db, task)
+        member.session.end()
+    b.sweep()
+    assert rows(b) == []
+    assert b.counts("taken") == (0,)

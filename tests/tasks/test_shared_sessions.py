@@ -1,0 +1,202 @@
+"""Openers of one session name share the session: it ends when the last of them ends or dies."""
+
+from collections.abc import Callable
+
+import pytest
+
+from fdbqueue import Database, Session, limits
+from fdbqueue.database import run
+from fdbqueue.errors import InvalidArgument, UnknownSession
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.keeper import Keeper
+from tests.tasks.support import Bench, StillClock
+
+MakeBench = Callable[..., Bench]
+KEYS = RootKeys(DEFAULT_ROOT)
+NAME = "worker-7"
+
+
+def opener(b: Bench, ttr: float = 10) -> Session:
+    """In a process of its own."""
+    return Session(Database(b.db.engine, b.clock), name=NAME, ttr=ttr)
+
+
+def rows(b: Bench) -> int:
+    """Keys of sessions that are stored: records, names, heartbeats and their entries."""
+    return sum(1 for _ in b.db.get_range(KEYS._range(4).start, KEYS._range(8).start))
+
+
+def test_openers_share_one_session_and_its_tasks(bench: MakeBench) -> None:
+    b = bench()
+    first, second = opener(b), opener(b)
+    assert first.id == second.id
+    id_ = b.put(1)
+    b.queue.take(b.db, 0, session=first)
+    assert b.queue.ack(b.db, id_, session=second).data == 1
+
+
+def test_no_opener_is_lost_because_another_one_came(bench: MakeBench) -> None:
+    b = bench()
+    first, second = opener(b), opener(b)
+    for session in (first, second, first):
+        session.beat()
+    assert (first.lost, second.lost) == (False, False)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_session_ends_with_its_last_opener(bench: MakeBench, order: tuple[int, ...]) -> None:
+    b = bench()
+    before = rows(b)
+    openers = [opener(b) for _ in range(3)]
+    b.put(1)
+    b.queue.take(b.db, 0, session=openers[0])
+    for number in order[:2]:
+        openers[number].end()
+        openers[number].end()  # twice is once
+        assert b.counts("taken") == (1,)
+    last = openers[order[2]]
+    last.beat()
+    assert not last.lost
+    last.end()
+    assert b.counts("ready", "taken") == (1, 0)
+    assert rows(b) == before
+
+
+def test_an_end_does_not_wait_for_openers_that_are_dead(bench: MakeBench) -> None:
+    b = bench()
+    opener(b)
+    last = opener(b)
+    b.clock.advance(9)
+    last.beat()
+    b.clock.advance(1)
+    b.put(1)
+    b.queue.take(b.db, 0, session=last)
+    last.end()
+    assert b.counts("ready") == (1,)
+
+
+def test_the_session_dies_with_the_last_heartbeat_of_any_opener(bench: MakeBench) -> None:
+    b = bench()
+    dead, last = opener(b), opener(b)
+    b.put(1)
+    b.queue.take(b.db, 0, session=dead)
+    b.clock.advance(9)
+    last.beat()
+    b.clock.advance(9)
+    end_the_dead(b.db, KEYS)
+    assert b.counts("taken") == (1,)
+    b.clock.advance(1)
+    end_the_dead(b.db, KEYS)
+    assert b.counts("ready") == (1,)
+    last.beat()
+    assert last.lost
+
+
+def test_the_session_does_not_outlive_an_opener_that_has_ended(bench: MakeBench) -> None:
+    """The deadline of the session goes back to that of an opener that has died before."""
+    b = bench()
+    opener(b)
+    b.clock.advance(5)
+    opener(b).end()
+    b.clock.advance(5)
+    end_the_dead(b.db, KEYS)
+    with pytest.raises(UnknownSession):
+        Session(b.db, name=NAME, must_exist=True)
+
+
+def test_an_opener_that_was_slow_is_not_lost_while_another_lives(bench: MakeBench) -> None:
+    b = bench()
+    slow, other = opener(b), opener(b)
+    for _ in range(2):
+        b.clock.advance(9)
+        other.beat()  # forgets the slow one
+    slow.beat()
+    assert not slow.lost
+    other.end()
+    slow.beat()
+    assert not slow.lost
+
+
+@pytest.mark.parametrize("ttrs", [(5, 60), (60, 5)])
+def test_the_largest_ttr_counts(bench: MakeBench, ttrs: tuple[float, float]) -> None:
+    b = bench()
+    first, second = (opener(b, ttr) for ttr in ttrs)
+    assert second.ttr == 60
+    first.beat()
+    assert first.ttr == 60
+    second.end()
+    first.beat()
+    b.clock.advance(59)
+    end_the_dead(b.db, KEYS)
+    first.beat()
+    assert not first.lost
+
+
+def test_a_session_that_must_exist_is_not_opened_anew(bench: MakeBench) -> None:
+    b = bench()
+    before = rows(b)
+    with pytest.raises(UnknownSession, match=NAME):
+        Session(b.db, name=NAME, must_exist=True)
+    assert rows(b) == before
+    with opener(b) as first:
+        assert Session(b.db, name=NAME, must_exist=True).id == first.id
+
+
+def test_a_session_that_is_overdue_does_not_exist(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    b.queue.take(b.db, 0, session=opener(b))
+    b.clock.advance(10)
+    with pytest.raises(UnknownSession):
+        Session(b.db, name=NAME, must_exist=True)
+    assert b.counts("ready") == (1,)
+
+
+def test_only_a_session_with_a_name_can_have_to_exist(bench: MakeBench) -> None:
+    with pytest.raises(InvalidArgument, match="name"):
+        Session(bench().db, must_exist=True)
+
+
+def test_the_rows_of_dead_openers_do_not_gather(bench: MakeBench) -> None:
+    b = bench()
+    for _ in range(20):
+        opener(b)
+        b.clock.advance(4)
+    of_the_bench, shared, alive = 3, 4, 3
+    assert rows(b) <= of_the_bench + shared + alive
+
+
+def test_openers_beyond_those_that_are_read_keep_the_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+    b = bench()
+    openers = [opener(b) for _ in range(4)]
+    for session in openers[:3]:
+        session.end()
+    openers[3].beat()
+    assert not openers[3].lost
+
+
+def test_closing_a_database_leaves_the_session_to_other_openers(bench: MakeBench) -> None:
+    b = bench()
+    first, second = opener(b), opener(b)
+    b.put(1)
+    b.queue.take(b.db, 0, session=first)
+    first._database.close()
+    assert b.counts("taken") == (1,)
+    second._database.close()
+    assert b.counts("ready") == (1,)
+
+
+def test_a_session_of_an_earlier_release_goes_on(bench: MakeBench, clock: StillClock) -> None:
+    """It has no rows of openers."""
+    b = bench()
+    old = opener(b)
+    run(b.db, lambda tr: tr.clear(KEYS.opener(old.id, old._opener)))
+    assert opener(b).id == old.id
+    old.beat()
+    assert not old.lost
+    clock.advance(1)
+    Keeper(b.db, KEYS).tick()

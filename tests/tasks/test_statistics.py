@@ -1,0 +1,133 @@
+"""Statistics: how tasks have ended, which delayed ones are due, and the batch that a look sweeps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue, limits
+from fdbqueue.database import run
+from fdbqueue.errors import StorageFull
+from fdbqueue.tasks.source import TaskSource
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+
+
+def ends(b: Bench) -> dict[str, int]:
+    return b.queue.statistics(b.db)["ends"]
+
+
+def looked(b: Bench) -> dict[str, int]:
+    """The tasks, as a transaction sees them: nothing is swept."""
+    return run(b.db, b.queue.statistics)["tasks"]
+
+
+def test_each_end_of_a_task_is_counted_apart(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    for n in range(6):
+        b.put(n, ttl=10 if n == 5 else None)
+    b.queue.ack(b.db, b.take())
+    b.queue.delete(b.db, b.take())
+    b.queue.bury(b.db, b.take())
+    b.queue.bury(b.db, b.put("deleted when buried"))
+    b.queue.kick(b.db)
+    b.clock.advance(10)
+    b.sweep()
+    assert ends(b) == {"acked": 1, "expired": 1, "deleted": 1, "buried": 2}
+    assert b.counts("done", "ack", "ttl", "delete", "bury") == (3, 1, 1, 2, 2)
+
+
+def test_done_is_the_sum_of_those_that_are_gone(bench: MakeBench) -> None:
+    b = bench("fifottl", ttl=10)
+    for n in range(9):
+        b.put(n)
+    for _ in range(2):
+        b.queue.ack(b.db, b.take())
+    for _ in range(3):
+        b.queue.delete(b.db, b.take())
+    b.clock.advance(20)
+    b.sweep()
+    found = b.queue.statistics(b.db)
+    assert found["ends"] == {"acked": 2, "expired": 4, "deleted": 3, "buried": 0}
+    assert found["tasks"]["done"] == 9
+
+
+def test_truncating_ends_nothing(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    b.queue.truncate(b.db)
+    assert set(ends(b).values()) == {0}
+
+
+def test_delayed_tasks_that_are_due_are_counted_beside_the_stored_states(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=5)
+    b.put("taken")
+    b.take()
+    b.put("expired", ttl=1)
+    for n in range(3):
+        b.put(n, delay=5 * (n + 1))
+    assert looked(b)["due"] == 0
+    b.clock.advance(10)
+    found = looked(b)
+    assert (found["delayed"], found["due"], found["ready"], found["taken"]) == (3, 2, 1, 1)
+
+
+def test_due_tasks_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DUE_COUNTED_MAX", 3)
+    b = bench("fifottl")
+    for _ in range(5):
+        b.put(delay=1)
+    b.clock.advance(1)
+    assert (looked(b)["delayed"], looked(b)["due"]) == (5, 3)
+
+
+LOOKS: dict[str, Callable[[TaskQueue, Any], Any]] = {
+    "statistics": lambda queue, db: queue.statistics(db),
+    "tasks": lambda queue, db: queue.tasks(db, "!", 1),
+    "key_statistics": lambda queue, db: queue.key_statistics(db, 1),
+    "statistics of all": lambda _, db: fdbqueue.statistics(db),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_look_sweeps_one_batch(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, look: Callable[[TaskQueue, Any], Any]
+) -> None:
+    monkeypatch.setattr(limits, "DUE_BATCH", 2)
+    b = bench("utubettl")
+    for n in range(5):
+        b.put(n, delay=1, key=n)
+    b.clock.advance(1)
+    for ready in (2, 4, 5, 5):
+        look(b.queue, b.db)
+        assert looked(b)["ready"] == ready
+
+
+def test_a_look_tells_what_it_found_before_it_sweeps(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    b.put(delay=1)
+    b.clock.advance(1)
+    assert b.counts("ready", "delayed", "due") == (0, 1, 1)
+    assert b.counts("ready", "delayed", "due") == (1, 0, 0)
+
+
+def test_a_look_in_a_transaction_writes_nothing(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    b.put(delay=1)
+    b.clock.advance(1)
+    before = b.stored()
+    run(b.db, lambda tr: (b.queue.statistics(tr), b.queue.tasks(tr, "r", 1), fdbqueue.statistics(tr)))
+    assert b.stored() == before
+
+
+def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tidy(*_: Any) -> bool:
+        raise StorageFull(path="disk")
+
+    monkeypatch.setattr(TaskSource, "tidy", tidy)
+    b = bench("fifottl")
+    b.put(delay=1)
+    b.clock.advance(1)
+    assert b.counts("delayed", "due") == (1, 1)

@@ -1,0 +1,131 @@
+"""A temporary queue goes with its session, and lives again when its session has gone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, PersistentQueue, Session, TaskQueue, limits, list_queues
+from fdbqueue.database import run
+from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.own import own_session_of
+from tests.tasks.support import LONG_S, StillClock
+
+KEYS = RootKeys(DEFAULT_ROOT)
+NAME = "scratch"
+
+
+class Two:
+    """Two processes on one database."""
+
+    def __init__(self, db: Database, clock: StillClock) -> None:
+        self.clock = clock
+        self.first, self.second = Database(db.engine, clock), Database(db.engine, clock)
+
+    def create(self, db: Any, **options: Any) -> TaskQueue:
+        return TaskQueue.create(db, NAME, **{"temporary": True, "if_not_exists": True, **options})
+
+    def end_first(self) -> None:
+        own_session_of(self.first, KEYS).get().end()
+
+    def outlive_first(self) -> None:
+        """The session of the first process is overdue, and no process has ended it."""
+        self.clock.advance(limits.SESSION_TTR_S + 1)
+
+
+GONE: dict[str, Callable[[Two], None]] = {"ended": Two.end_first, "overdue": Two.outlive_first}
+
+
+@pytest.fixture
+def two(still_db: Database, clock: StillClock) -> Two:
+    return Two(still_db, clock)
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.parametrize("temporary", [True, False])
+def test_the_queue_is_fresh_when_its_session_has_gone(two: Two, how: str, temporary: bool) -> None:
+    old = two.create(two.first)
+    old.put(two.first, 1)
+    old.take(two.first, 0, session=Session(two.second, ttr=LONG_S))
+    GONE[how](two)
+    fresh = two.create(two.second, kind="fifottl", temporary=temporary)
+    assert fresh.kind == "fifottl"
+    found = fresh.statistics(two.second)
+    assert {*found["tasks"].values(), *found["calls"].values()} == {0}
+    assert fresh.put(two.second, 2).data == 2
+    with pytest.raises(QueueDropped):
+        old.put(two.first, 3)
+    with pytest.raises(QueueDropped):
+        old.statistics(two.second)
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_while_its_session_lives_others_get_queue_exists(two: Two, temporary: bool) -> None:
+    queue = two.create(two.first)
+    queue.put(two.first, 1)
+    for db in (two.second, two.second.create_transaction()):
+        with pytest.raises(QueueExists):
+            two.create(db, temporary=temporary)
+    assert TaskQueue.open(two.second, NAME).statistics(two.second)["tasks"]["ready"] == 1
+
+
+def test_its_own_session_gets_the_queue_again(two: Two) -> None:
+    two.create(two.first).put(two.first, 1)
+    again = two.create(two.first)
+    assert again.statistics(two.first)["tasks"]["ready"] == 1
+
+
+def test_a_queue_that_is_not_temporary_is_opened_as_it_is(two: Two) -> None:
+    TaskQueue.create(two.first, NAME).put(two.first, 1)
+    assert two.create(two.second).statistics(two.second)["tasks"]["ready"] == 1
+
+
+def test_in_a_transaction_the_stored_state_decides(two: Two) -> None:
+    two.create(two.first)
+    two.outlive_first()
+    with pytest.raises(QueueExists):
+        run(two.second, two.create)
+    two.end_first()
+    fresh = run(two.second, two.create)
+    assert fresh.put(two.second, 1).data == 1
+
+
+def test_a_process_whose_session_died_unnoticed_gets_a_fresh_queue(two: Two) -> None:
+    """It stood still, and does not know yet that its session is gone."""
+    two.create(two.first)
+    two.outlive_first()
+    TaskQueue.create(two.second, "other").take(two.second, 0)  # ends the session
+    fresh = two.create(two.first)
+    assert fresh.put(two.first, 1).data == 1
+    unused = TaskQueue.create(two.first, "unused", temporary=True)
+    assert unused.put(two.first, 1).data == 1
+
+
+def test_without_if_not_exists_the_name_stays_taken(two: Two) -> None:
+    queue = two.create(two.first)
+    two.end_first()
+    with pytest.raises(QueueExists):
+        two.create(two.second, if_not_exists=False)
+    with pytest.raises(UnknownSession):
+        queue.put(two.first, 1)
+
+
+def test_the_old_contents_are_gone_whatever_they_were(two: Two) -> None:
+    old = two.create(two.first)
+    old.put_many(two.first, range(3))
+    under = old.contents.range()
+    two.end_first()
+    two.create(two.second)
+    assert list(two.second.get_range(under.start, under.stop)) == []
+    assert list_queues(two.second) == [NAME]
+
+
+def test_a_persistent_queue_replaces_a_temporary_one_whose_session_has_gone(two: Two) -> None:
+    two.create(two.first)
+    with pytest.raises(QueueExists):
+        PersistentQueue(two.second, NAME)
+    two.outlive_first()
+    q = PersistentQueue(two.second, NAME)
+    q.put(1)
+    assert q.get_nowait() == 1
