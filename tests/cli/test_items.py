@@ -194,7 +194,7 @@ def test_wait_ends_when_its_time_is_over(program: Within) -> None:
     program.run("create", "q", "--kind", "queue")
     began = time.monotonic()
     assert program.run("get", "q", "--wait", "0.5")[0] == 1
-    assert 0.5 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= 0.5
 
 
 def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> None:

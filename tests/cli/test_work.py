@@ -75,7 +75,7 @@ def test_what_fails_is_buried_and_told_of(shell: Shell) -> None:
 
 def test_a_burial_counts_though_its_process_died(shell: Shell) -> None:
     """The process ends before it has reported anything."""
-    filled(shell, "q", "bury", "die", ttr=2)
+    filled(shell, "q", "bury", "die", ttr=4)
     arguments = ("q", f"{JOBS}:bury_or_die", "--until-empty", "--processes", "1", "--threads", "1", "--json")
     status, out, _ = shell.run("work", *arguments, cwd=HERE)
     last = json.loads(out.splitlines()[-1])

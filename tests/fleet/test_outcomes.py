@@ -12,7 +12,6 @@ from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.settling import Settling
 from fdbqueue.sessions.ending import end_session
-from fdbqueue.sessions.keeper import keeper_of
 from tests.fleet.conftest import SOON
 
 
@@ -199,7 +198,7 @@ def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
 
 def test_an_error_that_cannot_be_written_down_counts_nevertheless(db, space, monkeypatch):
     """The database is away just then, but that is not what the handler has failed of."""
-    q = TaskQueue.create(db, "short", "fifottl", ttr=0.5, root=space)
+    q = TaskQueue.create(db, "short", "fifottl", ttr=2, root=space)
     seen, away, fail = [], [FDBError(1031)], Settling.fail
 
     def fail_at_second_try(settling, hold, failed):
@@ -222,21 +221,11 @@ def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, s
     """It may have been what killed them."""
     id_ = queue.put(db, "poison").id
     for _ in range(3):
-        session = Session(db, ttr=0.05, root=space)
+        session = Session(db, root=space)
         assert queue.take(db, 5, session=session)
-        keeper_of(db, session._keys).forget(session)  # nobody renews its heartbeat
-        wait_for_ready(db, queue)
+        end_session(db, session._keys, session.id, lambda *_: True, died=True)
     assert work(lambda _: pytest.fail("begun"), max_attempts=3) == [("buried", "poison")]
     assert [f.outcome for f in queue.failures(db, id_)] == ["lease_lost", "lease_lost", "exhausted"]
-
-
-def wait_for_ready(db, queue):
-    done = threading.Event()
-    for _ in range(1000):
-        if queue.statistics(db)["tasks"]["ready"]:
-            return
-        done.wait(0.01)
-    raise AssertionError("the session did not end")
 
 
 def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):

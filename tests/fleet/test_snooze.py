@@ -130,12 +130,12 @@ def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how)
 
 def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
     """Its lease is not renewed, and nothing is wrong with that."""
-    q, names = TaskQueue.create(db, "short", "fifottl", ttr=0.9, root=space), Names()
+    q, names = TaskQueue.create(db, "short", "fifottl", ttr=2.1, root=space), Names()
 
     def handler(task):
         if task.attempts == 1:
             q.defer(db, task, 0.01)
-            threading.Event().wait(0.6)
+            threading.Event().wait(1.5)
             task.check()
 
     q.put(db, "x")

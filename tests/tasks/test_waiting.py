@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Session, TaskQueue
+from fdbqueue import Database, Session, TaskQueue, limits
 from fdbqueue.errors import QueueBusy, QueueFull
 from tests.support import PATIENCE_S
 
@@ -48,6 +48,13 @@ class Waiters:
             assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def _without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal or the clock of a delay wakes a waiting call; its own look comes after PATIENCE_S."""
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", 600)
+    monkeypatch.setattr(limits, "REQUEST_RENEW_S", 600)
+
+
 def wakes(
     make: MakeQueue, db: Database, prepare: Callable[[TaskQueue], Callable[[], Any]], **options: Any
 ) -> float:
@@ -64,7 +71,7 @@ def wakes(
 
 
 def test_a_put_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    assert wakes(make, db, lambda queue: lambda: queue.put(db, 1)) < 1.0
+    wakes(make, db, lambda queue: lambda: queue.put(db, 1))
 
 
 def test_a_release_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
@@ -73,7 +80,7 @@ def test_a_release_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
         task = queue.take(db, 0)
         return lambda: queue.release(db, task)
 
-    assert wakes(make, db, prepare) < 1.0
+    wakes(make, db, prepare)
 
 
 def test_a_kick_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
@@ -81,7 +88,7 @@ def test_a_kick_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
         queue.bury(db, queue.put(db, 1))
         return lambda: queue.kick(db)
 
-    assert wakes(make, db, prepare) < 1.0
+    wakes(make, db, prepare)
 
 
 def test_the_end_of_a_session_wakes_a_waiting_take(make: MakeQueue, db: Database, space: Subspace) -> None:
@@ -91,12 +98,12 @@ def test_the_end_of_a_session_wakes_a_waiting_take(make: MakeQueue, db: Database
         queue.take(db, 0, session=session)
         return session.end
 
-    assert wakes(make, db, prepare) < 1.0
+    wakes(make, db, prepare)
 
 
 def test_the_end_of_a_delay_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
     took = wakes(make, db, lambda queue: lambda: queue.put(db, 1, delay=0.5), kind="fifottl")
-    assert 0.45 < took < 1.5
+    assert took > 0.45
 
 
 def test_the_end_of_a_lease_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
@@ -105,7 +112,7 @@ def test_the_end_of_a_lease_wakes_a_waiting_take(make: MakeQueue, db: Database) 
         queue.take(db, 0)
         return lambda: None
 
-    assert wakes(make, db, prepare, kind="fifottl") < 2.0
+    wakes(make, db, prepare, kind="fifottl")
 
 
 def test_each_of_many_waiters_gets_one_task(make: MakeQueue, db: Database) -> None:
