@@ -16,11 +16,13 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.deferred import checked_function
+from fdbqueue.depth import is_deep, is_object_deep
 from fdbqueue.errors import (
     CodecExists,
     FdbQueueError,
     InvalidArgument,
     PayloadMismatch,
+    PayloadUnknown,
     PayloadUnreadable,
     PayloadUnsupported,
     UnknownCodec,
@@ -35,8 +37,8 @@ class Codec(Protocol):
         """Raises TypeError for a value that it cannot carry."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises UnknownCodec for a format that it does not know yet; any other error says that these bytes
-        are not its own.
+        """Raises UnknownCodec for a format that it does not know yet, ImportError or AttributeError where this
+        process lacks a class. Any other error says that these bytes are not its own.
         """
 
 
@@ -51,10 +53,18 @@ class PayloadCodec(Protocol):
         """Raises TypeError, UnknownCodec."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises PayloadUnreadable, PayloadMismatch, UnknownCodec."""
+        """Raises PayloadUnreadable for bytes that are not its own; NOT_HERE for what others may read."""
 
     def require(self) -> None:
         """Raises UnknownCodec."""
+
+
+_DEPTH_MAX = limits.PAYLOAD_DEPTH_MAX
+_TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep, or contains itself"
+_NO_ROOM = "the stack of the caller is too deep to encode it"
+
+NOT_HERE = (UnknownCodec, PayloadUnknown, PayloadMismatch)
+"""Others may read the payload: this process lacks a codec or a class, or its handle has another type."""
 
 
 class BytesCodec:
@@ -91,9 +101,11 @@ class MsgspecCodec:
             payload = self._encode(value)
             back = self._decode(payload)
             if back == value:
+                if len(payload) > _DEPTH_MAX and is_deep(self._name, payload, _DEPTH_MAX):
+                    raise self._unsupported(type_name(value), "data", _TOO_DEEP)
                 return payload
         except RecursionError as error:
-            reason = "it is nested too deeply, or contains itself"
+            reason = _TOO_DEEP if is_object_deep(value, _DEPTH_MAX) else _NO_ROOM
             raise self._unsupported(type_name(value), "data", reason) from error
         except msgspec.ValidationError as error:
             reason = f"it does not fit {type_name(self._type)}: {reason_in_place(error)}"
@@ -106,16 +118,25 @@ class MsgspecCodec:
 
     def decode(self, payload: bytes) -> Any:
         try:
-            return self._decode(payload)
+            value = self._decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if self._type is not None and isinstance(error, msgspec.ValidationError):
                 raise self._mismatch(reason_in_place(error)) from error
             raise PayloadUnreadable(codec=self._name, reason=str(error)) from error
+        except RecursionError as error:
+            if not is_deep(self._name, payload, _DEPTH_MAX):
+                raise  # the stack of the caller has no room: another caller reads it
+            raise PayloadUnreadable(codec=self._name, reason=_TOO_DEEP) from error
+        except MemoryError:
+            raise
         except Exception as error:
             if self._type is None:
-                raise
+                raise PayloadUnreadable(codec=self._name, reason=f"{type_name(error)}: {error}") from error
             # A class may run code of its own when it is made.
             raise self._mismatch(f"{type_name(error)}: {error}") from error
+        if len(payload) > _DEPTH_MAX and is_deep(self._name, payload, _DEPTH_MAX):
+            raise PayloadUnreadable(codec=self._name, reason=_TOO_DEEP)
+        return value
 
     def _mismatch(self, reason: str) -> PayloadMismatch:
         return PayloadMismatch(type=type_name(self._type), reason=reason)
@@ -144,8 +165,10 @@ class RegisteredCodec:
     def decode(self, payload: bytes) -> Any:
         try:
             return self._codec.decode(payload)
-        except FdbQueueError:
+        except (FdbQueueError, MemoryError):
             raise
+        except (ImportError, AttributeError) as reason:
+            raise PayloadUnknown(codec=self._name, reason=str(reason)) from reason
         except Exception as reason:
             said = f"{type_name(reason)}: {reason}"
             raise PayloadUnreadable(codec=self._name, reason=said) from reason

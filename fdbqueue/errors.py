@@ -84,12 +84,24 @@ class PayloadUnsupported(FdbQueueError, TypeError):
         return PayloadUnsupported(codec=self.codec, type=self.type, place=place, reason=self.reason)
 
 
+class PayloadUnknown(FdbQueueError, LookupError):
+    """Codec {codec!r} needs something that this process does not have ({reason}): import or upgrade it. The item stays where it is."""
+
+
 class PayloadMismatch(FdbQueueError, ValueError):
     """The payload does not fit {type}, the type of this queue handle ({reason}): a handle of another type has put it, or the type has changed. The item stays where it is."""
 
 
 class PayloadUnreadable(FdbQueueError, ValueError):
-    """Codec {codec!r} cannot read what is stored in the queue ({reason}): it was put with another codec. The item stays where it is."""
+    """Codec {codec!r} cannot read what is stored in the queue ({reason}): it is damaged, or was put with another codec."""
+
+
+class RecordUnreadable(FdbQueueError, ValueError):
+    """The value of {key} in the queue {name!r} cannot be read ({reason}). Takes and sweeps set it aside: `fdbqueue aside` lists, exports and removes it."""
+
+
+class DefinitionUnreadable(FdbQueueError, ValueError):
+    """The definition of the queue {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Nothing was changed."""
 
 
 class InvalidArgument(FdbQueueError, ValueError):

@@ -22,6 +22,8 @@ RETRY_DELAY_GROWTH = 2.0
 # A payload above one piece is split; ten thousand pieces would not fit one transaction anyway.
 PAYLOAD_PIECE_BYTES_MAX = 90_000
 PAYLOAD_BYTES_MAX = 8_000_000
+# Containers in containers: the stacks of put and taker have room for so many, however deep they are.
+PAYLOAD_DEPTH_MAX = 200
 # FoundationDB's advice: a transaction above 1 MB is a design question.
 BATCH_BYTES_MAX = 1_000_000
 BATCH_ITEMS_MAX = 1_000
@@ -77,6 +79,13 @@ STOP_LOOK_S = 0.05
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
+
+# A handle remembers so many tasks or items that its process cannot decode, and passes over them.
+PASSED_OVER_MAX = 100
+# So many stored values of one payload are set aside with it: the largest payload, and some to spare.
+ASIDE_PARTS_MAX = 100
+# Where the key of a damaged record is unknown: so many keys of each state are searched for the task.
+SEARCHED_MAX = 1_000
 
 QUEUE_NAME_BYTES_MAX = 500
 # A codec's name is stored with each queue that uses it.

@@ -19,7 +19,7 @@ def refused_part(value: Any, encode: Callable[[Any], bytes]) -> tuple[str, str]:
     """Type and place of the first smallest part of `value` that cannot be encoded."""
     place, seen = "data", {id(value)}
     while True:
-        found = next(((step, part) for step, part in _parts(value) if not _succeeds(encode, part)), None)
+        found = next(((step, part) for step, part in parts_of(value) if not _succeeds(encode, part)), None)
         if found is None:
             return _refused_key(value, place, encode) or (type_name(value), shortened(place))
         if id(found[1]) in seen:
@@ -32,8 +32,8 @@ def lost_part(value: Any, back: Any) -> tuple[str, str, str]:
     """Type and place of the first smallest part that did not come back equal, and how it came back."""
     place = "data"
     while type(value) is type(back):
-        others = dict(_parts(back))
-        lost = ((step, part) for step, part in _parts(value) if not _equal(part, others.get(step, _ABSENT)))
+        others = dict(parts_of(back))
+        lost = ((step, part) for step, part in parts_of(value) if not _equal(part, others.get(step, _ABSENT)))
         found = next(lost, None)
         if found is None:
             return type_name(value), shortened(place), "it would not come back equal"
@@ -65,7 +65,8 @@ def shortened(place: str) -> str:
 _ABSENT = object()
 
 
-def _parts(value: Any) -> Iterator[Part]:
+def parts_of(value: Any) -> Iterator[Part]:
+    """What a container holds, or an object in its fields; nothing for any other value."""
     if isinstance(value, dict):
         return ((f"[{_written(key)}]", part) for key, part in value.items())
     if isinstance(value, list | tuple):

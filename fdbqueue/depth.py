@@ -1,0 +1,113 @@
+"""How deeply a payload is nested: counted, whatever room the stack of the caller has.
+
+The interpreter's own limit depends on how deep the caller stands, so a value that one process has put could
+be beyond another that takes it. limits.PAYLOAD_DEPTH_MAX is the same for all.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from fdbqueue.misfit import parts_of
+
+_CONTAINERS = (dict, list, tuple)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_AS_LISTS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NO_CONTAINER = bytes(byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF)
+"""The bytes that begin no map and no array of msgpack."""
+
+# How msgpack writes what it holds: the bytes after the first, or the bytes of the length that follows.
+_FIXED_BYTES = {
+    **dict.fromkeys((0xCC, 0xD0), 1),
+    **dict.fromkeys((0xCD, 0xD1), 2),
+    **dict.fromkeys((0xCA, 0xCE, 0xD2), 4),
+    **dict.fromkeys((0xCB, 0xCF, 0xD3), 8),
+    **{0xD4 + n: 1 + 2**n for n in range(5)},
+}
+_LENGTH_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_EXTENSIONS = (0xC7, 0xC8, 0xC9)
+_COUNT_BYTES = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+
+
+def is_deep(wire: str, payload: bytes, depth_max: int) -> bool:
+    """True if more than `depth_max` containers stand in each other.
+
+    A payload of fewer containers costs next to nothing: they are counted in C.
+    """
+    if wire == "json":
+        return payload.count(b"[") + payload.count(b"{") > depth_max and _json_is_deep(payload, depth_max)
+    few = len(payload.translate(None, delete=_NO_CONTAINER)) <= depth_max
+    return not few and _msgpack_is_deep(payload, depth_max)
+
+
+def is_object_deep(value: Any, depth_max: int) -> bool:
+    """The same for any object that a codec may be given; one that contains itself has no end."""
+    # One level more: the innermost container may hold what is none.
+    return _reaches([value], depth_max + 1, lambda whole: [part for _, part in parts_of(whole)])
+
+
+def _json_is_deep(payload: bytes, depth_max: int) -> bool:
+    brackets = _STRING.sub(b"", payload).translate(_AS_LISTS, _NO_BRACKET)
+    for _ in range(depth_max):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")  # the innermost containers, all at once
+    return bool(brackets)
+
+
+def _msgpack_is_deep(payload: bytes, depth_max: int) -> bool:
+    try:
+        return _reaches([msgspec.msgpack.decode(payload)], depth_max, _inner)
+    except RecursionError:  # the stack of the caller has no room for what may be a few levels
+        return _scanned_depth(payload, depth_max) > depth_max
+
+
+def _reaches(level: Iterable[Any], depth_max: int, inner: Callable[[Any], Iterable[Any]]) -> bool:
+    """A level holds each object once: else one that contains itself twice would grow without bound."""
+    for _ in range(depth_max):
+        level = {id(part): part for whole in level for part in inner(whole)}.values()
+        if not level:
+            return False
+    return True
+
+
+def _inner(whole: Any) -> Iterable[Any]:
+    if type(whole) is dict:
+        keys = (key for key in whole if type(key) is tuple)
+        return [*keys, *(part for part in whole.values() if type(part) in _CONTAINERS)]
+    return [part for part in whole if type(part) in _CONTAINERS] if type(whole) in _CONTAINERS else ()
+
+
+def _scanned_depth(payload: bytes, depth_max: int) -> int:
+    """The depth of a msgpack payload, as far as `depth_max` + 1 and the bytes go; without recursion."""
+    left, at, deepest = [1], 0, 0
+    while left and at < len(payload) and deepest <= depth_max:
+        if not left[-1]:
+            left.pop()
+            continue
+        left[-1] -= 1
+        at, parts = _skipped(payload, at)
+        if parts is not None:
+            left.append(parts)
+            deepest = max(deepest, len(left) - 1)
+    return deepest
+
+
+def _skipped(payload: bytes, at: int) -> tuple[int, int | None]:
+    """Where the next value begins, and how many parts follow if this one is a container."""
+    first, at = payload[at], at + 1
+    if 0x80 <= first <= 0x9F:
+        return at, (first & 0x0F) * (2 if first < 0x90 else 1)
+    if first in _COUNT_BYTES:
+        size, parts = _COUNT_BYTES[first]
+        return at + size, parts * int.from_bytes(payload[at : at + size], "big")
+    if 0xA0 <= first <= 0xBF:
+        return at + (first & 0x1F), None
+    if first in _LENGTH_BYTES:
+        size = _LENGTH_BYTES[first]
+        length = int.from_bytes(payload[at : at + size], "big")
+        return at + size + length + (first in _EXTENSIONS), None
+    return at + _FIXED_BYTES.get(first, 0), None

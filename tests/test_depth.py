@@ -1,0 +1,106 @@
+"""A payload that can be put can be taken, however deep the stack of either caller is."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue import limits
+from fdbqueue.codec import codec_named
+from fdbqueue.depth import _scanned_depth, is_deep
+from fdbqueue.errors import PayloadUnreadable, PayloadUnsupported
+
+T = TypeVar("T")
+
+DEEPEST = limits.PAYLOAD_DEPTH_MAX
+WIRES = {"json": msgspec.json, "msgpack": msgspec.msgpack}
+VALUES = st.recursive(
+    st.none() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner, max_size=20),
+)
+
+
+class Node(msgspec.Struct):
+    next: "Node | None" = None
+
+
+def nested(levels: int, value: Any = 1) -> Any:
+    for level in range(levels):
+        value = [value] if level % 2 else {"a[": value, "b": "[]{"}
+    return value
+
+
+def with_frames_above(frames: int, act: Callable[[], T]) -> T:
+    return act() if frames == 0 else with_frames_above(frames - 1, act)
+
+
+def near_the_end_of_the_stack(act: Callable[[], T]) -> T:
+    depth, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return with_frames_above(sys.getrecursionlimit() - depth - 60, act)
+
+
+@pytest.fixture(params=WIRES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_a_payload_of_two_hundred_levels_is_carried_and_a_deeper_one_refused(name: str) -> None:
+    codec = codec_named(name)
+    for value in (nested(DEEPEST), nested(DEEPEST - 1, []), [nested(DEEPEST - 1), 1]):
+        assert codec.decode(codec.encode(value)) == value
+    for value in (nested(DEEPEST + 1), nested(DEEPEST, []), nested(985)):
+        with pytest.raises(PayloadUnsupported, match="200 levels"):
+            codec.encode(value)
+
+
+def test_a_typed_payload_is_counted_as_it_is_stored(name: str) -> None:
+    codec, node = codec_named(name, Node), Node()
+    for _ in range(DEEPEST - 1):
+        node = Node(node)
+    assert codec.decode(codec.encode(node)) == node
+    with pytest.raises(PayloadUnsupported, match="200 levels"):
+        codec.encode(Node(node))
+
+
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 900, 5_000])
+def test_a_stored_payload_that_is_deeper_is_unreadable(name: str, levels: int) -> None:
+    payload = {"json": b"[" * levels + b"1" + b"]" * levels, "msgpack": b"\x91" * levels + b"\x01"}[name]
+    with pytest.raises(PayloadUnreadable, match="200 levels"):
+        codec_named(name).decode(payload)
+
+
+def test_a_payload_is_not_unreadable_for_a_deep_stack(name: str) -> None:
+    """The taker fails, and the payload stays what it is: another taker reads it."""
+    codec = codec_named(name)
+    payload = codec.encode(nested(DEEPEST))
+    with pytest.raises(RecursionError):
+        near_the_end_of_the_stack(lambda: codec.decode(payload))
+    with pytest.raises(PayloadUnsupported, match="the stack of the caller"):
+        near_the_end_of_the_stack(lambda: codec.encode(nested(DEEPEST)))
+
+
+def test_a_value_that_contains_itself_twice_is_refused_at_once(name: str) -> None:
+    loop: list[Any] = []
+    loop += [loop, loop]
+    with pytest.raises(PayloadUnsupported, match="contains itself"):
+        codec_named(name).encode(loop)
+
+
+@given(VALUES, st.integers(1, 5))
+def test_the_depth_on_the_wire_is_the_depth_of_the_value(value: Any, limit: int) -> None:
+    deep = depth_of(value) > limit
+    assert (_scanned_depth(msgspec.msgpack.encode(value), limit) > limit) == deep
+    for name, wire in WIRES.items():
+        assert is_deep(name, wire.encode(value), limit) == deep
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
