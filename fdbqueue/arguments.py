@@ -3,26 +3,91 @@
 One rule for numbers. A span (ttl, ttr, the limit of an attempt) is above 0, and inf is for ever. A timeout is
 0 or more, and inf is for ever; a take's timeout of 0 or less is one attempt. A delay below 0 is 0. Any other
 length of time is finite. A count is whole, and 1 or more. A bool and a nan are no numbers.
+
+A text can be written as UTF-8. A refusal names the argument and shows a short form of its value.
 """
 
-from typing import Any
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import is_transaction
-from fdbqueue.errors import InvalidArgument, NotADatabase, PayloadTooLarge, TooMuchForOneTransaction
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotADatabase,
+    PayloadTooLarge,
+    TooMuchForOneTransaction,
+    WrongType,
+)
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
+from fdbqueue.visible import shown
+
+T = TypeVar("T")
 
 WHOLE_MAX = 2**62
 """The bound of whole numbers that have no other."""
 
 
 def writable(tr: Any) -> Transaction:
-    """Raises NotADatabase for a snapshot, which has no way to write."""
+    """Raises NotADatabase for a snapshot, where a transaction is wanted."""
     if not hasattr(tr, "commit"):
         raise NotADatabase(got="a snapshot")
     transaction: Transaction = tr
     return transaction
+
+
+# Texts, and places in the key space.
+
+
+def checked_text(name: str, text: Any, bytes_max: int) -> str:
+    """A text of 1 to `bytes_max` bytes. Raises InvalidArgument."""
+    if not isinstance(text, str) or not 0 < _size_bytes(text) <= bytes_max:
+        raise InvalidArgument(name=name, wanted=f"a text of 1 to {bytes_max} bytes", got=text)
+    return str.__str__(text)  # of a subclass, which may encode itself in another way, a plain one
+
+
+def _size_bytes(text: str) -> int:
+    """The length as UTF-8; 0 for a text with half a surrogate pair, which has none."""
+    try:
+        return len(str.encode(text))
+    except UnicodeEncodeError:
+        return 0
+
+
+def checked_path(name: str, path: Any) -> Path:
+    """The path of a file. Raises WrongType, InvalidArgument for one that the file system cannot have."""
+    if not isinstance(path, str | os.PathLike):
+        raise WrongType(name=name, wanted="a path", got=path)
+    try:
+        written = os.fsencode(path)
+    except UnicodeEncodeError:
+        written = b"\x00"
+    if b"\x00" in written or not written:
+        raise InvalidArgument(name=name, wanted="a path that the file system can have", got=path)
+    return Path(os.fsdecode(written))
+
+
+def checked_prefix(name: str, subspace: Any) -> bytes:
+    """The key of a subspace, whatever its class. Raises WrongType, InvalidArgument for a long one."""
+    key = getattr(subspace, "key", None)
+    prefix = key() if callable(key) and not isinstance(subspace, type) else None
+    if not isinstance(prefix, bytes):
+        raise WrongType(name=name, wanted="a Subspace", got=subspace)
+    if len(prefix) > limits.SUBSPACE_BYTES_MAX:
+        wanted = f"a Subspace of at most {limits.SUBSPACE_BYTES_MAX} bytes"
+        raise InvalidArgument(name=name, wanted=wanted, got=subspace)
+    return prefix
+
+
+def checked_instance(name: str, value: Any, wanted: type[T]) -> T:
+    """Raises WrongType."""
+    if not isinstance(value, wanted):
+        raise WrongType(name=name, wanted=f"a {wanted.__name__}", got=value)
+    return value
 
 
 # Numbers.
@@ -37,6 +102,14 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """True if `value` is an int; not for a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_int(name: str, number: Any) -> int:
+    """Raises WrongType, with the message of dirq."""
+    if not is_whole(number):
+        message = f"{name!r} should be an int, not {shown(number)}"
+        raise WrongType(message, name=name, wanted="an int", got=number)
+    return int(number)
 
 
 def checked_whole(name: str, number: Any, low: int, high: int = WHOLE_MAX) -> int:
@@ -86,9 +159,18 @@ def checked_wait(timeout: Any, target: Any) -> float:
 
 
 def checked_stop(stop: Stop | None, target: Any) -> None:
-    """Raises InvalidArgument for a `stop` beside a transaction."""
-    if stop is not None and is_transaction(target):
+    """Raises InvalidArgument for a `stop` that is no event, or that stands beside a transaction."""
+    if stop is None:
+        return
+    if is_transaction(target):
         raise InvalidArgument(name="stop", wanted="None in a transaction, which cannot wait", got=stop)
+    checked_event("stop", stop)
+
+
+def checked_event(name: str, event: Any) -> None:
+    """Raises WrongType for what is neither None nor an event."""
+    if event is not None and (isinstance(event, type) or not callable(getattr(event, "is_set", None))):
+        raise WrongType(name=name, wanted="an event, such as db.runtime.event()", got=event)
 
 
 def checked_take_timeout(timeout: Any) -> float:
@@ -123,6 +205,19 @@ def checked_positive(name: str, number: Any, unit: str) -> float:
 
 
 # Batches.
+
+
+def checked_items(name: str, items: Iterable[T]) -> list[T]:
+    """The items of a batch, read up to the first that is too many.
+
+    Raises WrongType for what cannot be iterated, TooMuchForOneTransaction.
+    """
+    if isinstance(items, type) or not hasattr(type(items), "__iter__"):
+        raise WrongType(name=name, wanted="several values, such as a list", got=items)
+    few = list(islice(items, limits.BATCH_ITEMS_MAX + 1))
+    if len(few) > limits.BATCH_ITEMS_MAX:
+        raise too_much(len(few), 0)
+    return few
 
 
 def checked_batch(payloads: list[bytes]) -> list[bytes]:

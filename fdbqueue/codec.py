@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_text
 from fdbqueue.deferred import checked_function
 from fdbqueue.depth import is_deep, is_object_deep
 from fdbqueue.errors import (
@@ -37,8 +38,8 @@ class Codec(Protocol):
         """Raises TypeError for a value that it cannot carry."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises UnknownCodec for a format that it does not know yet, ImportError or AttributeError where this
-        process lacks a class. Any other error says that these bytes are not its own.
+        """Raises UnknownCodec for a format that it does not know yet, ImportError or AttributeError where
+        this process lacks a class. Any other error says that these bytes are not its own.
         """
 
 
@@ -208,9 +209,7 @@ def register_codec(name: str, codec: Codec) -> None:
     InvalidArgument for a name that is no text of 1 to limits.CODEC_NAME_BYTES_MAX bytes, or for a codec
     without `encode` and `decode`.
     """
-    longest = limits.CODEC_NAME_BYTES_MAX
-    if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= longest:
-        raise InvalidArgument(name="name", wanted=f"a text of 1 to {longest} bytes", got=name)
+    name = checked_text("name", name, limits.CODEC_NAME_BYTES_MAX)
     for part in ("encode", "decode"):
         function: Any = getattr(codec, part, None)
         checked_function(f"codec.{part}", function)
@@ -253,7 +252,7 @@ def encoded_each(codec: PayloadCodec, values: Iterable[Any]) -> list[bytes]:
 def _typed(name: str, type_: Any) -> MsgspecCodec:
     try:
         return _msgspec_codec(name, type_)
-    except TypeError as error:
+    except Exception as error:  # a TypeError, or what the repr of something that is no type raises
         wanted = f"a type that msgspec decodes, and that has a hash ({error})"
         raise InvalidArgument(name="type", wanted=wanted, got=type_) from error
 

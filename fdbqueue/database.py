@@ -161,7 +161,7 @@ def as_database(target: Any) -> Database:
     """Our Database for a database of either engine, wrapped or raw. Raises NotADatabase."""
     if isinstance(target, Database):
         return target
-    if not is_database(target):
+    if not is_database(target) or isinstance(target, type):
         raise NotADatabase(got=repr(type(target).__name__))
     companion = _companions.get(target)
     if companion is None or companion.closed:

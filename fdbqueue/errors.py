@@ -8,6 +8,10 @@ is waiting for.
 from collections.abc import Mapping
 from typing import Any
 
+from fdbqueue.visible import shortened, shown, told, visible
+
+MESSAGE_LENGTH_MAX = 900
+
 
 class FdbQueueError(Exception):
     """fdbqueue failed."""
@@ -15,7 +19,23 @@ class FdbQueueError(Exception):
     def __init__(self, message: str | None = None, **data: Any) -> None:
         for name, value in data.items():
             setattr(self, name, value)
-        super().__init__(message or (self.__doc__ or "").strip().format(**data))
+        if message is None:
+            message = (self.__doc__ or "").strip().format(**{name: _Shown(data[name]) for name in data})
+        short = shortened(message, MESSAGE_LENGTH_MAX)
+        super().__init__(shortened(visible(short, keep="\n"), MESSAGE_LENGTH_MAX))
+
+
+class _Shown:
+    """A value in a message, short and without control characters, whatever its own texts are."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return shown(self._value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._value, spec) if spec else told(self._value)
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -105,6 +125,10 @@ class DefinitionUnreadable(FdbQueueError, ValueError):
 
 
 class InvalidArgument(FdbQueueError, ValueError):
+    """{name} must be {wanted}, not {got!r}."""
+
+
+class WrongType(InvalidArgument, TypeError):
     """{name} must be {wanted}, not {got!r}."""
 
 

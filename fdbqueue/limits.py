@@ -88,6 +88,10 @@ ASIDE_PARTS_MAX = 100
 SEARCHED_MAX = 1_000
 
 QUEUE_NAME_BYTES_MAX = 500
+# As the path of a file in Linux.
+URL_BYTES_MAX = 4_096
+# Of a root or a subspace: keys below it have room for a queue's name and two keys of tasks.
+SUBSPACE_BYTES_MAX = 5_000
 # A codec's name is stored with each queue that uses it.
 CODEC_NAME_BYTES_MAX = 100
 # Making the decoder of a type costs more than opening a queue.
@@ -102,6 +106,7 @@ PRIORITY_MAX = 2**32 - 1
 RECORD_PAYLOAD_BYTES_MAX = 256
 # The key of a task is part of three of its database keys.
 TASK_KEY_BYTES_MAX = 1_000
+TASK_KEY_DEPTH_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000
 SHARES_MAX = 1_000_000_000
 WEIGHTS_MAX = 1_000

@@ -9,7 +9,7 @@ from fdbqueue.arguments import checked_span
 from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.store import is_database
-from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, DatabaseNotFound, UnknownUrl
+from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, DatabaseNotFound, UnknownUrl, WrongType
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import EngineDatabase
 
@@ -41,9 +41,23 @@ def open(
     StorageFormat for a directory, DatabaseNotFound for one without a database: then nothing was written.
     """
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
+    if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
+        raise WrongType(name="runtime", wanted="a Runtime", got=runtime)
     if url is None or isinstance(url, str):
-        return _open_url(url_from_environment() if url is None else url, create, runtime, session_ttr_s)
+        named = url_from_environment() if url is None else _checked_url(url)
+        return _open_url(named, create, runtime, session_ttr_s)
     return adopted(url, session_ttr_s)
+
+
+def _checked_url(url: str) -> str:
+    """Raises UnknownUrl for what can be no name of a file either."""
+    try:
+        written = os.fsencode(url)
+    except UnicodeEncodeError:
+        raise UnknownUrl(url=url) from None
+    if b"\x00" in written or len(written) > limits.URL_BYTES_MAX:
+        raise UnknownUrl(url=url)
+    return url
 
 
 def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: float) -> Database:

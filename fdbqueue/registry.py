@@ -13,9 +13,9 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_text, writable
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import (
-    InvalidArgument,
     QueueDropped,
     QueueExists,
     QueueKindMismatch,
@@ -96,7 +96,7 @@ class Registry:
 
     def names(self, target: Any, after: str = "", limit: int = limits.QUEUES_LISTED_MAX) -> list[Definition]:
         """The next `limit` definitions in order of their names. Reads by snapshot; conflicts with nothing."""
-        return run(target, lambda tr: self._names(tr, after, min(limit, limits.QUEUES_LISTED_MAX)))
+        return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
 
     def contents(self, definition: Definition) -> Subspace:
         """Where the queue keeps what it holds."""
@@ -115,7 +115,7 @@ class Registry:
     def write(self, target: Any, body: Callable[[Transaction], T]) -> T:
         """Run `body` in a transaction; given a database, until its effect has happened once."""
         if is_transaction(target):
-            return body(target)
+            return body(writable(target))
         return run_once(as_database(target), self.keys, body)
 
     def _read(self, tr: Transaction, name: str) -> Definition | None:
@@ -164,11 +164,7 @@ class Registry:
 
 def checked_name(name: str) -> str:
     """Raises InvalidArgument unless `name` can name a queue."""
-    if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= limits.QUEUE_NAME_BYTES_MAX:
-        raise InvalidArgument(
-            name="name", wanted=f"a text of 1 to {limits.QUEUE_NAME_BYTES_MAX} bytes", got=name
-        )
-    return name
+    return checked_text("name", name, limits.QUEUE_NAME_BYTES_MAX)
 
 
 def of_kind(definition: Definition, kind: str) -> Definition:

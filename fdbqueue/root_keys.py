@@ -25,6 +25,8 @@ from typing import Any
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.arguments import checked_prefix
+
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
@@ -47,7 +49,8 @@ LAST_ID_BYTES = 8
 
 class RootKeys:
     def __init__(self, root: Any) -> None:
-        self.prefix: bytes = root.key()
+        """Raises WrongType, InvalidArgument."""
+        self.prefix: bytes = checked_prefix("root", root)
         self.last_id: bytes = self._pack(LAST_ID)
         self.definitions: slice = self._range(DEFINITION)
         self.receipts: slice = self._range(RECEIPT)

@@ -5,10 +5,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from fdbqueue.arguments import checked_timeout, checked_whole
+from fdbqueue import limits
+from fdbqueue.arguments import checked_text, checked_timeout, checked_whole
 from fdbqueue.database import is_transaction, run
 from fdbqueue.deferred import deferred_body, require_finished
-from fdbqueue.errors import DeferredBody
+from fdbqueue.errors import DeferredBody, WrongType
+from fdbqueue.visible import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,17 +38,20 @@ def transactional(
     by position or by keyword. `retry_limit` counts retries, `timeout_s` is in seconds over all of them;
     neither means for ever, as in the binding, whose contract this is.
 
-    Raises TypeError at decoration for a generator or coroutine function (its body would run after the
+    Raises a TypeError at decoration for a generator or coroutine function (its body would run after the
     commit) and for a function without that parameter; InvalidArgument for a limit below 0. A call raises
     NotADatabase for anything else, and TypeError for a function that returns a coroutine or a generator;
     then nothing is committed.
     """
+    checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
     if retry_limit is not None:
         checked_whole("retry_limit", retry_limit, 0)
     if timeout_s is not None:
         checked_timeout(timeout_s, "timeout_s")
 
     def decorate(inner: F) -> F:
+        if not callable(inner):
+            raise WrongType(name="function", wanted="a function", got=inner)
         _refuse_deferred_bodies(inner)
         position = _position_of(inner, parameter)
 
@@ -83,11 +88,15 @@ def _refuse_deferred_bodies(function: Callable[..., Any]) -> None:
 
 
 def _position_of(function: Callable[..., Any], parameter: str) -> int:
-    names = list(inspect.signature(function).parameters)
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some of those that are written in C tell nothing
+        names = []
     if parameter not in names:
-        raise TypeError(f"{_name_of(function)} has no parameter {parameter!r} to take the transaction")
+        message = f"{_name_of(function)} has no parameter {parameter!r} to take the transaction"
+        raise WrongType(message, name="function", wanted="a function of a transaction", got=function)
     return names.index(parameter)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
+    return str(getattr(function, "__qualname__", None) or shown(function))

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.errors import DatabaseClosed, InvalidArgument, WaitStopped
+from fdbqueue.errors import DatabaseClosed, WaitStopped
 from fdbqueue.runtime import Event, Runtime, Stop
 from fdbqueue.seam import Future
 
@@ -105,8 +105,6 @@ class Waiters:
 
     def listen(self, stop: Stop, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when `stop` is set, at once if it is; returns a function that takes that back."""
-        if not callable(getattr(stop, "is_set", None)):
-            raise InvalidArgument(name="stop", wanted="an event, such as db.runtime.event()", got=stop)
         if isinstance(stop, Event):
             return stop.listen(callback)
         return self._deaf.listen(stop, callback)

@@ -75,7 +75,7 @@ def test_the_package_is_only_its_public_names():
     assert all(isinstance(node, ast.Import | ast.ImportFrom | ast.Assign) for node in statements)
     assigned = [t.id for node in statements if isinstance(node, ast.Assign) for t in node.targets]
     assert set(assigned) <= {"__all__", "__version__"}
-    assert len((PACKAGE / "__init__.py").read_text().splitlines()) <= 60
+    assert len((PACKAGE / "__init__.py").read_text().splitlines()) <= 110
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_seconds, is_whole, too_much, writable
+from fdbqueue.arguments import checked_int, checked_prefix, checked_seconds, too_much, writable
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.elements.cursor import Cursor
 from fdbqueue.elements.keys import ElementKeys, Lock
@@ -49,15 +49,14 @@ class ElementBase:
         guard: Guard | None,
         batch_max: int = limits.BATCH_ITEMS_MAX,
     ) -> None:
-        """`umask` is for a file system, checked and not used. Raises TypeError."""
-        if not callable(getattr(subspace, "key", None)):
-            raise TypeError(f"an element queue lives in a Subspace, not in {type(subspace).__name__}")
+        """`umask` is for a file system, checked and not used. Raises WrongType."""
+        prefix = checked_prefix("subspace", subspace)
         for name, value in (("umask", umask), ("rndhex", rndhex)):
-            if value is not None and not is_whole(value):
-                raise TypeError(f"{name!r} should be an int, not {value!r}")
-        self.id: str = subspace.key().hex()
+            if value is not None:
+                checked_int(name, value)
+        self.id: str = prefix.hex()
         """The same for all objects on the same queue."""
-        self.path: str = repr(subspace.key())
+        self.path: str = repr(prefix)
         self._digit = None if rndhex is None else rndhex % 16
         self._named_us = 0
         self.root = RootKeys(root)

@@ -116,5 +116,6 @@ def _under(prefix: bytes) -> slice:
     return slice(prefix, prefix + b"\xff" * (_NAME_BYTES_MAX + 1))
 
 
-def _bytes(name: str) -> bytes:
-    return str(name).encode(errors="replace")[:_NAME_BYTES_MAX]
+def _bytes(name: object) -> bytes:
+    # What is no text is the name of nothing, as an empty text is.
+    return str.encode(name, errors="replace")[:_NAME_BYTES_MAX] if isinstance(name, str) else b""

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fdbqueue.arguments import checked_path
+
 
 class NullQueue:
     """An element queue that is always empty, for tests, or as a /dev/null."""
@@ -23,8 +25,8 @@ class NullQueue:
     enqueue = add_ref = add
 
     def add_path(self, db: Any, path: str | Path) -> str:  # noqa: ARG002  # the interface of element queues
-        """Unlink the file. Raises OSError."""
-        Path(path).unlink()
+        """Unlink the file. Raises OSError, InvalidArgument."""
+        checked_path("path", path).unlink()
         return ""
 
     def count(self, tr: Any) -> int:  # noqa: ARG002  # the interface of element queues

@@ -11,7 +11,7 @@ for name in queue.names(db):
 from collections.abc import Mapping
 from typing import Any
 
-from fdbqueue.arguments import checked_count, is_whole
+from fdbqueue.arguments import checked_count, checked_int
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
 from fdbqueue.recipe.items import Guard
@@ -41,10 +41,8 @@ class ElementQueue(ElementBase):
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
     ) -> None:
-        """Raises TypeError, InvalidSchema, InvalidArgument for a `maxelts` below 1."""
-        if not is_whole(maxelts):
-            raise TypeError(f"'maxelts' should be an int, not {maxelts!r}")
-        checked_count("maxelts", maxelts)
+        """Raises WrongType, InvalidSchema, InvalidArgument for a `maxelts` below 1."""
+        checked_count("maxelts", checked_int("maxelts", maxelts))
         super().__init__(subspace, rndhex=rndhex, umask=umask, batch_max=maxelts, root=root, guard=guard)
         self._schema = Schema(schema)
 

@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.names import by_time
 from fdbqueue.elements.null import NullQueue
-from fdbqueue.errors import QueueInSet
+from fdbqueue.errors import QueueInSet, WrongType
 
 AnyQueue = ElementBase | NullQueue
 Pair = tuple[AnyQueue, str] | tuple[None, None]
@@ -17,19 +17,19 @@ class QueueSet:
     """`QueueSet(q1, q2)` or `QueueSet([q1, q2])`: copies of them, with cursors of their own."""
 
     def __init__(self, *queues: Any) -> None:
-        """Raises TypeError for what is no element queue, QueueInSet for one that comes twice."""
+        """Raises WrongType for what is no element queue, QueueInSet for one that comes twice."""
         self._members: list[AnyQueue] = []
         # The next name of each member, "" at its end; empty where a pass begins, None while there is none.
         self._heads: list[str] | None = None
         self._join(queues)
 
     def add(self, *queues: Any) -> None:
-        """Add copies of more queues, all or none; a new pass begins. Raises TypeError, QueueInSet."""
+        """Add copies of more queues, all or none; a new pass begins. Raises WrongType, QueueInSet."""
         self._join(queues)
         self._rewind()
 
     def remove(self, queue: AnyQueue) -> None:
-        """Take a queue out, in the middle of a pass, too; nothing if it is not in. Raises TypeError."""
+        """Take a queue out, in the middle of a pass, too; nothing if it is not in. Raises WrongType."""
         self._require_queues([queue])
         for at, member in enumerate(self._members):
             if member.id == queue.id:
@@ -86,4 +86,4 @@ class QueueSet:
     def _require_queues(queues: Sequence[Any]) -> None:
         for queue in queues:
             if not isinstance(queue, AnyQueue):
-                raise TypeError(f"expected an element queue, or a list of them, not {type(queue).__name__}")
+                raise WrongType(name="queue", wanted="an element queue, or a list of them", got=queue)

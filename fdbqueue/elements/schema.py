@@ -10,6 +10,7 @@ from typing import Any
 
 from fdbqueue.elements.table import table_of, text_of
 from fdbqueue.errors import InvalidElement, InvalidSchema, UnknownSchema, UnreadableElement
+from fdbqueue.visible import shown, told
 
 Pieces = dict[str, bytes]
 """An element as it is stored: the bytes of each piece, by name."""
@@ -42,10 +43,10 @@ class Schema:
         """Raises UnknownSchema, InvalidElement."""
         self.require()
         if not isinstance(data, Mapping):
-            raise InvalidElement(reason=f"unexpected data: {data!r} is no dictionary of pieces")
+            raise InvalidElement(reason=f"unexpected data: {shown(data)} is no dictionary of pieces")
         for name in data:
             if name not in self.types:
-                raise InvalidElement(reason=f"unexpected data: {name}")
+                raise InvalidElement(reason=f"unexpected data: {told(name)}")
         pieces = {name: self._encoded(name, value) for name, value in data.items()}
         for name in self.mandatory:
             if name not in pieces:
@@ -73,7 +74,7 @@ class Schema:
         except _HashType as reason:
             raise InvalidElement(reason=str(reason)) from None
         except (TypeError, UnicodeEncodeError):
-            raise InvalidElement(reason=f"unexpected {type_} data in {name}: {value!r}") from None
+            raise InvalidElement(reason=f"unexpected {type_} data in {name}: {shown(value)}") from None
 
 
 def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
@@ -81,20 +82,20 @@ def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
     if types is None:
         return {}
     if not isinstance(types, dict):
-        raise InvalidSchema(reason=f"{types!r} is no dictionary")
+        raise InvalidSchema(reason=f"{shown(types)} is no dictionary")
     return {_checked_name(name): _checked_type(type_) for name, type_ in types.items()}
 
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not _PIECE_NAME.fullmatch(name):
-        raise InvalidSchema(f"invalid schema name: {name!r}", name=name)
+        raise InvalidSchema(f"invalid schema name: {shown(name)}", name=name)
     return name
 
 
 def _checked_type(type_: Any) -> tuple[str, bool]:
     match = _TYPE.fullmatch(type_) if isinstance(type_, str) else None
     if match is None:
-        raise InvalidSchema(f"invalid schema data type: {type_!r}", type=type_)
+        raise InvalidSchema(f"invalid schema data type: {shown(type_)}", type=type_)
     return match[1], "?" in match[2]
 
 
@@ -119,7 +120,7 @@ def _table(value: Any) -> bytes:
         raise TypeError
     for key_or_value in (*value, *value.values()):
         if not isinstance(key_or_value, str):
-            raise _HashType(f"invalid hash value type: {key_or_value!r}")
+            raise _HashType(f"invalid hash value type: {shown(key_or_value)}")
     return text_of(value).encode()
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fdbqueue.arguments import is_whole
+from fdbqueue.arguments import checked_int, checked_path
 from fdbqueue.database import is_transaction
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.names import GRANULARITY_S
 from fdbqueue.elements.schema import NAMELESS, Pieces
-from fdbqueue.errors import InvalidArgument, UnreadableElement
+from fdbqueue.errors import InvalidArgument, UnreadableElement, WrongType
 from fdbqueue.recipe.items import Guard
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -37,9 +37,8 @@ class SimpleElementQueue(ElementBase):
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
     ) -> None:
-        """Raises TypeError."""
-        if not is_whole(granularity):
-            raise TypeError(f"'granularity' should be an int, not {granularity!r}")
+        """Raises WrongType."""
+        checked_int("granularity", granularity)
         super().__init__(subspace, rndhex=rndhex, umask=umask, root=root, guard=guard)
         self.granularity = granularity
 
@@ -64,12 +63,10 @@ class SimpleElementQueue(ElementBase):
         """Add an element, a text as UTF-8; its name.
 
         Reads the name that it is about to use; conflicts with an add of the same name only. Given a
-        transaction whose loop retries after an unknown result (1021), it may come twice. Raises TypeError,
-        PayloadTooLarge, before anything is written.
+        transaction whose loop retries after an unknown result (1021), it may come twice. Raises WrongType,
+        InvalidArgument, PayloadTooLarge, before anything is written.
         """
-        if not isinstance(data, str | bytes):
-            raise TypeError(f"an element is a str or bytes, not {type(data).__name__}")
-        return self._add(tr, {NAMELESS: data.encode() if isinstance(data, str) else bytes(data)})
+        return self._add(tr, {NAMELESS: _bytes_of(data)})
 
     enqueue = add_ref = add
 
@@ -81,8 +78,9 @@ class SimpleElementQueue(ElementBase):
         """
         if is_transaction(db):
             raise InvalidArgument(name="db", wanted="a database, to unlink after the commit", got=db)
-        name = self.add(db, Path(path).read_bytes())
-        Path(path).unlink()
+        file = checked_path("path", path)
+        name = self.add(db, file.read_bytes())
+        file.unlink()
         return name
 
     def get(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> bytes:
@@ -118,6 +116,18 @@ class SimpleElementQueue(ElementBase):
 
     def _peek(self, tr: Transaction, name: str) -> bytes:
         return _data(name, self.store.peek(tr, name))
+
+
+def _bytes_of(data: Any) -> bytes:
+    """Raises WrongType, InvalidArgument for a text that is no UTF-8."""
+    if isinstance(data, bytes):
+        return bytes(data)
+    if not isinstance(data, str):
+        raise WrongType(name="data", wanted="a str or bytes", got=data)
+    try:
+        return str.encode(data)
+    except UnicodeEncodeError:
+        raise InvalidArgument(name="data", wanted="a text that UTF-8 can encode", got=data) from None
 
 
 def _data(name: str, pieces: Pieces) -> bytes:

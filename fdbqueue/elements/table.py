@@ -6,6 +6,8 @@ A line for each key, sorted: key, tab, value, newline; a backslash, tab or newli
 import re
 from collections.abc import Mapping
 
+from fdbqueue.visible import told
+
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n"}
 _ESCAPED = {escape: plain for plain, escape in _ESCAPES.items()}
 _TO_ESCAPE = re.compile(r"[\\\t\n]")
@@ -26,7 +28,7 @@ def table_of(text: str) -> dict[str, str]:
 def _pair(line: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise ValueError(f"unexpected hash line: {line}")
+        raise ValueError(f"unexpected hash line: {told(line)}")
     return _unescape(match[1]), _unescape(match[2])
 
 

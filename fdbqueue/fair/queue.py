@@ -13,6 +13,7 @@ from fdbqueue import limits
 from fdbqueue.arguments import (
     WHOLE_MAX,
     checked_payload,
+    checked_prefix,
     checked_stop,
     checked_wait,
     checked_whole,
@@ -55,22 +56,23 @@ class FairQueue:
         type: Any = None,
         root: Any = DEFAULT_ROOT,
     ) -> None:
-        """Raises InvalidArgument, DeferredBody, UnknownCodec."""
+        """Raises InvalidArgument, DeferredBody, UnknownCodec, WrongType for the subspace."""
         if capacity is not None:
             checked_whole("capacity", capacity, 0, WHOLE_MAX)
         shares = packed_weights(weights)
         self._key = checked_function("key", key)
         self._capacity = capacity
         self._codec = codec_named(codec, type)
+        prefix = checked_prefix("subspace", subspace)
         self._root = RootKeys(root)
         self._items = FairItems(TaskKeys(subspace), self._codec, shares, self._root.prefix)
         # Calls combine only with calls that would do exactly the same.
         self._service = (
             "fair",
-            subspace.key(),
+            prefix,
             self._codec.key,
             frozenset((shares or {}).items()),
-            root.key(),
+            self._root.prefix,
         )
 
     def put(self, tr: Any, item: Any, *, cost: int = 1) -> None:

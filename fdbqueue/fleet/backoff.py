@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fdbqueue.arguments import checked_seconds, is_number
+from fdbqueue.arguments import checked_seconds, checked_whole, is_number
 from fdbqueue.errors import InvalidArgument
 
 GROWTH_MAX = 1_000.0
@@ -29,7 +29,12 @@ class Backoff:
             raise InvalidArgument(name="growth", wanted=f"a number from 1 to {GROWTH_MAX:g}", got=self.growth)
 
     def delay_s(self, failures: int, random: float) -> float:
-        """The delay after `failures` failures in a row; `random` is uniform in [0, 1)."""
+        """The delay after `failures` failures in a row; `random` is uniform in [0, 1).
+
+        Raises InvalidArgument.
+        """
+        checked_whole("failures", failures, 0)
+        checked_seconds("random", random)
         steps = min(max(failures, 1) - 1, 64)
         whole = min(self.first_s * self.growth**steps, self.cap_s)
         return whole * (0.5 + random / 2)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.status import Running, Tally
 
@@ -51,6 +52,17 @@ class Report:
     """Whether it ended because there was nothing left."""
     retired: bool = False
     """Whether it ends to be replaced."""
+
+
+def checked_argument(argument: Any) -> Any:
+    """Raises InvalidArgument for a value that does not come back equal from a line of JSON."""
+    try:
+        carried = msgspec.json.decode(msgspec.json.encode(argument)) == argument
+    except Exception:  # what msgspec raises, RecursionError, and what comparing raises
+        carried = False
+    if not carried:
+        raise InvalidArgument(name="argument", wanted="what JSON can carry", got=argument)
+    return argument
 
 
 def to_line(message: Orders | Report) -> bytes:

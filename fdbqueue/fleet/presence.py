@@ -17,6 +17,7 @@ from fdbqueue import limits
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.session import Session
 
@@ -52,6 +53,8 @@ def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> l
     by those whose names it has room for. Reads by snapshot; conflicts with nothing. Given a database: in
     transactions of limits.WORKERS_LISTED_MAX workers. Given a transaction: at most so many.
     """
+    if queue is not None:
+        checked_name(queue)
     under = RootKeys(root).presences
     found: list[Any] = []
     start, whole = under.start, is_transaction(tr)

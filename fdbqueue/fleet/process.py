@@ -38,6 +38,7 @@ class Process:
     """One worker process, from its start to its end."""
 
     def __init__(self, orders: Orders, stdout: int | None) -> None:
+        line = to_line(orders)
         their_lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._reports, their_reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
@@ -53,11 +54,24 @@ class Process:
         )
         os.close(their_lifeline)
         os.close(their_reports)
-        os.write(self._lifeline, to_line(orders))
         self._unread = b""
         self._signalled = 0
         self.report = Report("starting")
         self.started_at = self.heard_at = RealRuntime.monotonic()
+        self._give(line)
+
+    def _give(self, line: bytes) -> None:
+        """Hand over the orders. If that is interrupted, the process ends: it would wait for the rest."""
+        try:
+            # A signal between two pages of a long line ends a write early.
+            while line:
+                line = line[os.write(self._lifeline, line) :]
+        except BrokenPipeError:
+            return  # it has died already, and its status tells how
+        except BaseException:
+            self.kill()
+            self.close()
+            raise
 
     @property
     def id(self) -> int:

@@ -16,17 +16,25 @@ from types import FrameType
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_count, checked_positive, checked_seconds, checked_span
+from fdbqueue.arguments import (
+    checked_count,
+    checked_positive,
+    checked_prefix,
+    checked_seconds,
+    checked_span,
+    checked_text,
+    checked_whole,
+)
 from fdbqueue.database import engine_errors, require_answer
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import checked_level
-from fdbqueue.fleet.orders import Orders
+from fdbqueue.fleet.orders import Orders, checked_argument
 from fdbqueue.fleet.process import Process, ProcessStatus
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.fleet.worker import Worker, weights_of
+from fdbqueue.fleet.worker import Worker, names_of, weights_of
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
@@ -96,23 +104,25 @@ class Fleet:
             checked_count("recycle_tasks", recycle_tasks)
         if recycle_mb is not None:
             checked_positive("recycle_mb", recycle_mb, "megabytes")
+        if stdout is not None:
+            checked_whole("stdout", stdout, 0, limits.OPTION_MAX)
         self._orders = Orders(
-            url,
-            root.key().hex(),
-            weights_of(queues),
-            handler,
+            checked_text("url", url, limits.URL_BYTES_MAX),
+            checked_prefix("root", root).hex(),
+            names_of(weights_of(queues)),
+            checked_text("handler", handler, limits.URL_BYTES_MAX),
             checked_count("threads", threads, limits.THREADS_MAX),
-            transactional,
+            bool(transactional),
             None if max_attempts is None else checked_count("max_attempts", max_attempts),
             backoff,
             None if timeout_s is None else checked_span("timeout_s", timeout_s),
             checked_seconds("grace_s", grace_s),
             checked_span("session_ttr_s", session_ttr_s),
-            until_empty,
+            bool(until_empty),
             recycle_tasks,
             recycle_mb,
-            hooks,
-            argument,
+            None if hooks is None else checked_text("hooks", hooks, limits.URL_BYTES_MAX),
+            checked_argument(argument),
             checked_level(log_level),
         )
         self._stdout = stdout

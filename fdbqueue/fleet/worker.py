@@ -13,7 +13,7 @@ from platform import node
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_count, checked_seconds, checked_span, checked_timeout
+from fdbqueue.arguments import checked_count, checked_items, checked_seconds, checked_span, checked_timeout
 from fdbqueue.database import as_database
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import (
@@ -35,6 +35,7 @@ from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
+from fdbqueue.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.session import Session
@@ -407,12 +408,23 @@ def weights_of(queues: Any) -> dict[Any, int]:
     """Raises InvalidArgument."""
     if isinstance(queues, str | TaskQueue):
         queues = [queues]
-    weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    names = checked_items("queues", queues)
+    for queue in names:
+        if not isinstance(queue, TaskQueue):
+            checked_name(queue)
+    weights = {queue: queues[queue] if isinstance(queues, Mapping) else 1 for queue in names}
     if not weights:
         raise InvalidArgument(name="queues", wanted="one queue or more", got=queues)
     for weight in weights.values():
         checked_count("weight", weight, limits.WEIGHT_MAX)
     return weights
+
+
+def names_of(weights: Mapping[Any, int]) -> dict[str, int]:
+    """The same for other processes, which open their queues by name."""
+    return {
+        queue.name if isinstance(queue, TaskQueue) else queue: weight for queue, weight in weights.items()
+    }
 
 
 def _stack_of(thread_id: int) -> str:

@@ -10,13 +10,12 @@ transaction that reads the claim: whoever has lost the name fetches nothing more
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.errors import InvalidArgument, OwnerReplaced
+from fdbqueue.errors import OwnerReplaced
 from fdbqueue.receipts import run_once
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_session
@@ -31,11 +30,8 @@ CLAIM_BYTES = 16
 class Owner:
     """A name, claimed."""
 
-    def __init__(self, database: Database, shape: Shape, name: Any) -> None:
-        """Raises InvalidArgument; OwnerReplaced if somebody else claims the name meanwhile."""
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= limits.QUEUE_NAME_BYTES_MAX:
-            wanted = f"a text of 1 to {limits.QUEUE_NAME_BYTES_MAX} bytes"
-            raise InvalidArgument(name="owner", wanted=wanted, got=name)
+    def __init__(self, database: Database, shape: Shape, name: str) -> None:
+        """Raises OwnerReplaced if somebody else claims the name meanwhile."""
         self.name = name
         self._database = database
         self._shape = shape

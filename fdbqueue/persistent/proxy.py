@@ -17,7 +17,7 @@ from queue import Empty, Full
 from typing import Any, Self
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_timeout, is_whole
+from fdbqueue.arguments import checked_event, checked_timeout, is_whole
 from fdbqueue.errors import (
     InvalidArgument,
     NothingToAck,
@@ -113,7 +113,7 @@ class Proxy:
         is set: nothing has been put. Writes exactly once; conflicts with nothing, save in a bounded queue
         near its bound with other puts.
         """
-        until = self._until(block, timeout)
+        until = self._until(block, timeout, stop)
         unit = self._look_around()
         draft = self._stored.draft(item)
         if unit is not None:
@@ -134,7 +134,7 @@ class Proxy:
         that has put something, a get without a timeout does not wait: it might be for its own puts. Fetches
         exactly once; conflicts with other takers of the same item.
         """
-        until = self._until(block, timeout)
+        until = self._until(block, timeout, stop)
         self._stored.shape.codec.require()
         unit = self._look_around()
         if unit is not None and unit.puts and until is None:
@@ -185,6 +185,7 @@ class Proxy:
 
         Raises WaitStopped as soon as `stop`, an event, is set.
         """
+        checked_event("stop", stop)
         self._look_around()
         self._stored.wait_until_finished(stop)
 
@@ -264,8 +265,9 @@ class Proxy:
             self._unacked.clear()  # it has gone back to the queue
         return self._units.get(self._runtime.thread_id())
 
-    def _until(self, block: bool, timeout: float | None) -> float | None:
-        """When patience ends, as runtime.monotonic(); None for never."""
+    def _until(self, block: bool, timeout: float | None, stop: Stop | None) -> float | None:
+        """When patience ends, as runtime.monotonic(); None for never. Raises InvalidArgument."""
+        checked_event("stop", stop)
         now = self._runtime.monotonic()
         if not block:
             return now

@@ -4,7 +4,8 @@ import weakref
 from itertools import count
 from typing import Any
 
-from fdbqueue.arguments import checked_span
+from fdbqueue import limits
+from fdbqueue.arguments import checked_span, checked_text
 from fdbqueue.codec import codec_named
 from fdbqueue.database import as_database
 from fdbqueue.persistent.owners import Owner
@@ -50,10 +51,12 @@ class PersistentQueue(Proxy):
         QueueExists for another codec, or for a temporary queue of another session that lives.
         """
         checked_maxsize(maxsize)
+        if owner is not None:
+            owner = checked_text("owner", owner, limits.QUEUE_NAME_BYTES_MAX)
         database, registry = as_database(db), Registry(root)
         ttr_s = database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
-        codec_named(codec or "json", type)
-        asked = Settings(codec=codec or "json")
+        asked = Settings(codec="json" if codec is None else codec)
+        codec_named(asked.codec, type)
         there = usable(database, registry, name)
         found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
         shape = Shape(registry, found, type)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_count, checked_timeout
+from fdbqueue.arguments import checked_count, checked_event, checked_timeout, checked_whole
 from fdbqueue.database import Database, run
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, within
@@ -44,8 +44,10 @@ class Holder:
     def settle(self, shown: int) -> bool:
         """Remove the first `shown` of the held items, put the others back.
 
-        False if it is too late: the holder took so long that all of them have gone back already.
+        False if it is too late: the holder took so long that all of them have gone back already. Raises
+        InvalidArgument.
         """
+        checked_whole("shown", shown, 0)
         turn = run_once(
             self._database,
             self._root,
@@ -59,6 +61,7 @@ class Holder:
 
         Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing.
         """
+        checked_event("stop", stop)
         patience_s = min(checked_timeout(timeout_s, "timeout_s"), limits.LOOK_EVERY_S)
         with self._database.waiter(stop) as waiter:
             watch = run(self._database, self._watch_if_empty)

@@ -17,7 +17,9 @@ from fdbqueue import limits
 from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
+    checked_items,
     checked_payload,
+    checked_prefix,
     checked_stop,
     checked_wait,
     writable,
@@ -66,18 +68,16 @@ class Queue:
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
     ) -> None:
-        """Raises UnknownCodec, InvalidArgument for `contended` or `type`, TypeError for the subspace."""
-        if contended not in CALLS:
-            raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
-        if not callable(getattr(subspace, "key", None)):
-            raise TypeError(f"a queue lives in a Subspace, not in {subspace.__class__.__name__}")
+        """Raises UnknownCodec, InvalidArgument for `contended` or `type`, WrongType for the subspace."""
+        _require_contended(contended)
+        prefix = checked_prefix("subspace", subspace)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
         self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix)
         self._calls = CALLS[contended]
         # Calls combine only with calls that would do exactly the same.
-        self._service = ("queue", subspace.key(), self._codec.key, contended, root.key(), guard is None)
+        self._service = ("queue", prefix, self._codec.key, contended, self._root.prefix, guard is None)
 
     @classmethod
     def named(
@@ -100,8 +100,9 @@ class Queue:
         queue raises QueueDropped after it was dropped.
         """
         registry = Registry(root)
-        codec_named(codec or "json", type)
-        options = {"codec": codec or "json"}
+        _require_contended(contended)
+        options = {"codec": "json" if codec is None else codec}
+        codec_named(options["codec"], type)
         found = (
             registry.find_or_create(target, name, KIND, options)
             if create
@@ -136,7 +137,13 @@ class Queue:
         they are more than one, limits.BATCH_BYTES_MAX bytes.
         """
         self._append(
-            tr, checked_batch([checked_payload(payload) for payload in encoded_each(self._codec, values)])
+            tr,
+            checked_batch(
+                [
+                    checked_payload(payload)
+                    for payload in encoded_each(self._codec, checked_items("values", values))
+                ]
+            ),
         )
 
     def dequeue(
@@ -230,6 +237,12 @@ class Queue:
 
     def _new_calls(self, database: Database) -> Calls:
         return self._calls(database, self._recipe, self._root)
+
+
+def _require_contended(contended: Any) -> None:
+    """Raises InvalidArgument."""
+    if not isinstance(contended, str) or contended not in CALLS:
+        raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
 
 
 def _now_us(runtime: Runtime) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_span
+from fdbqueue.arguments import checked_instance, checked_span, checked_text, checked_timeout
 from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import InvalidArgument, UnknownSession
@@ -44,20 +44,20 @@ class Session:
         says no, and when the program ends. With a `run_id`, the ends of its leases are counted for that run
         of a fleet.
 
-        Raises: InvalidArgument for a `ttr` that is not above 0 (inf is for ever), or a `name` that is empty;
-        UnknownSession, with `must_exist`, if no session of that name is alive; DeferredBody for a `wanted`
-        that is asynchronous or a generator.
+        Raises: InvalidArgument for a `ttr` that is not above 0 (inf is for ever), or a `name` that is no text
+        of 1 to limits.QUEUE_NAME_BYTES_MAX bytes; UnknownSession, with `must_exist`, if no session of that
+        name is alive; DeferredBody for a `wanted` that is asynchronous or a generator.
         """
         self._database = as_database(db)
         ttr = self._database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidArgument(name="name", wanted="a text that is not empty", got=name)
+        if name is not None:
+            name = checked_text("name", name, limits.QUEUE_NAME_BYTES_MAX)
         if must_exist and name is None:
             raise InvalidArgument(name="name", wanted="the name of the session that must exist", got=name)
         self.name = name
         self.ttr = ttr
         self.wanted = None if wanted is None else checked_function("wanted", wanted)
-        self.run_id = run_id
+        self.run_id = checked_instance("run_id", run_id, bytes)
         self.lost = False
         """True once it is known to have ended. Openers that come or go do not end it for the others."""
         self._runtime = self._database.runtime
@@ -89,7 +89,12 @@ class Session:
         self.end_within(None)
 
     def end_within(self, timeout_s: float | None) -> None:
-        """End it, unless the database does not answer in time; then it dies after its grace."""
+        """End it, unless the database does not answer in time; then it dies after its grace.
+
+        Raises InvalidArgument for a `timeout_s` that is neither None nor 0 or more seconds.
+        """
+        if timeout_s is not None:
+            checked_timeout(timeout_s, "timeout_s")
         self.lost = True
         self._keeper.forget(self)
         end_session(self._database, self._keys, self.id, self._is_last, died=False, timeout_s=timeout_s)

@@ -15,8 +15,10 @@ from fdbqueue.arguments import (
     WHOLE_MAX,
     checked_count,
     checked_delay,
+    checked_items,
     checked_positive,
     checked_span,
+    checked_text,
     checked_whole,
 )
 from fdbqueue.codec import codec_named
@@ -46,6 +48,14 @@ class Kind:
 
     def supports(self, option: str) -> bool:
         return option in self.options
+
+    def made(self, keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
+        """The discipline of a queue. Raises InvalidArgument if the registered function makes none."""
+        discipline = self.discipline(keys, options)
+        if not callable(getattr(discipline, "claim", None)):
+            wanted = f"a function that makes a discipline, as that of the kind {self.name!r} must"
+            raise InvalidArgument(name="discipline", wanted=wanted, got=discipline)
+        return discipline
 
     def require(self, option: str) -> None:
         """Raises UnsupportedOption."""
@@ -83,15 +93,17 @@ def register_kind(
     `discipline(keys, options)` answers which task is next (fdbqueue/disciplines/discipline.py); `options`
     names those that its queues and their tasks may have: "ttl", "ttr", "pri", "delay", "capacity", "key",
     "key_concurrency", "weights", "cost". `ttl_ends_lease`: a lease ends with its task's ttl at the latest.
-    Raises KindExists, InvalidArgument for an option that there is not.
+    Raises KindExists, InvalidArgument for an option that there is not, a name that is no text of 1 to
+    limits.QUEUE_NAME_BYTES_MAX bytes, or a discipline that cannot be called.
     """
+    name = checked_text("name", name, limits.QUEUE_NAME_BYTES_MAX)
     if name in _kinds:
         raise KindExists(kind=name)
-    unknown = sorted(set(options) - OPTIONS)
-    if unknown:
-        raise InvalidArgument(name="options", wanted=f"some of {', '.join(sorted(OPTIONS))}", got=unknown)
+    given = checked_items("options", options)
+    if not all(isinstance(option, str) and option in OPTIONS for option in given):
+        raise InvalidArgument(name="options", wanted=f"some of {', '.join(sorted(OPTIONS))}", got=given)
     checked_function("discipline", discipline)
-    _kinds[name] = Kind(name, discipline, frozenset(options), ttl_ends_lease)
+    _kinds[name] = Kind(name, discipline, frozenset(given), ttl_ends_lease)
 
 
 def kind_named(name: str) -> Kind:
@@ -230,12 +242,26 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_bytes(key: Any) -> bytes:
+    """Raises InvalidArgument."""
+    if isinstance(key, tuple | list) and _is_deep(key):
+        wanted = f"nested at most {limits.TASK_KEY_DEPTH_MAX} levels deep"
+        raise InvalidArgument(name="key", wanted=wanted, got=key)
     # The tuple layer keeps values of different types apart: 1, "1", True and None are four keys.
     try:
         packed: bytes = layer.pack((key,))
-    except (TypeError, ValueError) as reason:
+    except Exception as reason:  # the tuple layer raises struct.error, RecursionError and others besides
         raise InvalidArgument(name="key", wanted="a value that the tuple layer can pack", got=key) from reason
     if len(packed) > limits.TASK_KEY_BYTES_MAX:
         wanted = f"at most {limits.TASK_KEY_BYTES_MAX} bytes when packed"
         raise InvalidArgument(name="key", wanted=wanted, got=key)
     return packed
+
+
+def _is_deep(key: Any) -> bool:
+    """True above the depth to which the tuple layer, which recurses, can be trusted from any stack."""
+    level = [key]
+    for _ in range(limits.TASK_KEY_DEPTH_MAX):
+        level = [part for value in level if isinstance(value, tuple | list) for part in value]
+        if not level or len(level) > limits.TASK_KEY_BYTES_MAX:
+            return False  # what is too wide is refused for its size
+    return any(isinstance(value, tuple | list) for value in level)

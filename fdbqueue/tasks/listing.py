@@ -24,11 +24,10 @@ from fdbqueue.tasks.tasks_of import read_tasks
 
 def checked_state(state: TaskState | str) -> TaskState:
     """Raises InvalidArgument."""
-    try:
-        return TaskState(state)
-    except ValueError:
-        wanted = "a TaskState, or its letter"
-        raise InvalidArgument(name="state", wanted=wanted, got=state) from None
+    known = next((one for one in TaskState if isinstance(state, str) and one == state), None)
+    if known is None:
+        raise InvalidArgument(name="state", wanted="a TaskState, or its letter", got=state)
+    return known
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

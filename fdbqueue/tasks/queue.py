@@ -17,6 +17,8 @@ from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
     checked_count,
+    checked_instance,
+    checked_items,
     checked_payload,
     checked_stop,
     checked_take_timeout,
@@ -33,7 +35,7 @@ from fdbqueue.errors import (
     UnsupportedOption,
 )
 from fdbqueue.page import Page, checked_limit
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
@@ -77,7 +79,8 @@ class TaskQueue:
 
     def __init__(self, target: Any, registry: Registry, definition: Definition, type: Any = None) -> None:
         """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind, InvalidArgument for the type."""
-        self._shape = Shape(registry, definition, type)
+        checked_instance("registry", registry, Registry)
+        self._shape = Shape(registry, checked_instance("definition", definition, Definition), type)
         # What a caller's transaction cannot carry: sessions, callbacks.
         self._database = as_database(target.db if is_transaction(target) else target)
         if not is_transaction(target):  # whose database may be used for nothing else, and is closed unnoticed
@@ -116,11 +119,12 @@ class TaskQueue:
         Reads and writes what Registry.create does.
         """
         registry = Registry(root)
+        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed_weights(weights), codec)
+        settings = settings_for(kind_named(kind), given)
+        # All that a handle refuses: afterwards the queue would be there.
+        Shape(registry, Definition(checked_name(name), 0, kind, settings.to_options()), type)
         if if_not_exists and (there := usable(db, registry, name)) is not None:
             return cls(db, registry, there, type)
-        packed = packed_weights(weights)
-        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed, codec)
-        settings = settings_for(kind_named(kind), given)
         if temporary:
             settings = owned(db, registry, settings)
         create = opened_or_created if if_not_exists else created
@@ -197,7 +201,7 @@ class TaskQueue:
         Like `put`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if they are
         more than one, limits.BATCH_BYTES_MAX bytes.
         """
-        items = list(data)
+        items = checked_items("data", data)
         payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
         drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
         return self._put(tr, drafts, timeout, stop) if drafts else []
@@ -238,13 +242,16 @@ class TaskQueue:
         """
         checked_batch_count("n", n)
         timeout_s = checked_take_timeout(timeout)
+        if session is not None:
+            checked_instance("session", session, Session)
         checked_stop(stop, tr)
         self.require_codec()
         monotonic = self._of(tr).runtime.monotonic
         until = monotonic() + timeout_s
         while True:
             try:
-                return list(self._take(tr, n, timeout_s, session or self._own_session(tr), stop))
+                holder = self._own_session(tr) if session is None else session
+                return list(self._take(tr, n, timeout_s, holder, stop))
             except UnknownSession:
                 if session is not None or is_transaction(tr):
                     raise
@@ -252,7 +259,9 @@ class TaskQueue:
 
     def end_waits(self, db: Any, *, session: Session | None = None) -> None:
         """Takes of this session that wait, in other threads of this process, return with what there is."""
-        self._calls(db).takes(session or self._own_session(db)).end_waits()
+        if session is not None:
+            checked_instance("session", session, Session)
+        self._calls(db).takes(self._own_session(db) if session is None else session).end_waits()
 
     # Verbs of the holder.
 
@@ -287,9 +296,11 @@ class TaskQueue:
         Raises NotTaken, UnsupportedOption. Reads and moves the task; conflicts with any change of it.
         """
         later_us = delay_us(delay)
-        if later_us and failure is None:
+        if failure is not None:
+            checked_instance("failure", failure, Failure)
+        elif later_us:
             self._shape.kind.require("delay")
-        verb, target = "retry" if failure else "release", self._target(tr, task, session)
+        verb, target = "release" if failure is None else "retry", self._target(tr, task, session)
         return self._end(tr, task, verb, lambda change: verbs.release(change, target, later_us, failure))
 
     def defer(self, tr: Any, task: Task | str, delay: float, *, session: Session | None = None) -> Task:
@@ -326,8 +337,9 @@ class TaskQueue:
         kind. Raises TooMuchForOneTransaction for more than limits.VERB_BATCH. Reads the tasks and writes
         those that are held; conflicts with any change of them.
         """
-        targets = [self._target(tr, task, None) for task in tasks]
-        checked_verb_batch(len(targets))
+        few = checked_items("tasks", tasks)
+        checked_verb_batch(len(few))
+        targets = [self._target(tr, task, None) for task in few]
         return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
 
     def exhaust(self, tr: Any, task: Task, failures_max: int) -> bool:
@@ -348,7 +360,7 @@ class TaskQueue:
         and a lease that somebody else has on it stays. What was buried for it (`exhaust`) is ready again.
         Reads the task, and its failures by snapshot; writes both; conflicts with any change of the task.
         """
-        target, attempt = self._target(tr, task, None), task.attempts
+        target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
         return self._once(tr, lambda change: excuse(change, target.id, target.token, attempt))
 
     # Verbs of anybody.
@@ -359,6 +371,8 @@ class TaskQueue:
 
         Reads and moves the task; conflicts with any change of it.
         """
+        if failure is not None:
+            checked_instance("failure", failure, Failure)
         target = self._target(tr, task, None)
         return self._end(tr, task, "bury", lambda change: verbs.bury(change, target, failure))
 
@@ -483,7 +497,7 @@ class TaskQueue:
         Raises TaskNotFound. Reads the task, and the failures by snapshot; conflicts with any change of it.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return run(tr, lambda tr: verbs.failures_of(self._change(tr), id_))
+        return run(tr, lambda tr: verbs.failures_of(self._change(writable(tr)), id_))
 
     def statistics(self, tr: Any) -> Statistics:
         """What there is, what has been done, and how tasks have ended: {"tasks", "calls", "ends"}, exact.
@@ -578,7 +592,7 @@ class TaskQueue:
         return found
 
     def _see(self, target: Any, body: Callable[[Change], T]) -> T:
-        return run(target, lambda tr: body(self._change(tr)))
+        return run(target, lambda tr: body(self._change(writable(tr))))
 
     def _change(self, tr: Transaction) -> Change:
         return self._calls(tr).source.change(tr)
@@ -599,8 +613,9 @@ class TaskQueue:
         return Target(id_bytes(task), None, self._holder(tr, session))
 
     def _holder(self, tr: Any, session: Session | None) -> bytes:
-        own = own_session_of(self._of(tr), self._shape.root)
-        return own.id() if session is None else session.id
+        if session is not None:
+            return checked_instance("session", session, Session).id
+        return own_session_of(self._of(tr), self._shape.root).id()
 
     def _occupants(self, change: Change) -> Occupants:
         return cleared(change, self._calls(change.tr).source.line)

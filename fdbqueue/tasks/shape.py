@@ -15,7 +15,7 @@ from fdbqueue.tasks.kinds import Draft, Settings, drafted, kind_named
 class Shape:
     def __init__(self, registry: Registry, definition: Definition, type: Any = None) -> None:
         """`type` is that of the payloads. Raises UnknownKind for a kind that this process has not registered,
-        InvalidArgument for the type.
+        InvalidArgument for the type, or a kind whose function makes no discipline.
         """
         self.registry = registry
         self.definition = definition
@@ -25,7 +25,7 @@ class Shape:
         self.settings = Settings(**definition.options)
         self.codec = stored_codec(self.settings.codec, type)
         self.keys = TaskKeys(registry.contents(definition))
-        self.discipline = self.kind.discipline(self.keys, definition.options)
+        self.discipline = self.kind.made(self.keys, definition.options)
         self.guard: Callable[[Transaction], Callable[[], None]] = registry.guard(definition)
         self.owner = None if self.settings.temporary is None else bytes.fromhex(self.settings.temporary)
 

@@ -1,0 +1,82 @@
+"""Texts that come from data, for terminals, pipes, logs and messages: visible, and of bounded length.
+
+An escape sequence in a queue's name could recolour a terminal, rename its window, or write over its lines. A
+line break in an error's text could forge a line of a log.
+"""
+
+import reprlib
+import unicodedata
+from typing import Any
+
+SHOWN_LENGTH_MAX = 200
+"""Of one value in a message."""
+TOLD_LENGTH_MAX = 400
+"""Of one text in a message."""
+_DIGITS_MAX = 60
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+def visible(text: str, keep: str = "") -> str:
+    """`text` with its control and format characters as escapes, those in `keep` apart.
+
+    These are C0, DEL, C1, what sets the direction of writing or has no width, line separators and surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character in keep else _visible(character) for character in text)
+
+
+def shortened(text: str, length_max: int = SHOWN_LENGTH_MAX) -> str:
+    """At most `length_max` characters: the beginning and the end of a longer text."""
+    if len(text) <= length_max:
+        return text
+    half = (length_max - 3) // 2
+    return f"{text[: length_max - 3 - half]}...{text[len(text) - half :]}"
+
+
+def shown(value: Any) -> str:
+    """A short `repr` of any value, in one line of visible characters; it never raises."""
+    try:
+        return _short(_short_repr(value), SHOWN_LENGTH_MAX)
+    except Exception:  # of a repr that the caller wrote, or one that is nested too deeply
+        return f"<{type(value).__name__}>"
+
+
+def told(value: Any) -> str:
+    """A text as it is, and any other value as `shown`; both short and visible."""
+    return _short(value, TOLD_LENGTH_MAX) if type(value) is str else shown(value)
+
+
+def _short(text: str, length_max: int) -> str:
+    # Cut before and after: escapes make it longer, and a text of megabytes would take seconds.
+    return shortened(visible(shortened(text, length_max)), length_max)
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return _SHORT.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class _ShortRepr(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 5
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 8
+        self.maxstring = self.maxother = SHOWN_LENGTH_MAX
+
+    def repr_int(self, value: int, _: int) -> str:
+        if abs(value) < 10**_DIGITS_MAX:
+            return repr(value)
+        # The digits of a number of thousands are refused by Python, and take long.
+        return f"{'-' if value < 0 else ''}<a number of {value.bit_length()} bits>"
+
+    def repr_bytes(self, value: bytes, _: int) -> str:
+        return shortened(repr(value[: SHOWN_LENGTH_MAX + 1]))
+
+
+_short_repr = _ShortRepr().repr
