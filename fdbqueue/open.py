@@ -9,12 +9,21 @@ from fdbqueue.arguments import checked_span
 from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.store import is_database
-from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, DatabaseNotFound, UnknownUrl, WrongType
+from fdbqueue.errors import (
+    ClientLibraryMissing,
+    ClientLibraryTooOld,
+    DatabaseNotFound,
+    InvalidArgument,
+    UnknownUrl,
+    WrongType,
+)
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import EngineDatabase
 
 _API_VERSION = 710
 _DEFAULT_URL = "embedded:./fdbqueue-data"
+_SHARED_SCHEME = "embedded+shared"
+DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
 
 
 def open(
@@ -23,11 +32,12 @@ def open(
     create: bool = True,
     runtime: Runtime | None = None,
     session_ttr_s: float = limits.SESSION_TTR_S,
+    shared_directory: bool = False,
 ) -> Database:
     """Open a database; a context manager, to be closed.
 
     `fdb:` is the cluster of the default cluster file, `fdb:PATH` that of a given one; `embedded:PATH` is
-    the durable engine in a directory; `memory:` a private one that goes when it is closed. Without a URL:
+    the durable engine in a directory; `memory:` a private one that goes with its process. Without a URL:
     `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`. An empty
     variable counts as unset. Without `create`, a directory has to hold a database already.
 
@@ -37,14 +47,19 @@ def open(
     `session_ttr_s`: for this time after its process died, a session without a ttr of its own keeps its tasks.
     This process's own session is one of these.
 
-    Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse or
-    StorageFormat for a directory, DatabaseNotFound for one without a database: then nothing was written.
+    A directory that group or others may write to, or that another user owns, is refused. With
+    `shared_directory`, or as `embedded+shared:PATH`, it is opened: all who may write there are trusted.
+
+    Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse,
+    UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without a database;
+    InvalidArgument for a `shared_directory` that is none. Then nothing was written.
     """
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
         raise WrongType(name="runtime", wanted="a Runtime", got=runtime)
     if url is None or isinstance(url, str):
         named = url_from_environment() if url is None else _checked_url(url)
+        named = shared_url(named) if shared_directory else named
         return _open_url(named, create, runtime, session_ttr_s)
     return adopted(url, session_ttr_s)
 
@@ -60,15 +75,25 @@ def _checked_url(url: str) -> str:
     return url
 
 
+def shared_url(url: str) -> str:
+    """The URL that opens the directory of `url` as a shared one. Raises InvalidArgument for another URL."""
+    scheme, _, path = url.partition(":")
+    if scheme not in DIRECTORY_SCHEMES:
+        raise InvalidArgument(
+            name="shared_directory", wanted=f"False for {url}, which is no directory", got=True
+        )
+    return f"{_SHARED_SCHEME}:{path}"
+
+
 def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: float) -> Database:
     scheme, colon, rest = url.partition(":")
     runtime = runtime or RealRuntime()
     if colon and scheme == "fdb":
         return Database(_open_cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
-    if scheme == "embedded" and rest:
+    if scheme in DIRECTORY_SCHEMES and rest:
         if not create and not is_database(rest):
             raise DatabaseNotFound(url=url)
-        engine = open_directory(rest, runtime)
+        engine = open_directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
         return Database(engine, runtime, engine.close, session_ttr_s)
     if url == "memory:":
         engine = open_private(runtime)

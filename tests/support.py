@@ -1,5 +1,6 @@
 """What tests of every engine share: short keys, error codes, what a commit came to, a clock set by hand."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fdbqueue.runtime import RealRuntime
 
@@ -145,3 +148,7 @@ class ManualClock(RealRuntime):
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.advance(seconds)
+
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for the files of a second user")

@@ -2,7 +2,8 @@
 
 import click
 
-from fdbqueue.cli.group import OUTER_ROOT, OUTER_URL, cli
+from fdbqueue.cli.group import OUTER_ROOT, OUTER_SHARED, OUTER_URL, cli
+from fdbqueue.open import shared_url
 
 
 @cli.command()
@@ -22,4 +23,5 @@ def demo(context: click.Context, url: str | None, tasks: int) -> int:
 
     if context.meta[OUTER_ROOT] is not None:
         raise click.UsageError("demo has a root of its own: it takes no --root")
-    return main(url or context.meta[OUTER_URL], tasks)
+    where = url or context.meta[OUTER_URL]
+    return main(shared_url(where) if where and context.meta[OUTER_SHARED] else where, tasks)

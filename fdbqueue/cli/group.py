@@ -10,48 +10,57 @@ import click
 from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.session import Place, names_for_completion
 from fdbqueue.cli.signals import Signals
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.version import __version__
 
 _URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE] or embedded:PATH")
 _ROOT = click.option("--root", metavar="A[/B...]", help="the subspace that all queues are under [fdbqueue]")
-OUTER_URL, OUTER_ROOT = "fdbqueue.url", "fdbqueue.root"
+_SHARED = click.option(
+    "--shared-directory", "shared", is_flag=True, help="trust all who may write to the directory of embedded:"
+)
+OUTER_URL, OUTER_ROOT, OUTER_SHARED = "fdbqueue.url", "fdbqueue.root", "fdbqueue.shared"
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @_URL
 @_ROOT
+@_SHARED
 @click.pass_context
-def cli(context: click.Context, url: str | None, root: str | None) -> None:
+def cli(context: click.Context, url: str | None, root: str | None, shared: bool) -> None:
     """Queues and tasks of a database, and workers for them.
 
     The database is --url, else $FDBQUEUE_URL, else the cluster of $FDB_CLUSTER_FILE, else
     embedded:./fdbqueue-data. Status: 0 done; 1 nothing there, or refused; 2 a mistake, or no database.
     """
-    context.meta.update({OUTER_URL: url, OUTER_ROOT: root})
+    context.meta.update({OUTER_URL: url, OUTER_ROOT: root, OUTER_SHARED: shared})
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the Place of --url and --root, which may stand before it or behind it."""
+    """Give `command` the Place of the options that may stand before it or behind it."""
 
     @_URL
     @_ROOT
+    @_SHARED
     @wraps(command)
-    def placed(url: str | None, root: str | None, **arguments: Any) -> Any:
+    def placed(url: str | None, root: str | None, shared: bool, **arguments: Any) -> Any:
         outer = click.get_current_context().meta
-        return command(place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT]), **arguments)
+        shared = shared or outer[OUTER_SHARED]
+        return command(place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT], shared), **arguments)
 
     return placed
 
 
-def place_of(url: str | None, root: str | None, outer_url: str | None, outer_root: str | None) -> Place:
+def place_of(
+    url: str | None, root: str | None, outer_url: str | None, outer_root: str | None, shared: bool = False
+) -> Place:
     """The Place of the options behind the command, else of those before it. Raises UsageError."""
     url, root = outer_url if url is None else url, outer_root if root is None else root
     if root is not None and not all(root.split("/")):
         raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
-    return Place.of(url, root)
+    return Place.of(url, root, shared)
 
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -59,7 +68,12 @@ def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> 
     outer = context.find_root().params
     url = context.params.get("url") or outer.get("url")
     root = context.params.get("root") or outer.get("root")
-    return names_for_completion(Place.of(url or None, root or None), incomplete)
+    shared = bool(context.params.get("shared") or outer.get("shared"))
+    try:
+        place = Place.of(url or None, root or None, shared)
+    except InvalidArgument:
+        return []
+    return names_for_completion(place, incomplete)
 
 
 create_option = click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")

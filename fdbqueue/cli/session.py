@@ -14,7 +14,7 @@ from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.errors import DatabaseNotFound, FdbQueueError, QueueNotFound
 from fdbqueue.open import open as open_database
-from fdbqueue.open import url_from_environment
+from fdbqueue.open import shared_url, url_from_environment
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Definition, Registry
@@ -39,10 +39,14 @@ class Place:
     root: Subspace
 
     @classmethod
-    def of(cls, url: str | None, root: str | None) -> "Place":
-        """The place of --url and --root; None stands for the usual one."""
+    def of(cls, url: str | None, root: str | None, shared: bool = False) -> "Place":
+        """The place of --url, --root and --shared-directory; None stands for the usual one.
+
+        Raises InvalidArgument for what is `shared` and no directory.
+        """
+        where = url_from_environment() if url is None else url
         return cls(
-            url_from_environment() if url is None else url,
+            shared_url(where) if shared else where,
             DEFAULT_ROOT if root is None else Subspace(tuple(root.split("/"))),
         )
 

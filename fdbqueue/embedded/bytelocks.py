@@ -14,17 +14,19 @@ import os
 import struct
 import weakref
 
+from fdbqueue.embedded.directory import Directory, by_descriptor
+
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
 
 
 class LockFile:
     """An open file with locks on its bytes; a forked child closes it before any other code runs there."""
 
-    def __init__(self, path: str, *, dir_fd: int | None = None) -> None:
-        """Open the file, or make it. Raises OSError, also where the system or the file has no such locks."""
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Open the file, or make it. Raises UnsafePath; OSError, also where there are no such locks."""
         self.fd = -1
         _open_files.add(self)
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+        self.fd = directory.open_file(name)
         check(self.fd)
 
     def map(self, size_bytes: int) -> mmap.mmap:
@@ -34,7 +36,7 @@ class LockFile:
         """
         if os.fstat(self.fd).st_size < size_bytes:
             os.posix_fallocate(self.fd, 0, size_bytes)
-        unlocked_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        unlocked_fd = os.open(by_descriptor(self.fd), os.O_RDWR | os.O_CLOEXEC)
         try:
             return mmap.mmap(unlocked_fd, size_bytes)
         finally:

@@ -42,7 +42,7 @@ class Committer:
         if self._store.private:
             return None
         try:
-            return Pool(self._store.path, self._store.runtime)
+            return Pool(self._store.directory, self._store.runtime)
         except OSError:  # no room, or no locks: LMDB's writer lock still orders the processes
             return None
 

@@ -194,16 +194,17 @@ def _operate(tr: Any, opcode: int, key: Any, param: Any) -> None:
     tr._atomic_operation(opcode, key, param)
 
 
-def open_directory(path: str, runtime: Runtime | None = None) -> Database:
+def open_directory(path: str, runtime: Runtime | None = None, *, shared: bool = False) -> Database:
     """The durable database of a directory, made when missing: a commit that returned survives a power cut.
 
-    Raises StorageInUse when the directory cannot be used, StorageFormat when it is of a newer release.
+    `shared`: other users may write to the directory, and are trusted. Raises UnsafePath, StorageInUse when
+    the directory cannot be used, StorageFormat when it is of a newer release, StorageFull.
     """
     runtime = runtime or RealRuntime()
-    return Database(stores.acquire(path, runtime), runtime)
+    return Database(stores.acquire(path, runtime, shared), runtime)
 
 
 def open_private(runtime: Runtime | None = None) -> Database:
-    """A database in a temporary directory, without fsync, gone when it is closed."""
+    """A database in temporary files without names, without fsync, gone when it is closed."""
     runtime = runtime or RealRuntime()
     return Database(stores.acquire_private(runtime), runtime)

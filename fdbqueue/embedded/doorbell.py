@@ -14,7 +14,6 @@ system without sockets, a disk without room for the board, more processes than s
 import contextlib
 import logging
 import mmap
-import os
 import select
 import socket
 import zlib
@@ -22,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from fdbqueue.embedded import bytelocks
+from fdbqueue.embedded.directory import Directory, by_descriptor
 from fdbqueue.runtime import RealRuntime, Runtime
 
 log = logging.getLogger("fdbqueue.embedded")
@@ -44,11 +44,9 @@ _KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings everybody who watches
 class Doorbell:
     """Rings other processes of one directory; once listening, calls `on_ring` when rung."""
 
-    def __init__(self, store_path: str, runtime: Runtime, on_ring: Callable[[], None]) -> None:
-        self._directory = os.path.join(store_path, _DIRECTORY)
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        # A socket's path may have 108 bytes: the directory is named by its descriptor instead.
-        self._directory_fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+    def __init__(self, directory: Directory, runtime: Runtime, on_ring: Callable[[], None]) -> None:
+        """Raises UnsafePath, OSError."""
+        self._directory = directory.subdirectory(_DIRECTORY)
         self._runtime = runtime
         self._on_ring = on_ring
         self._lock = RealRuntime.lock()
@@ -62,13 +60,14 @@ class Doorbell:
 
     def _open_board(self) -> tuple[bytelocks.LockFile | None, mmap.mmap | None]:
         try:
-            lock_file = bytelocks.LockFile(_BOARD, dir_fd=self._directory_fd)
+            lock_file = bytelocks.LockFile(self._directory, _BOARD)
             return lock_file, lock_file.map(_BOARD_BYTES)
         except OSError:  # no room, or no locks: the slow look has to do
             return None, None
 
     def _path(self, name: str) -> str:
-        return f"/proc/self/fd/{self._directory_fd}/{name}"
+        # A socket's path may have 108 bytes: the directory is named by its descriptor instead.
+        return f"{by_descriptor(self._directory.fd)}/{name}"
 
     # -- listening --------------------------------------------------------------------------------------
 
@@ -91,8 +90,9 @@ class Doorbell:
         if seat is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(str(seat), dir_fd=self._directory_fd)  # of somebody who is dead: the seat was free
+            self._directory.unlink(str(seat))  # of somebody who is dead: the seat was free
         listening.bind(self._path(str(seat)))
+        self._directory.hand_over(str(seat))
         self._board[seat::_SEATS] = _EMPTY_COLUMN
         for bucket in (_ANYBODY, *self._watched):
             self._board[bucket * _SEATS + seat] = _MARK
@@ -197,7 +197,7 @@ class Doorbell:
                 self._ring(self._seat)  # wakes the listener, which sees that it is over
                 self._board[self._seat :: _SEATS] = _EMPTY_COLUMN
                 with contextlib.suppress(OSError):
-                    os.unlink(str(self._seat), dir_fd=self._directory_fd)
+                    self._directory.unlink(str(self._seat))
         self._close_files()
 
     def let_go(self) -> None:
@@ -217,4 +217,4 @@ class Doorbell:
             self._board.close()
         if self._lock_file is not None:
             self._lock_file.close()
-        os.close(self._directory_fd)
+        self._directory.close()

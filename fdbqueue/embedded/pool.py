@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fdbqueue.embedded import bytelocks
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import RealRuntime, Runtime
 
@@ -72,11 +73,11 @@ class Asked:
 class Pool:
     """This process's view of the pooled commits of one directory; for one thread at a time."""
 
-    def __init__(self, store_path: str, runtime: Runtime) -> None:
-        """Raises OSError where there is no room for the file, or its locks do not exist."""
+    def __init__(self, directory: Directory, runtime: Runtime) -> None:
+        """Raises UnsafePath; OSError where there is no room for the file, or its locks do not exist."""
         self._runtime = runtime
         # Closed with its last reference: until then a thread may be using it.
-        self._lock_file = bytelocks.LockFile(os.path.join(store_path, _FILE))
+        self._lock_file = bytelocks.LockFile(directory, _FILE)
         self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._fd).st_ino
         numbers = memoryview(self._map)

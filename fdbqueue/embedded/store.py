@@ -5,7 +5,6 @@ there is no version counter to write. LMDB must not be opened twice in a process
 child: hence the registry, and the fresh start after a fork.
 """
 
-import atexit
 import ctypes
 import errno
 import importlib
@@ -22,6 +21,7 @@ import lmdb
 
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
+from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
@@ -33,10 +33,12 @@ from fdbqueue.runtime import RealRuntime, Runtime
 # when the contents reach it.
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
-_DATA_FILE = "data.mdb"  # LMDB's name for it
+_DATA_FILE, _LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _READERS_MAX = 4096
+_LOCK_FILE_BYTES = 64 * _READERS_MAX + 128  # as LMDB makes it for so many readers
+_PREFIX = "fdbqueue-"
+PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # other processes may go on growing the map
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ROOM_BYTES_LEAST = 64 * 1024
 
 
@@ -84,20 +86,39 @@ def is_database(path: str) -> bool:
 
 
 class Store:
-    """An open environment. `private`: in a temporary directory of its own, without fsync."""
+    """An open environment. `private`: its files have no names, and no fsync; they go with their processes."""
 
-    def __init__(self, path: str, runtime: Runtime, private: bool) -> None:
-        self.path = path
+    def __init__(self, directory: Directory, runtime: Runtime, private: bool) -> None:
+        """Raises UnsafePath, StorageInUse, StorageFull, StorageFormat; then `directory` is closed."""
+        self.directory = directory
+        self.path = PRIVATE if private else directory.path
         self.runtime = runtime
         self.private = private
         self.users = 0
         self._closed = False
         self._live: dict[int, weakref.ref[Snapshot]] = {}
         self._serial = 0
-        self._owner = runtime.process_id()
-        self.env = self._open()
-        self._check_format()
-        self._begin_services()
+        self._files: list[int] = []  # the data file; of a private store also the lock file
+        try:
+            self._prepare_files()
+            self.env = self._open(by_descriptor(directory.fd))
+            self._begin_use()
+        except OSError as error:
+            self._close_files()
+            raise refusal(self.path, error) from None
+        except BaseException:
+            self._close_files()
+            raise
+
+    def _begin_use(self) -> None:
+        try:
+            if self.private:
+                self._files.append(self.directory.open_file(_LOCK_FILE))
+            self._check_format()
+            self._begin_services()
+        except BaseException:
+            self.env.close()
+            raise
 
     def _begin_services(self) -> None:
         self.handed_out = HandedOutVersions(self)
@@ -106,20 +127,30 @@ class Store:
 
     # -- opening and closing --------------------------------------------------------------------------
 
-    def _open(self) -> Any:
+    def _prepare_files(self) -> None:
+        """Make both files before LMDB does: they get their owner, and the lock file gets its room.
+
+        LMDB maps the lock file, and leaves it a hole: without room on the disk, an access to it kills the
+        process. The descriptor is closed before LMDB opens the file: a later close would end LMDB's locks.
+        """
+        self._files.append(self.directory.open_file(_DATA_FILE))
+        lock_fd = self.directory.open_file(_LOCK_FILE)
         try:
-            os.makedirs(self.path, mode=0o700, exist_ok=True)
-        except FileExistsError:
-            raise StorageInUse(path=self.path, reason="it is a file, and no directory") from None
+            os.posix_fallocate(lock_fd, 0, _LOCK_FILE_BYTES)
         except OSError as error:
-            raise StorageInUse(path=self.path, reason=error.strerror) from None
+            if error.errno in FULL:
+                raise
+        finally:
+            os.close(lock_fd)
+
+    def _open(self, path: str) -> Any:
         map_bytes = MAP_BYTES_FIRST
         while True:
             try:
                 return lmdb.open(
-                    self.path,
+                    path,
                     map_size=map_bytes,
-                    mode=0o600,
+                    mode=self.directory.file_mode,
                     sync=not self.private,
                     metasync=not self.private,
                     max_readers=_READERS_MAX,
@@ -130,7 +161,9 @@ class Store:
                     raise StorageInUse(path=self.path, reason=str(error)) from None
                 map_bytes //= 2
             except lmdb.Error as error:
-                raise StorageInUse(path=self.path, reason=str(error)) from None
+                if getattr(error, "code", None) in FULL or self._is_full():
+                    raise StorageFull(path=self.path) from None
+                raise StorageInUse(path=self.path, reason=str(error).removeprefix(f"{path}: ")) from None
 
     def _check_format(self) -> None:
         self.env.reader_check()  # a process that was killed may have left its snapshot pinned
@@ -138,13 +171,14 @@ class Store:
             found = txn.get(layout.FORMAT_KEY)
         if found is None:
             if self.env.stat()["entries"]:  # a database of ours begins with its format
-                self.env.close()
                 raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
-            with self.env.begin(write=True) as txn:
-                known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
-                txn.put(layout.FORMAT_KEY, known.encode(), overwrite=False)
+            known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
+            try:
+                with self.env.begin(write=True) as txn:
+                    txn.put(layout.FORMAT_KEY, known.encode(), overwrite=False)
+            except lmdb.Error as error:
+                raise self.storage_error(error) from None
         elif int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
-            self.env.close()
             raise StorageFormat(path=self.path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
     def close(self) -> None:
@@ -153,8 +187,12 @@ class Store:
         self.watches.close()
         self.committer.close()
         self.env.close()
-        if self.private and self._owner == self.runtime.process_id():
-            shutil.rmtree(self.path, ignore_errors=True)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for fd in self._files:
+            os.close(fd)
+        self.directory.close()
 
     def reopen_after_fork(self) -> None:
         """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
@@ -165,8 +203,14 @@ class Store:
         for snapshot in self._live_snapshots():
             snapshot.expires_s = float("-inf")
         self._live = {}
-        self.env = self._open()
+        self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
         self._begin_services()
+
+    def _open_nameless(self) -> Any:
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as path:
+            for name, fd in zip((_DATA_FILE, _LOCK_FILE), self._files, strict=True):
+                os.symlink(by_descriptor(fd), os.path.join(path, name))
+            return self._open(path)
 
     # -- snapshots --------------------------------------------------------------------------------------
 
@@ -256,39 +300,55 @@ class Store:
     def storage_error(self, error: lmdb.Error) -> Exception:
         """What a failed write means to the user: out of room, or a broken disk."""
         code = getattr(error, "code", errno.EIO)
-        full = code in _FULL or (code == errno.EIO and self._is_full())
+        full = code in FULL or (code == errno.EIO and self._is_full())
         return StorageFull(path=self.path) if full else FDBError(1510)
 
     def _is_full(self) -> bool:
         # LMDB reports a write that was cut short, which is how a disk fills up, as an I/O error.
-        disk = os.statvfs(self.path)
+        disk = os.fstatvfs(self._files[0])
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        size_bytes = os.path.getsize(os.path.join(self.path, _DATA_FILE))
+        size_bytes = os.fstat(self._files[0]).st_size
         return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
 
 
 # -- the registry: one Store per directory and process -------------------------------------------------
 
 _stores: dict[str, Store] = {}
+_privates: set[Store] = set()
 
 
-def acquire(path: str, runtime: Runtime) -> Store:
-    """The store of a directory, made or shared. Raises StorageInUse, StorageFormat."""
-    path = os.path.realpath(path)
+def acquire(path: str, runtime: Runtime, shared: bool = False) -> Store:
+    """The store of a directory, new or one of this process.
+
+    Raises UnsafePath, StorageInUse, StorageFormat, StorageFull.
+    """
+    directory = Directory.open(path, shared=shared)
     with _registry_lock:
-        store = _stores.get(path) or Store(path, runtime, private=False)
-        _stores[path] = store
+        store = _stores.get(directory.path)
+        if store is None:
+            store = _stores[directory.path] = Store(directory, runtime, private=False)
+        else:
+            directory.close()
         store.users += 1
         return store
 
 
 def acquire_private(runtime: Runtime) -> Store:
-    """A store of its own, in a temporary directory that goes when it is closed."""
-    path = os.path.realpath(tempfile.mkdtemp(prefix="fdbqueue-"))
+    """A store of its own, gone with its process."""
+    store = private_store(runtime)
     with _registry_lock:
-        store = _stores[path] = Store(path, runtime, private=True)
+        _privates.add(store)
         store.users = 1
         return store
+
+
+def private_store(runtime: Runtime, parent: str | None = None) -> Store:
+    """A store in a temporary directory, whose files have lost their names before this returns."""
+    path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+    try:
+        return Store(Directory.open(path), runtime, private=True)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def release(store: Store) -> None:
@@ -296,6 +356,7 @@ def release(store: Store) -> None:
         store.users -= 1
         if store.users == 0:
             _stores.pop(store.path, None)
+            _privates.discard(store)
             store.close()
 
 
@@ -321,16 +382,9 @@ def _after_fork_in_child() -> None:
     global _registry_lock
     _registry_lock = RealRuntime.lock()
     _know_own_handles_from_inherited_ones()
-    for store in _stores.values():
+    for store in (*_stores.values(), *_privates):
         store.reopen_after_fork()
-
-
-def _at_exit() -> None:
-    for store in list(_stores.values()):
-        if store.private:
-            store.close()
 
 
 _registry_lock = RealRuntime.lock()
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)

@@ -34,7 +34,7 @@ class Watches:
         self._by_key: dict[bytes, dict[int, tuple[weakref.ref[PendingFuture], bytes | None]]] = {}
         self._keys_max = _KEYS_KEPT
         self._seen_version = 0
-        self.doorbell = None if store.private else Doorbell(store.path, store.runtime, self._rung)
+        self.doorbell = None if store.private else Doorbell(store.directory, store.runtime, self._rung)
 
     def arm(self, key: bytes, expected: bytes | None, future: PendingFuture) -> None:
         """Complete `future` once the value of `key` is no longer `expected`."""

@@ -35,6 +35,7 @@ from fdbqueue.fleet.process import Process, ProcessStatus
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.worker import Worker, names_of, weights_of
+from fdbqueue.open import DIRECTORY_SCHEMES
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
@@ -318,7 +319,7 @@ class Fleet:
         scheme, _, path = url.partition(":")
         if url == "memory:":
             raise InvalidArgument(name="url", wanted="a database that several processes share", got=url)
-        if scheme == "embedded" and not os.path.isdir(path):
+        if scheme in DIRECTORY_SCHEMES and not os.path.isdir(path):
             raise DatabaseNotFound(url=url)
         with open_database(url) as database:
             require_answer(database, url, CONNECT_TIMEOUT_S)

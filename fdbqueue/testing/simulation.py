@@ -12,9 +12,6 @@ assert not result.violations, result
 
 import gc
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -24,7 +21,7 @@ from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.store import Store, private_store
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
@@ -121,9 +118,7 @@ class Simulation:
     def _open_store(self) -> Store:
         # In memory where the system has such a directory: opening costs more than most runs.
         shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        path = tempfile.mkdtemp(prefix="fdbqueue-simulation-", dir=shared_memory)
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)  # of a simulation that never ran
-        store = Store(path, self._runtime(Host("engine")), private=True)
+        store = private_store(self._runtime(Host("engine")), shared_memory)
         store.users = 1
         return store
 

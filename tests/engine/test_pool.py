@@ -16,6 +16,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import bytelocks, layout
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
 from tests.engine import programs
 from tests.engine.running import Program, running, wait_until
@@ -40,7 +41,7 @@ def db(path: Path) -> Iterator[fdbqueue.Database]:
 @pytest.fixture
 def pool(path: Path, db: fdbqueue.Database) -> Iterator[Pool]:  # noqa: ARG001  # it makes the directory
     """What one more process sees, which can keep all others waiting by leading."""
-    pool = Pool(str(path), fdbqueue.RealRuntime())
+    pool = Pool(Directory.open(str(path)), fdbqueue.RealRuntime())
     yield pool
     pool.close()
 
@@ -318,7 +319,7 @@ def test_a_child_forked_in_a_commit_holds_nobody_up(path, db, ending):
 
 def test_the_lock_on_a_byte_ends_although_a_map_lives_on(tmp_path):
     """A map duplicates the descriptor that it is made of; the duplicate must not keep the locks."""
-    file, other = (bytelocks.LockFile(str(tmp_path / "file")) for _ in range(2))
+    file, other = (bytelocks.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
     mapped = file.map(4096)
     assert bytelocks.try_lock(file.fd, 0)
     assert not bytelocks.try_lock(other.fd, 0)

@@ -1,8 +1,10 @@
 """One directory, many processes: nothing lost, nothing torn, nobody waits for the dead."""
 
+import errno
 import os
 import random
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -441,28 +443,58 @@ def test_a_snapshot_that_growing_ended_is_too_old(path):
         assert code == TOO_OLD or tr[b"a"] == b"1"
 
 
-def test_a_private_directory_goes_at_close():
-    """memory: leaves nothing behind."""
-    db = fdbqueue.open("memory:")
-    directory = Path(db.engine._store.path)
-    db[b"a"] = b"1"
-    assert mode_of(directory) == 0o700
-    db.close()
-    assert not directory.exists()
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """An empty directory for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
-def test_a_private_directory_goes_with_its_process(tmp_path):
-    """Also when nobody closed it."""
+def test_the_files_of_a_private_database_have_no_names(temporary):
+    """memory: leaves nothing behind, however its process ends."""
+    with fdbqueue.open("memory:") as db:
+        db[b"a"] = b"1"
+        assert list(temporary.iterdir()) == []
+        assert db[b"a"] == b"1"
+
+
+def test_a_private_database_that_does_not_open_leaves_nothing(temporary, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(store, "Watches", broken)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(StorageInUse, match="broken"):
+        fdbqueue.open("memory:")
+    assert list(temporary.iterdir()) == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_private_database_closes_what_it_has_opened(temporary):  # noqa: ARG001  # no other test's files
+    before = set(os.listdir("/proc/self/fd"))
+    fdbqueue.open("memory:").close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_forked_child_shares_the_private_database(tmp_path):
+    """Its files have no names any more, and are found by their descriptors."""
     printed = run_program(
         tmp_path,
         """
+        import os
         import fdbqueue
+
         db = fdbqueue.open("memory:")
         db[b"a"] = b"1"
-        print(db.engine._store.path)
+        child = os.fork()
+        if child == 0:
+            db[b"b"] = db[b"a"] + b"2"
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(db[b"b"])
         """,
     )
-    assert not Path(printed.strip()).exists()
+    assert printed == "b'12'\n"
 
 
 def test_two_private_databases_share_nothing():

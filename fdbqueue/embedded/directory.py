@@ -1,0 +1,201 @@
+"""The directory of a database: whose it may be, and how files in it are opened.
+
+Somebody else may have prepared the place: a link, a pipe or a device under one of our names, a directory that
+others write to. So a path is walked one part at a time. A link on the way is followed if root or the caller
+made it; below the directory no link is followed, and only regular files are opened. All names below it are
+looked up in its descriptor, which nobody can exchange.
+"""
+
+import errno
+import os
+import stat
+
+from fdbqueue.errors import StorageFull, StorageInUse, UnsafePath
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+PRIVATE_MODE = 0o700
+_LINKS_MAX = 40  # as the kernel's own walk
+_FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PART_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a link is opened, not followed
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_SHARED_FILE, _SHARED_DIRECTORY = 0o066, stat.S_ISGID | 0o077
+_CURE = "give --shared-directory, or shared_directory=True, if all who may write there are trusted"
+
+
+class Directory:
+    """An open directory; its files are opened by name, below it.
+
+    What root makes in another user's directory belongs to that user, who could not open it otherwise. In a
+    `shared` directory the files have the directory's own permissions for group and others.
+    """
+
+    def __init__(self, fd: int, path: str, shared: bool = False) -> None:
+        self.fd = fd
+        self.path = path
+        self._shared = shared
+        status = os.fstat(fd)
+        self._owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
+        mode = stat.S_IMODE(status.st_mode) if shared else 0
+        self.file_mode = 0o600 | (mode & _SHARED_FILE)
+        self._directory_mode = PRIVATE_MODE | (mode & _SHARED_DIRECTORY)
+
+    @classmethod
+    def open(cls, path: str, *, shared: bool = False) -> "Directory":
+        """The directory at `path`; every level that is missing is made, and private.
+
+        Raises UnsafePath for what somebody else may have prepared, StorageFull, StorageInUse.
+        """
+        try:
+            fd = walked(path)
+        except NotADirectoryError:
+            raise StorageInUse(path=path, reason="it is a file, and no directory") from None
+        except OSError as error:
+            raise refusal(path, error) from None
+        try:
+            _require_trusted(fd, path, shared)
+            return cls(fd, os.readlink(by_descriptor(fd)), shared)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def subdirectory(self, name: str) -> "Directory":
+        """The directory `name` in this one, made when missing. Raises UnsafePath, OSError."""
+        try:
+            os.mkdir(name, PRIVATE_MODE, dir_fd=self.fd)
+            is_new = True
+        except FileExistsError:
+            is_new = False
+        try:
+            fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=self.fd)
+        except OSError as error:
+            raise self._unsafe(name, "directory", error) from None
+        if is_new:
+            self._hand_over(fd, self._directory_mode)
+        return Directory(fd, os.path.join(self.path, name), self._shared)
+
+    def open_file(self, name: str) -> int:
+        """A descriptor of the regular file `name`, made when missing. Raises UnsafePath, OSError."""
+        while True:
+            try:
+                fd, is_new = os.open(name, _FILE_FLAGS, dir_fd=self.fd), False
+            except FileNotFoundError:
+                try:
+                    made = _FILE_FLAGS | os.O_CREAT | os.O_EXCL
+                    fd, is_new = os.open(name, made, self.file_mode, dir_fd=self.fd), True
+                except FileExistsError:
+                    continue  # another process was first
+            except OSError as error:
+                raise self._unsafe(name, "regular file", error) from None
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise UnsafePath(path=self.path, reason=f"{name} is no regular file")
+            if is_new:
+                self._hand_over(fd, self.file_mode)
+            return fd
+
+    def hand_over(self, name: str) -> None:
+        """Let all who may use the directory use the socket `name`, which this process has just made."""
+        if self._shared:
+            os.chmod(name, self.file_mode, dir_fd=self.fd)
+        if self._owner is not None:
+            os.chown(name, *self._owner, dir_fd=self.fd, follow_symlinks=False)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self.fd)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _hand_over(self, fd: int, mode: int) -> None:
+        if self._shared:
+            os.fchmod(fd, mode)
+        if self._owner is not None:
+            os.fchown(fd, *self._owner)
+
+    def _unsafe(self, name: str, wanted: str, error: OSError) -> Exception:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
+            return UnsafePath(path=self.path, reason=f"{name} is no {wanted}")
+        return error
+
+
+def walked(path: str) -> int:
+    """A descriptor of the directory at `path`, whose missing levels are made. Raises UnsafePath, OSError."""
+    at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts, links = _parts(path), 0
+    try:
+        while parts:
+            below = _open_part(parts.pop(), at)
+            target = _target(below, path)
+            if target is None:
+                os.close(at)
+                at = below
+                continue
+            os.close(below)
+            links += 1
+            if links > _LINKS_MAX:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            parts += _parts(target)
+            if target.startswith("/"):
+                os.close(at)
+                at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(".", _DIRECTORY_FLAGS, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _parts(path: str) -> list[str]:
+    """Last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _open_part(name: str, at: int) -> int:
+    try:
+        return os.open(name, _PART_FLAGS, dir_fd=at)
+    except FileNotFoundError:
+        try:
+            os.mkdir(name, PRIVATE_MODE, dir_fd=at)
+        except FileExistsError:
+            return os.open(name, _PART_FLAGS, dir_fd=at)  # another process was first
+        fd = os.open(name, _PART_FLAGS, dir_fd=at)
+        if stat.S_IMODE(os.fstat(fd).st_mode) & PRIVATE_MODE != PRIVATE_MODE:
+            os.chmod(by_descriptor(fd), PRIVATE_MODE)  # the umask takes bits even of the owner
+        return fd
+
+
+def _target(fd: int, path: str) -> str | None:
+    """Where a link leads; None for a directory."""
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    if not stat.S_ISLNK(status.st_mode):
+        os.close(fd)
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if status.st_uid not in (0, os.geteuid()):
+        os.close(fd)
+        raise UnsafePath(path=path, reason=f"a link on the way was made by user {status.st_uid}")
+    return os.readlink("", dir_fd=fd)
+
+
+def _require_trusted(fd: int, path: str, shared: bool) -> None:
+    if shared:
+        return
+    status, user = os.fstat(fd), os.geteuid()
+    if status.st_mode & _OTHERS_WRITE:
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        reason = f"group or others may write to it (mode {mode}): run chmod go-w on it, or {_CURE}"
+        raise UnsafePath(path=path, reason=reason)
+    if user and status.st_uid not in (0, user):
+        raise UnsafePath(path=path, reason=f"it belongs to user {status.st_uid}: {_CURE}")
+
+
+def by_descriptor(fd: int) -> str:
+    """A path of what is open as `fd`, whatever its name is now."""
+    return f"/proc/self/fd/{fd}"
+
+
+def refusal(path: str, error: OSError) -> Exception:
+    """What an OSError at opening means to the user."""
+    if error.errno in FULL:
+        return StorageFull(path=path)
+    return StorageInUse(path=path, reason=error.strerror or str(error))
