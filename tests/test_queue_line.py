@@ -13,9 +13,10 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.errors import DatabaseClosed
+from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
-from fdbqueue.line.staging import DEADLINE_US, Look, Outcome, Turn
+from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from tests.queue_support import registered_by
@@ -187,7 +188,7 @@ def test_two_who_take_one_item_for_theirs_conflict(steps: Steps) -> None:
     leaving, first, second = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b"])
     early = begin(steps.db)
-    steps.run(lambda tr: steps.line.withdraw(tr, leaving, NOW))
+    steps.run(lambda tr: steps.line.withdraw(tr, leaving))
     late = begin(steps.db)
     assert steps.line.look(early, first, Look(NOW)).answers == ["b"]
     assert steps.line.look(late, second, Look(NOW)).answers == ["b"]
@@ -228,11 +229,11 @@ def test_what_is_for_those_before_it_is_waited_for_also_by_one_who_may_not_wait(
     """They may leave without it: "nothing" is true only when it has gone."""
     first, second = steps.register(), steps.register()
     steps.queue.enqueue(steps.db, "a")
-    waiting = steps.look(second, leave=True)
+    waiting = steps.look(second, otherwise=Otherwise.LEAVE)
     assert waiting.outcome is Outcome.WAIT
     assert steps.look(first).answers == ["a"]
     assert steps.is_woken(waiting.watches[1])
-    assert steps.look(second, leave=True).outcome is Outcome.LEFT
+    assert steps.look(second, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
 def test_one_that_stands_too_far_back_waits_until_others_have_gone(
@@ -242,11 +243,11 @@ def test_one_that_stands_too_far_back_waits_until_others_have_gone(
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    waiting = steps.look(third, leave=True)
+    waiting = steps.look(third, otherwise=Otherwise.LEAVE)
     assert waiting.outcome is Outcome.WAIT
     assert steps.look(second).answers == ["b"]
     assert steps.is_woken(waiting.watches[1])
-    assert steps.look(third, slept=True).answers == ["c"]
+    assert steps.look(third, reason=Reason.SIGNAL).answers == ["c"]
     assert steps.look(first).answers == ["a"]
 
 
@@ -255,7 +256,7 @@ def test_one_that_stands_too_far_back_leaves_an_empty_queue(
 ) -> None:
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     *_, third = (steps.register() for _ in range(3))
-    assert steps.look(third, leave=True).outcome is Outcome.LEFT
+    assert steps.look(third, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
 def test_one_whom_nobody_serves_serves_all(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +264,8 @@ def test_one_whom_nobody_serves_serves_all(steps: Steps, monkeypatch: pytest.Mon
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(third, serve=True).outcome is Outcome.AGAIN
-    assert steps.look(third, serve=True).answers == ["c"]
+    assert steps.look(third, reason=Reason.NEGLECT).outcome is Outcome.AGAIN
+    assert steps.look(third, reason=Reason.NEGLECT).answers == ["c"]
     assert [steps.look(who).answers for who in (second, first)] == [["b"], ["a"]]
     assert steps.keys() == 0
 
@@ -275,16 +276,16 @@ def test_large_items_are_left_to_those_before_one_unread(
     monkeypatch.setattr(limits, "SERVE_BYTES_MAX", 2_500)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["x" * 1000, "y" * 1000, "z" * 1000])
-    assert steps.look(third, leave=True).outcome is Outcome.WAIT
+    assert steps.look(third, otherwise=Otherwise.LEAVE).outcome is Outcome.WAIT
     assert steps.look(first).answers == ["x" * 1000]
-    assert steps.look(third, leave=True).answers == ["z" * 1000]
+    assert steps.look(third, otherwise=Otherwise.LEAVE).answers == ["z" * 1000]
     assert steps.look(second).answers == ["y" * 1000]
 
 
 def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    served = steps.look(first, slept=True)
+    served = steps.look(first, reason=Reason.SIGNAL)
     assert (served.outcome, served.answers, served.crowd) == (Outcome.SERVED, ["a"], 3)
     assert steps.queue.size(steps.db) == 0
     assert steps.look(third).answers == ["c"]
@@ -295,8 +296,8 @@ def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> No
 def test_but_not_those_before_it_who_have_just_come(steps: Steps) -> None:
     _first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(second, slept=True).answers == ["b"]
-    assert steps.look(third, called=True).answers == ["c"]
+    assert steps.look(second, reason=Reason.SIGNAL).answers == ["b"]
+    assert steps.look(third, reason=Reason.NOTICE).answers == ["c"]
     assert steps.queue.items(steps.db, 9) == ["a"]
 
 
@@ -309,25 +310,25 @@ def test_those_before_it_who_have_stood_there_for_long_are_served(steps: Steps, 
     if registered:
         assert steps.look(mine, LONG_AFTER).answers == ["c"]
     else:
-        steps.run(lambda tr: steps.line.withdraw(tr, mine, NOW))
-        assert steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(LONG_AFTER))).answers == ["c"]
+        steps.run(lambda tr: steps.line.withdraw(tr, mine))
+        assert steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", LONG_AFTER)).answers == ["c"]
     assert steps.queue.items(steps.db, 9) == ["b"]
-    assert steps.look(idle, LONG_AFTER, called=True).answers == ["a"]
+    assert steps.look(idle, LONG_AFTER, reason=Reason.NOTICE).answers == ["a"]
     assert steps.look(fresh, LONG_AFTER).answers == ["b"]
 
 
 def test_one_that_finds_only_what_is_for_those_serves_them(steps: Steps) -> None:
     idle, mine = steps.register(), steps.register(now_us=LONG_AFTER)
     steps.queue.enqueue(steps.db, "a")
-    assert steps.look(mine, LONG_AFTER, leave=True).outcome is Outcome.AGAIN
-    assert steps.look(mine, LONG_AFTER, leave=True).outcome is Outcome.LEFT
+    assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.AGAIN
+    assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
     assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
 
 def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
     idle, mine, _behind = (steps.register(now_us=when) for when in (NOW, LONG_AFTER, LONG_AFTER))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(mine, LONG_AFTER, slept=True, alone=True).answers == ["b"]
+    assert steps.look(mine, LONG_AFTER, reason=Reason.CONFLICT).answers == ["b"]
     assert steps.queue.items(steps.db, 9) == ["a", "c"]
     assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
@@ -336,7 +337,7 @@ def test_a_server_and_one_that_helps_itself_conflict(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b"])
     server, taker = begin(steps.db), begin(steps.db)
-    steps.line.look(server, first, Look(NOW, slept=True))
+    steps.line.look(server, first, Look(NOW, reason=Reason.SIGNAL))
     steps.line.look(taker, second, Look(NOW))
     assert [commit_code(server), commit_code(taker)] == [0, NOT_COMMITTED]
     assert steps.look(second).answers == ["b"]
@@ -362,7 +363,7 @@ def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(s
     second = steps.register()
     late = begin(steps.db)
     steps.line.look(early, first, Look(NOW))
-    steps.line.look(late, second, Look(NOW, serve=True))
+    steps.line.look(late, second, Look(NOW, reason=Reason.NEGLECT))
     assert commit_code(late) == 0
     assert commit_code(early) == NOT_COMMITTED
     assert steps.look(first).answers == ["a"]
@@ -388,7 +389,7 @@ def test_a_request_for_several_is_satisfied_by_fewer(steps: Steps) -> None:
 def test_what_has_no_caller_any_more_returns_to_its_old_place_uncounted(steps: Steps) -> None:
     first, second = steps.register(), steps.register(3)
     steps.queue.enqueue_many(steps.db, [0, 1, 2, 3])
-    steps.look(first, slept=True)
+    steps.look(first, reason=Reason.SIGNAL)
     steps.queue.enqueue(steps.db, 4)
     assert steps.look(second, wanted=1).answers == [1]
     assert steps.queue.items(steps.db, 9) == [2, 3, 4]
@@ -397,25 +398,25 @@ def test_what_has_no_caller_any_more_returns_to_its_old_place_uncounted(steps: S
 
 def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> None:
     dead, renewed, mine = steps.register(), steps.register(), steps.register(now_us=NOW + DEADLINE_US)
-    assert steps.look(renewed, NOW + DEADLINE_US, renew=True).renewed
+    assert steps.look(renewed, NOW + DEADLINE_US, otherwise=Otherwise.RENEW).renewed
     steps.queue.enqueue(steps.db, "a")
-    steps.look(mine, NOW + DEADLINE_US + 1, serve=True)
+    steps.look(mine, NOW + DEADLINE_US + 1, reason=Reason.NEGLECT)
     assert steps.look(dead).outcome is Outcome.GONE
     assert steps.look(renewed).answers == ["a"]
 
 
 def test_a_request_behind_others_renews_and_sleeps_in_one_step(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
-    turn = steps.look(second, NOW + 1, renew=True)
+    turn = steps.look(second, NOW + 1, otherwise=Otherwise.RENEW)
     assert turn.outcome is Outcome.WAIT
     assert turn.renewed
     steps.queue.enqueue(steps.db, "a")
-    assert steps.look(first, slept=True).answers == ["a"]
+    assert steps.look(first, reason=Reason.SIGNAL).answers == ["a"]
     assert steps.is_woken(turn.watches[1])
 
 
 def test_the_first_request_renews_in_a_step_without_watches(steps: Steps) -> None:
-    turn = steps.look(steps.register(), NOW + 1, renew=True)
+    turn = steps.look(steps.register(), NOW + 1, otherwise=Otherwise.RENEW)
     assert turn.outcome is Outcome.AGAIN
     assert turn.renewed
     assert not turn.watches
@@ -423,11 +424,11 @@ def test_the_first_request_renews_in_a_step_without_watches(steps: Steps) -> Non
 
 def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: Database) -> None:
     first, second = steps.register(), steps.register()
-    assert steps.look(second, check=True).outcome is Outcome.WAIT
+    assert steps.look(second, reason=Reason.RENEWAL).outcome is Outcome.WAIT
     steps.queue.enqueue_many(db, ["a", "b"])
     taking = db.create_transaction()
-    assert steps.line.look(taking, first, Look(NOW, slept=True)).answers == ["a"]
-    assert steps.look(second, check=True, slept=True, tidy=True).outcome is Outcome.PENDING
+    assert steps.line.look(taking, first, Look(NOW, reason=Reason.SIGNAL)).answers == ["a"]
+    assert steps.look(second, reason=Reason.RENEWAL, tidies=True).outcome is Outcome.PENDING
     taking.commit().wait()
     assert steps.look(second).answers == ["b"]
 
@@ -435,17 +436,17 @@ def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: D
 def test_a_check_of_the_first_request_takes_its_share(steps: Steps) -> None:
     first = steps.register()
     steps.queue.enqueue(steps.db, "a")
-    assert steps.look(first, check=True).answers == ["a"]
+    assert steps.look(first, reason=Reason.RENEWAL).answers == ["a"]
 
 
 def test_results_of_the_dead_go_back_under_their_old_keys(steps: Steps, db: Database) -> None:
     server, _dead = steps.register(), steps.register(2)
     steps.queue.enqueue_many(db, [0, 1, "x" * 200_000, 3])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     later = NOW + DEADLINE_US + 1
     assert steps.queue.size(db) == 1
     mine = steps.register(now_us=later)
-    assert steps.look(mine, later, tidy=True).outcome is Outcome.AGAIN
+    assert steps.look(mine, later, tidies=True).outcome is Outcome.AGAIN
     assert steps.queue.items(db, 9) == [1, "x" * 200_000, 3]
     assert steps.queue.size(db) == 3
     assert steps.look(mine, later).answers == [1]
@@ -457,7 +458,7 @@ def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Su
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
     steps.queue.enqueue_many(db, ["mine", "overdue"])
-    steps.look(server, long_ago, slept=True)
+    steps.look(server, long_ago, reason=Reason.SIGNAL)
     assert steps.queue.empty(db)
     take = steps.queue.dequeue
     assert (take(db) if by == "database" else steps.run(take)) == "overdue"
@@ -471,7 +472,7 @@ def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
     steps.queue.enqueue_many(db, ["mine", "overdue", "more", "still more"])
-    steps.look(server, long_ago, slept=True)
+    steps.look(server, long_ago, reason=Reason.SIGNAL)
     assert [steps.queue.dequeue(db) for _ in range(3)] == ["overdue", "more", "still more"]
     assert (steps.queue.size(db), steps.keys()) == (0, 0)
 
@@ -479,11 +480,11 @@ def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
 def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     collector, returner = begin(db), begin(db)
     assert steps.line.look(collector, owner, Look(NOW)).answers == [1]
-    steps.line.return_overdue(
-        returner, steps.line.overdue(steps.line.ask_due(returner), NOW + 2 * DEADLINE_US)
+    steps.line.results.return_overdue(
+        returner, steps.line.results.overdue(steps.line.results.ask_due(returner), NOW + 2 * DEADLINE_US)
     )
     assert [commit_code(collector), commit_code(returner)] == [0, NOT_COMMITTED]
     assert steps.queue.size(db) == 0
@@ -492,7 +493,7 @@ def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None
 def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     steps.queue.clear(db)
     assert steps.look(owner).outcome is Outcome.GONE
     assert steps.keys() == 0
@@ -501,16 +502,16 @@ def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: 
 def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, slept=True)
-    steps.run(lambda tr: steps.line.withdraw(tr, owner, NOW))
+    steps.look(server, reason=Reason.SIGNAL)
+    steps.run(lambda tr: steps.line.withdraw(tr, owner))
     assert (steps.queue.items(db, 9), steps.keys()) == ([1], 0)
 
 
 def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, slept=True)
-    assert steps.look(owner, leave=True, serve=True).answers == [1]
+    steps.look(server, reason=Reason.SIGNAL)
+    assert steps.look(owner, reason=Reason.NEGLECT, otherwise=Otherwise.LEAVE).answers == [1]
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
@@ -519,15 +520,15 @@ def served_alone(steps: Steps, before: Ticket) -> None:
 
 
 def withdrawn(steps: Steps, before: Ticket) -> None:
-    steps.run(lambda tr: steps.line.withdraw(tr, before, NOW))
+    steps.run(lambda tr: steps.line.withdraw(tr, before))
 
 
 def left_with_nothing(steps: Steps, before: Ticket) -> None:
-    assert steps.look(before, leave=True).outcome is Outcome.LEFT
+    assert steps.look(before, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
 def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
-    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW + DEADLINE_US + 1)))
+    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW + DEADLINE_US + 1))
 
 
 @pytest.mark.parametrize("leave", [served_alone, withdrawn, left_with_nothing, dropped_as_dead])
@@ -548,10 +549,10 @@ def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
 def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
     _own, watch = steps.look(third).watches
-    steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
+    steps.run(lambda tr: steps.line.withdraw(tr, second))
     assert steps.is_woken(watch)
     _own, watch = steps.look(third).watches
-    steps.run(lambda tr: steps.line.withdraw(tr, first, NOW))
+    steps.run(lambda tr: steps.line.withdraw(tr, first))
     assert steps.is_woken(watch)
 
 
@@ -560,9 +561,9 @@ def test_the_dead_between_two_keep_neither_from_being_woken_by_the_other(steps: 
     later = NOW + DEADLINE_US + 1
     first, _dead, third = (steps.register() for _ in range(3))
     for alive in (first, third):
-        steps.look(alive, later, renew=True)
+        steps.look(alive, later, otherwise=Otherwise.RENEW)
     _own, watch = steps.look(third, later).watches
-    steps.run(lambda tr: steps.line.withdraw(tr, first, later))
+    steps.run(lambda tr: steps.line.withdraw(tr, first))
     assert steps.is_woken(watch)
 
 
@@ -570,19 +571,19 @@ def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
     head, *others = (steps.register() for _ in range(4))
     watches = [steps.look(who).watches[0] for who in others]
     steps.queue.enqueue_many(steps.db, range(4))
-    assert steps.look(head, slept=True).answers == [0]
+    assert steps.look(head, reason=Reason.SIGNAL).answers == [0]
     for number, (who, watch) in enumerate(zip(others, watches, strict=True), 1):
         assert steps.is_woken(watch)
-        assert steps.look(who, called=True).answers == [number]
+        assert steps.look(who, reason=Reason.NOTICE).answers == [number]
 
 
 def test_one_that_is_called_and_not_served_looks_as_any_other(steps: Steps) -> None:
     """What has changed may be that somebody took it for dead, or nothing: a watch may fire for no reason."""
     first, second = steps.register(), steps.register()
-    assert steps.look(second, called=True).outcome is Outcome.WAIT
-    assert steps.look(first, called=True).outcome is Outcome.WAIT
-    steps.run(lambda tr: steps.line.withdraw(tr, second, NOW))
-    assert steps.look(second, called=True).outcome is Outcome.GONE
+    assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.WAIT
+    assert steps.look(first, reason=Reason.NOTICE).outcome is Outcome.WAIT
+    steps.run(lambda tr: steps.line.withdraw(tr, second))
+    assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.GONE
 
 
 @pytest.mark.parametrize("size", [10, limits.NOTICE_BYTES_MAX, 3 * limits.NOTICE_BYTES_MAX])
@@ -590,7 +591,7 @@ def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
     server, owner = steps.register(), steps.register(3)
     values = ["x" * size, "y" * size, "z"]
     steps.queue.enqueue_many(steps.db, ["mine", *values])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     assert steps.look(owner).answers == values
     assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
@@ -599,7 +600,7 @@ def test_the_head_is_woken_if_somebody_serves_it(steps: Steps) -> None:
     head, behind = steps.register(), steps.register()
     own, _doorbell = steps.look(head).watches
     steps.queue.enqueue(steps.db, "a")
-    steps.look(behind, serve=True)
+    steps.look(behind, reason=Reason.NEGLECT)
     assert steps.is_woken(own)
 
 
@@ -607,8 +608,8 @@ def test_leaving_conflicts_with_being_served(steps: Steps) -> None:
     head, behind = steps.register(), steps.register()
     steps.queue.enqueue(steps.db, "a")
     leaver, server = begin(steps.db), begin(steps.db)
-    steps.line.withdraw(leaver, head, NOW)
-    steps.line.look(server, behind, Look(NOW, serve=True))
+    steps.line.withdraw(leaver, head)
+    steps.line.look(server, behind, Look(NOW, reason=Reason.NEGLECT))
     assert [commit_code(server), commit_code(leaver)] == [0, NOT_COMMITTED]
     assert steps.look(head).answers == ["a"]
 
@@ -629,14 +630,14 @@ def test_one_who_finds_only_what_is_for_others_is_told_nothing_once_it_is_theirs
     steps.queue.enqueue(db, "theirs")
     assert steps.queue.dequeue(db) is None
     assert steps.queue.empty(db)
-    assert steps.look(waiting, now_us, called=True).answers == ["theirs"]
+    assert steps.look(waiting, now_us, reason=Reason.NOTICE).answers == ["theirs"]
 
 
 def test_one_who_passes_by_and_finds_only_what_is_for_others_writes_nothing(steps: Steps) -> None:
     """It will look from the line: until then each attempt would cost a commit of nothing but its receipt."""
     steps.register()
     steps.queue.enqueue(steps.db, "theirs")
-    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
     assert (turn.outcome, turn.wrote) == (Outcome.AGAIN, False)
 
 
@@ -647,7 +648,7 @@ def test_one_who_cannot_see_the_end_of_the_line_does_not_pass_by(
     for _ in range(2):
         steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(NOW)))
+    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
     assert turn.outcome is Outcome.AGAIN
     assert steps.queue.size(steps.db) == 3
 
@@ -656,10 +657,10 @@ def test_one_who_passes_by_is_told_of_nothing_that_comes_due_later(steps: Steps)
     """An answer of nothing must be true: what lies overdue is available first."""
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b"])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     later = NOW + DEADLINE_US + 1
     for outcome in (Outcome.AGAIN, Outcome.SERVED):
-        turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", Look(later)))
+        turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", later))
         assert turn.outcome is outcome
     assert turn.answers == ["b"]
 
@@ -667,10 +668,10 @@ def test_one_who_passes_by_is_told_of_nothing_that_comes_due_later(steps: Steps)
 def test_while_there_is_something_to_take_one_looks_at_times_for_what_lies_overdue(steps: Steps) -> None:
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    steps.look(server, slept=True)
+    steps.look(server, reason=Reason.SIGNAL)
     later = NOW + DEADLINE_US + 1
     mine, behind = steps.register(now_us=later), steps.register(now_us=later)
-    assert steps.look(mine, later, tidy=True).outcome is Outcome.AGAIN
+    assert steps.look(mine, later, tidies=True).outcome is Outcome.AGAIN
     assert steps.look(behind, later).answers == ["c"]
     assert steps.look(mine, later).answers == ["b"]
 

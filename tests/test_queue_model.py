@@ -12,8 +12,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 import fdbqueue
 from fdbqueue import Queue, limits
 from fdbqueue.codec import codec_named
+from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket, notice_of
-from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
+from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import WHOLE, QueueKeys
 from tests.queue_support import registered
@@ -112,19 +113,15 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         target=tickets,
         ticket=consumes(tickets),
-        serve=st.booleans(),
-        leave=st.booleans(),
-        renew=st.booleans(),
-        called=st.booleans(),
-        slept=st.booleans(),
-        alone=st.booleans(),
-        tidy=st.booleans(),
+        reason=st.sampled_from([reason for reason in Reason if reason is not Reason.PASSING]),
+        otherwise=st.sampled_from(Otherwise),
+        tidies=st.booleans(),
         ahead=st.integers(0, 3),
         wanted=st.integers(1, 3),
     )
-    def look(self, ticket: Ticket, renew: bool, leave: bool, **how_else: Any) -> Any:
-        how = Look(self.now_us(), leave=leave, renew=renew and not leave, **how_else)
-        turn = self.run(lambda tr: self.line.look(tr, ticket, how))
+    def look(self, ticket: Ticket, **how: Any) -> Any:
+        look = Look(self.now_us(), **how)
+        turn = self.run(lambda tr: self.line.look(tr, ticket, look))
         self.asleep[ticket] = list(turn.watches)
         self.left([value for value, _ in turn.answers])
         stays = turn.outcome in (Outcome.AGAIN, Outcome.WAIT)
@@ -132,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(ticket=consumes(tickets))
     def withdraw(self, ticket: Ticket) -> None:
-        self.run(lambda tr: self.line.withdraw(tr, ticket, self.now_us()))
+        self.run(lambda tr: self.line.withdraw(tr, ticket))
 
     @rule(deadlines=st.floats(0.1, 2.5))
     def wait(self, deadlines: float) -> None:

@@ -16,8 +16,9 @@ from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
 from fdbqueue.database import run
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, WaitStopped
 from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Look, Outcome
+from fdbqueue.line.staging import Outcome
 from fdbqueue.line.waiting import Memory, Nudge, Place
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime, Stop
@@ -271,7 +272,7 @@ def test_an_item_that_was_delivered_to_a_stopped_call_goes_back(
     q.enqueue_many(db, ["first", "second"])
     now_us = round(db.runtime.now() * 1e6)
     server = registered(db, line, b"server", now_us)
-    run(db, lambda tr: line.look(tr, server, Look(now_us, serve=True)))
+    run(db, lambda tr: line.look(tr, server, Look(now_us, Reason.NEGLECT)))
     assert q.items(db, 2) == []
     call = Call(None, 1, 0, until=float("-inf"))
     call.stopped = True

@@ -15,7 +15,8 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer, portion_of
-from fdbqueue.line.staging import Delivery, Line, Look, Turn
+from fdbqueue.line.source import Delivery
+from fdbqueue.line.staging import Line, Turn
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.recipe.items import Taken
 from fdbqueue.seam import Transaction
@@ -86,12 +87,12 @@ class FairItems:
         Reads pointers, lines and results by snapshot, the states of the keys serialisably. Conflicts with
         takers of the same keys, with puts only where it leaves a key empty; an answer of nothing, with any.
         """
-        check, found, due = self.guard(tr), self.available(tr, count), self.line.ask_due(tr)
+        check, found, due = self.guard(tr), self.available(tr, count), self.line.results.ask_due(tr)
         check()
         offers = list(found)
-        overdue = [] if offers else self.line.overdue(due, now_us)
+        overdue = [] if offers else self.line.results.overdue(due, now_us)
         if overdue:
-            self.line.return_overdue(tr, overdue)
+            self.line.results.return_overdue(tr, overdue)
             offers = list(self.available(tr, count))
         if not offers:
             tr.add_read_conflict_range(self.keys.ready.start, self.keys.ready.stop)
@@ -108,7 +109,7 @@ class FairItems:
         check()
         offers = list(found)
         if waiting and (self.line.keys.is_work(waiting[0].key, now_us) or not offers):
-            return _served(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
+            return _served(self.line.pass_by(tr, count, b"", now_us))
         return self._take(tr, offers, count)
 
     def busiest(self, tr: Transaction, limit: int, now_us: int) -> list[KeyStatistics]:

@@ -12,11 +12,15 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.line.combine import Call, Combiner
+from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import Line, Look, Outcome, Turn
+from fdbqueue.line.staging import Line, Outcome, Turn
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Future, Transaction
+
+_UNDECIDED = (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING)
+"""Outcomes after which the request is still in the line."""
 
 
 class Nudge:
@@ -66,7 +70,6 @@ class Place:
         self._runtime = database.runtime
         self._root = root
         self._line = line
-        self._called = self._slept = False
         began = self._runtime.monotonic()
         self._renew_at = began + self._jittered(limits.REQUEST_RENEW_S)
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -108,7 +111,7 @@ class Place:
             raise
 
     def _stand(self, crew: Combiner, leader: Call) -> Outcome:
-        serve = check = False
+        reason = Reason.ARRIVAL
         while True:
             over = leader.until is not None and self._runtime.monotonic() >= leader.until
             if over and crew.anyone_else(leader):
@@ -116,21 +119,22 @@ class Place:
             if leader.stopped:
                 self._abandon(lambda _: self._ticket)
                 return Outcome.LEFT
-            leave = over or leader.until is None
-            turn = self._turn(crew, leader, serve, check and not leave, leave)
-            self._called = False
-            if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING):
+            otherwise = self._otherwise(leaves=over or leader.until is None)
+            turn = self._turn(crew, leader, _reason_to(otherwise, reason), otherwise)
+            if turn.outcome not in _UNDECIDED:
                 return turn.outcome
             if turn.outcome is not Outcome.AGAIN:
-                woken = self._sleep(turn, leader)
-                # The requests that the items are for have not taken them: their owners may be dead.
-                serve = not woken and (leave or turn.outcome is Outcome.PENDING)
-                check = not woken and not serve
-                self._slept = True
+                reason = self._sleep(turn, leader, otherwise)
+            elif reason is Reason.NOTICE:
+                reason = Reason.SIGNAL
 
-    def _turn(self, crew: Combiner, leader: Call, serve: bool, check: bool, leave: bool) -> Turn:
-        renew = not leave and self._runtime.monotonic() >= self._renew_at
-        tidy, attempts = self._memory.is_time_to_tidy(), 0
+    def _otherwise(self, leaves: bool) -> Otherwise:
+        if leaves:
+            return Otherwise.LEAVE
+        return Otherwise.RENEW if self._runtime.monotonic() >= self._renew_at else Otherwise.SLEEP
+
+    def _turn(self, crew: Combiner, leader: Call, reason: Reason, otherwise: Otherwise) -> Turn:
+        tidies, attempts = self._memory.is_time_to_tidy(), 0
         held_us = round(1_000_000 * self._or_some_commits(limits.SHARE_HELD_S))
 
         def body(tr: Transaction) -> Turn:
@@ -138,24 +142,19 @@ class Place:
             # Claimed before anything is read: what is not there now may be told only to these.
             calls = crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX)
             if not calls:  # all have been stopped meanwhile
-                self._line.withdraw(tr, self._ticket, self._now_us())
+                self._line.withdraw(tr, self._ticket)
                 return Turn(Outcome.LEFT)
             attempts += 1
-            how = Look(
+            look = Look(
                 self._now_us(),
-                serve,
-                check,
-                leave,
-                renew,
-                called=self._called,
-                slept=self._slept,
-                alone=attempts > 1,
-                held_us=held_us,
-                tidy=tidy,
-                ahead=self._memory.ahead,
+                reason if attempts == 1 else _reason_after_conflict(reason),
+                otherwise,
                 wanted=sum(call.count for call in calls),
+                ahead=self._memory.ahead,
+                held_us=held_us,
+                tidies=tidies,
             )
-            return self._line.look(tr, self._ticket, how)
+            return self._line.look(tr, self._ticket, look)
 
         def keep(turn: Turn) -> None:
             _answer(crew, turn, to_all=leader.until is None)
@@ -163,27 +162,35 @@ class Place:
         turn = run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
         if turn.renewed:
             self._renew_at = self._runtime.monotonic() + self._jittered(limits.REQUEST_RENEW_S)
-        if turn.outcome not in (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING):
+        if turn.outcome not in _UNDECIDED:
             self._memory.note(turn)
         return turn
 
-    def _sleep(self, turn: Turn, leader: Call) -> bool:
-        """Until a watch fires, or it is time to look; True for a watch."""
+    def _sleep(self, turn: Turn, leader: Call, otherwise: Otherwise) -> Reason:
+        """Wait until a watch fires, or until the next look is due. Return the reason for that look."""
         patience = self._patience(leader, turn)
         if turn.due_us is not None:
             patience = min(patience, turn.due_us / 1_000_000 - self._runtime.now())
-        return self._wait(turn.watches, patience)
+        woken_by = self._wait(turn.watches, patience)
+        if woken_by is not None:
+            return woken_by
+        # The requests that the items are for have not taken them: their owners may be dead.
+        neglected = otherwise is Otherwise.LEAVE or turn.outcome is Outcome.PENDING
+        return Reason.NEGLECT if neglected else Reason.RENEWAL
 
-    def _wait(self, watches: Sequence[Future], patience_s: float) -> bool:
+    def _wait(self, watches: Sequence[Future], patience_s: float) -> Reason | None:
+        """The reason that woke it; None if `patience_s` is over. The first watch is of the own request."""
         refused = [_is_refused(watch) for watch in watches]
         heard = [watch for watch, is_refused in zip(watches, refused, strict=True) if not is_refused]
         woken = self._runtime.wait_any([*heard, self._nudge], max(0.0, patience_s))
         self._nudge.forget()
-        self._called = watches[0].is_ready() and not refused[0]
+        is_served = watches[0].is_ready() and not refused[0]
         self._database.counters.wake_ups += woken
         for watch in watches:
             watch.cancel()
-        return woken
+        if not woken:
+            return None
+        return Reason.NOTICE if is_served else Reason.SIGNAL
 
     def _patience(self, leader: Call, turn: Turn) -> float:
         """Seconds to sleep at most. A request behind others looks only to renew itself: watches wake it."""
@@ -206,13 +213,22 @@ class Place:
         """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
 
         def withdraw(tr: Transaction) -> None:
-            self._line.withdraw(tr, ticket_of(tr), self._now_us())
+            self._line.withdraw(tr, ticket_of(tr))
 
         with suppress(Exception):
             run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def _now_us(self) -> int:
         return round(self._runtime.now() * 1_000_000)
+
+
+def _reason_to(otherwise: Otherwise, reason: Reason) -> Reason:
+    """A request that leaves must know whether anything is available, so it does not merely check."""
+    return Reason.SIGNAL if reason is Reason.RENEWAL and otherwise is Otherwise.LEAVE else reason
+
+
+def _reason_after_conflict(reason: Reason) -> Reason:
+    return reason if reason in (Reason.NEGLECT, Reason.RENEWAL) else Reason.CONFLICT
 
 
 def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:

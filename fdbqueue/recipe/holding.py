@@ -14,9 +14,10 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_event, checked_timeout, checked_whole
 from fdbqueue.database import Database, run
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, within
-from fdbqueue.line.staging import DEADLINE_US, Look, Outcome
+from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
@@ -70,18 +71,18 @@ class Holder:
 
     def _hold(self, tr: Transaction) -> list[Any]:
         line, now_us = self._recipe.line, self._now_us()
-        due = line.ask_due(tr)
+        due = line.results.ask_due(tr)
         offers = self._first(tr)
-        overdue = [] if offers else line.overdue(due, now_us)
+        overdue = [] if offers else line.results.overdue(due, now_us)
         if overdue:
-            line.return_overdue(tr, overdue)
+            line.results.return_overdue(tr, overdue)
             offers = self._first(tr)
         if not offers:
             return []
         values = self._recipe.first(tr.snapshot, len(offers))
         self._recipe.claim(tr, offers[: len(values)])
         deliveries = self._recipe.deliver(tr, offers[: len(values)], b"")
-        line.leave_results(tr, self._ticket, deliveries, Notice(now_us + DEADLINE_US, crowd=1))
+        line.results.leave(tr, self._ticket, deliveries, Notice(now_us + DEADLINE_US, crowd=1))
         return values
 
     def _first(self, tr: Transaction) -> Sequence[Offer]:
@@ -91,7 +92,7 @@ class Holder:
         return found
 
     def _look(self, shown: int) -> Look:
-        return Look(self._now_us(), called=True, wanted=shown)
+        return Look(self._now_us(), Reason.NOTICE, wanted=shown)
 
     def _watch_if_empty(self, tr: Transaction) -> Future | None:
         return None if self._recipe.any(tr) else tr.watch(self._recipe.doorbell)

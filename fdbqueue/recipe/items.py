@@ -16,7 +16,8 @@ from fdbqueue import limits
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
-from fdbqueue.line.staging import Delivery, Line, Look, Outcome, Turn
+from fdbqueue.line.source import Delivery
+from fdbqueue.line.staging import Line, Outcome, Turn
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
@@ -82,13 +83,13 @@ class Recipe:
         of nothing conflicts with an enqueue.
         """
         check = self.guard(tr)
-        head, due = self._ask_first(tr, count), self.line.ask_due(tr)
+        head, due = self._ask_first(tr, count), self.line.results.ask_due(tr)
         check()
         found, cut_short = _within_bytes(head)
         if not found:
-            overdue = self.line.overdue(due, now_us)
+            overdue = self.line.results.overdue(due, now_us)
             if overdue:
-                self.line.return_overdue(tr, overdue)
+                self.line.results.return_overdue(tr, overdue)
                 found, cut_short = _within_bytes(self._ask_first(tr, count))
         return self._remove(tr, found, cut_short)
 
@@ -105,7 +106,7 @@ class Recipe:
         check()
         found, cut_short = _within_bytes(head)
         if activity and (line.is_work(activity[0].key, now_us) or not found):
-            return _taken(self.line.pass_by(tr, count, b"", Look(now_us, wanted=count)))
+            return _taken(self.line.pass_by(tr, count, b"", now_us))
         if found:  # only now: whoever passes by does not conflict with one who takes the head
             tr.add_read_conflict_range(items.start, found[-1].key + b"\x00")
         return self._remove(tr, found, cut_short)
@@ -160,7 +161,7 @@ class Recipe:
         for column in (self.keys.items, self.keys.pieces):
             tr.clear_range(column.start, column.stop)
         tr.clear(self.keys.size)
-        self.line.clear_results(tr)
+        self.line.results.clear_all(tr)
 
     # The line's Source.
 

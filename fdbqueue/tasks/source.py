@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer, portion_of
-from fdbqueue.line.staging import Delivery, Line, Look, Turn
+from fdbqueue.line.source import Delivery
+from fdbqueue.line.staging import Line, Turn
 from fdbqueue.recipe.items import Taken
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
@@ -71,7 +72,7 @@ class TaskSource:
         checks = self.guard(tr), ask_session(tr)
         change = self.change(tr)
         due, found = ask_due(tr, self.shape.keys, change.now_us), self.available(tr, count)
-        overdue = self.line.ask_due(tr)
+        overdue = self.line.results.ask_due(tr)
         for check in checks:
             check()
         tidied = settle(change, due)
@@ -85,11 +86,11 @@ class TaskSource:
         change.finish()
         # The tasks of an overdue result may have been taken by others since: a batch may bring nothing back.
         for _ in range(limits.TIDY_ROUNDS_MAX):
-            returned = [] if offers else self.line.overdue(overdue, change.now_us)
+            returned = [] if offers else self.line.results.overdue(overdue, change.now_us)
             if not returned:
                 break
-            self.line.return_overdue(tr, returned)
-            offers, overdue = list(self.available(tr, count)), self.line.ask_due(tr)
+            self.line.results.return_overdue(tr, returned)
+            offers, overdue = list(self.available(tr, count)), self.line.results.ask_due(tr)
         if not offers:
             tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
         return self._take(change, portion_of(offers, count), lease)
@@ -110,8 +111,7 @@ class TaskSource:
         change.finish()
         offers = list(self.available(tr, count) if tidied else found)
         if waiting and (self.line.keys.is_work(waiting[0].key, change.now_us) or not offers):
-            look = Look(change.now_us, wanted=count)
-            return _served(self.line.pass_by(tr, count, params_of(lease), look), tidied)
+            return _served(self.line.pass_by(tr, count, params_of(lease), change.now_us), tidied)
         portion = portion_of(offers, count)
         tasks = self._take(change, portion, lease)
         return Taken(tasks, cut_short=len(portion) < len(offers), wrote=bool(tasks) or tidied)

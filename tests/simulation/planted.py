@@ -18,7 +18,7 @@ from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import heartbeat
 from fdbqueue.fleet import settling as working
-from fdbqueue.line import combine, staging, taking, waiting
+from fdbqueue.line import combine, decision, results, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
@@ -83,14 +83,14 @@ PLANTS = (
     ),
     Plant(
         "conflict keys added after their own writes",
-        staging.Line._act,
-        """self._protect(tr, leaving, plan.pairs)
+        staging.Line._take,
+        """self._protect(tr, leaving, take.pairs)
     for ticket in leaving:
         self._clear_request(tr, ticket)
 """,
         """for ticket in leaving:
         self._clear_request(tr, ticket)
-    self._protect(tr, leaving, plan.pairs)
+    self._protect(tr, leaving, take.pairs)
 """,
         "crowd",
         350,
@@ -161,9 +161,9 @@ PLANTS = (
     ),
     Plant(
         "told nothing because what there is is for others",
-        staging.Line._plan,
-        "bool(found))",
-        "False)",
+        decision.decide,
+        " and not seen.offers",
+        "",
         "crowd",
         350,
     ),
@@ -201,8 +201,8 @@ PLANTS = (
     ),
     Plant(
         "results that are collected and never cleared",
-        staging.Line._clear_results,
-        "tr.clear(self.keys.notice(rid))",
+        results.Results._clear,
+        "tr.clear(self._keys.notice(rid))",
         "pass",
         "waits",
         50,
@@ -225,15 +225,15 @@ PLANTS = (
     ),
     Plant(
         "a dead request is dropped together with its item",
-        staging.Line.return_overdue,
-        "self.source.give_back(tr, self._delivered(tr, entry.rid, notice))",
+        results.Results.return_overdue,
+        "self._source.give_back(tr, self._delivered(tr, entry.rid, notice))",
         "pass",
         "waits",
         350,
     ),
     Plant(
         "a deadline compared the wrong way",
-        staging.Line.overdue,
+        results.Results.overdue,
         "entry.deadline_us < now_us",
         "entry.deadline_us > now_us",
         "waits",
@@ -242,7 +242,7 @@ PLANTS = (
     Plant(
         "a clear that forgets what lies ready for somebody",
         recipe.Recipe.clear,
-        "self.line.clear_results(tr)",
+        "self.line.results.clear_all(tr)",
         "pass",
         "clearing",
         400,
@@ -305,8 +305,8 @@ PLANTS = (
     ),
     Plant(
         "nobody drops the requests of the dead",
-        staging.Line._to_drop,
-        "seen.is_first or how.serve or how.tidy",
+        decision._take,
+        "seen.is_first or _tidies_first(look)",
         "False",
         "waits",
         150,
@@ -329,8 +329,8 @@ PLANTS = (
     ),
     Plant(
         "a holder that forgets to put back what it did not show",
-        staging.Line._collect,
-        "self.source.give_back(tr, deliveries[how.wanted :])",
+        results.Results.collect,
+        "self._source.give_back(tr, deliveries[wanted:])",
         "pass",
         "holding",
         50,

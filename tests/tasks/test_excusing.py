@@ -4,7 +4,7 @@ import pytest
 
 from fdbqueue import Failure, Session
 from fdbqueue.database import run
-from fdbqueue.line.staging import Look
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
@@ -190,7 +190,7 @@ def test_what_nobody_received_is_forgiven_by_whoever_was_to_collect_it(b, clock)
     line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
     server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
     _, missed = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), slept=True)))
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
     clock.advance(TTR_S)
     b.sweep()
     assert standing(b, missed) == ("r", 1, 1, 1)

@@ -11,8 +11,9 @@ import fdbqueue
 from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
+from fdbqueue.line.decision import Look, Otherwise
 from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import Look, Outcome, Turn
+from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
@@ -212,7 +213,7 @@ def test_in_the_line_the_second_of_a_key_is_not_taken_before_its_first(
     first, second, third = (registered(b.db, line, b"rid %d" % n, NOW_US, params=params) for n in range(3))
 
     def look(ticket: Ticket) -> Turn:
-        return run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, leave=True)))
+        return run(b.db, lambda tr: line.look(tr, ticket, Look(NOW_US, otherwise=Otherwise.LEAVE)))
 
     assert look(second).outcome is Outcome.WAIT
     assert [task.data for who in (third, first, second) for task in look(who).answers] == ["b1", "a1", "a2"]

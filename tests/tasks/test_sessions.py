@@ -11,7 +11,8 @@ import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
-from fdbqueue.line.staging import Look, Outcome, Turn
+from fdbqueue.line.decision import Look, Reason
+from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.ending import end_the_dead
@@ -323,7 +324,7 @@ def test_collecting_what_was_delivered_rings_no_doorbell(bench: Any) -> None:
     params = params_of(Lease(b.session.id, b"its token"))
     server, owner = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
     b.queue.put_many(b.db, ["taken", "delivered"])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
     before = bytes(b.db.get(source.doorbell))
     assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, owner, Look(now_us))).answers] == [
         "delivered"
@@ -339,7 +340,7 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     now_us = round(b.clock.now() * 1e6)
     server, _dead = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
     b.queue.put_many(b.db, [2, "first", 3, 4])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]
 
@@ -354,7 +355,7 @@ def test_a_take_looks_behind_overdue_results_of_tasks_that_are_gone(bench: MakeB
     for number in range(dead):
         registered(b.db, source.line, b"%02d" % number, now_us, params=params)
     b.queue.put_many(b.db, range(dead + 1))
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, slept=True)))
+    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
     *gone, last = b.queue.tasks(b.db, "t", dead + 1)
     for task in gone:
         b.queue.delete(b.db, task.id)

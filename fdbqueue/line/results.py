@@ -1,0 +1,82 @@
+"""Results of a waiting line: items that lie ready for a request until its owner collects them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.line.keys import Due, LineKeys, Notice, Ticket, notice_of, notice_value
+from fdbqueue.line.source import Delivery, Source
+from fdbqueue.seam import Range, Transaction
+
+
+class Results:
+    def __init__(self, keys: LineKeys, source: Source) -> None:
+        self._keys = keys
+        self._source = source
+
+    def leave(self, tr: Transaction, ticket: Ticket, deliveries: Sequence[Delivery], notice: Notice) -> None:
+        """Lay `deliveries` ready for the owner of `ticket`, until the deadline in `notice`."""
+        results = [(delivery.id, delivery.value) for delivery in deliveries]
+        if sum(len(item_id) + len(value) for item_id, value in results) > limits.NOTICE_BYTES_MAX:
+            for item_id, value in results:
+                tr.set(self._keys.result(ticket.rid, item_id), value)
+        else:
+            notice = replace(notice, results=results)
+        tr.set(self._keys.notice(ticket.rid), notice_value(notice))
+        tr.set(self._keys.due_key(Due(notice.deadline_us, ticket.rid)), b"")
+
+    def collect(self, tr: Transaction, ticket: Ticket, notice: Notice, wanted: int) -> Sequence[Any] | None:
+        """Values of at most `wanted` results; the others become available again. None without results.
+
+        Reads results beside the notice serialisably. Conflicts: their return, their removal.
+        """
+        deliveries = self._delivered(tr, ticket.rid, notice)
+        values = self._source.collect(tr, deliveries[:wanted])
+        if deliveries[wanted:]:
+            self._source.give_back(tr, deliveries[wanted:])
+        self._clear(tr, ticket.rid, notice)
+        tr.clear(self._keys.due_key(Due(notice.deadline_us, ticket.rid)))
+        return values if deliveries else None
+
+    def ask_due(self, tr: Transaction) -> Range:
+        """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
+        due = self._keys.due
+        return tr.snapshot.get_range(due.start, due.stop, limit=limits.RESULTS_RETURNED_MAX)
+
+    def overdue(self, due: Range, now_us: int) -> list[Due]:
+        """The entries of `due` past their deadlines: their owners have not collected them in time."""
+        waiting = (self._keys.due_of(entry.key) for entry in due.to_list())
+        return [entry for entry in waiting if entry.deadline_us < now_us]
+
+    def return_overdue(self, tr: Transaction, overdue: Sequence[Due]) -> None:
+        """Make the items of `overdue` results available again, in their old places.
+
+        Reads their notices and results serialisably, clears both. Conflicts: their collection.
+        """
+        asked = [(entry, tr.get(self._keys.notice(entry.rid))) for entry in overdue]
+        for entry, found in asked:
+            notice = None if found.value is None else notice_of(found.value)
+            if notice is not None and notice.deadline_us == entry.deadline_us:
+                self._source.give_back(tr, self._delivered(tr, entry.rid, notice))
+                self._clear(tr, entry.rid, notice)
+            tr.clear(self._keys.due_key(entry))
+
+    def clear_all(self, tr: Transaction) -> None:
+        """Forget all results. Blind: their owners, if alive, register again."""
+        for column in (self._keys.due, self._keys.all_notices, self._keys.all_results):
+            tr.clear_range(column.start, column.stop)
+
+    def _delivered(self, tr: Transaction, rid: bytes, notice: Notice) -> list[Delivery]:
+        """The results in the notice, or beside it."""
+        if notice.results:
+            return [Delivery(item_id, value) for item_id, value in notice.results]
+        under = self._keys.results(rid)
+        results = tr.get_range(under.start, under.stop, limit=limits.SERVE_MAX)
+        return [Delivery(self._keys.item_id_of(result.key), result.value) for result in results]
+
+    def _clear(self, tr: Transaction, rid: bytes, notice: Notice) -> None:
+        if not notice.results:
+            beside = self._keys.results(rid)
+            tr.clear_range(beside.start, beside.stop)
+        tr.clear(self._keys.notice(rid))

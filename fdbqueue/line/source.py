@@ -1,0 +1,53 @@
+"""The interface between a waiting line and the queue that it serves."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from fdbqueue.line.shares import Offer
+from fdbqueue.seam import Transaction
+
+
+class Delivery(Struct, frozen=True):
+    """An item that has been handed to a request: its identity, and the value that its owner collects."""
+
+    id: bytes
+    value: bytes
+
+
+class Source(Protocol):
+    """The items of one queue.
+
+    A recipe queue moves an item to its request. A task queue takes the lease for the request's session.
+    """
+
+    doorbell: bytes
+    """A key that changes whenever an item may have become available."""
+
+    def guard(self, tr: Transaction) -> Callable[[], None]:
+        """Ask whether the queue exists; the reply raises if it does not."""
+
+    def tidy(self, tr: Transaction) -> bool:
+        """Make a batch of items that have come due available. True if the transaction wrote anything."""
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which the next item comes due; the reply is in microseconds."""
+
+    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+        """Ask, by snapshot, for the first `limit` available items. The iteration waits for the reply."""
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Add a read-conflict key for each key that the delivery of `offers` will change."""
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
+        """Move `offers` from the available items to a request with `params`."""
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        """Values for the owner of `deliveries`, which leave the queue for good."""
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Deliver and collect `offers` in one step, for an owner that runs this transaction."""
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        """Make uncollected deliveries available again, in their old places."""
