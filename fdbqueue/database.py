@@ -18,6 +18,7 @@ from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
 from fdbqueue.seam import EngineDatabase, Transaction
+from fdbqueue.trouble import Troubles
 from fdbqueue.waiters import Waiter, Waiters
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Database:
         """The ttr of sessions that are opened without one of their own, this process's own among them."""
         self.runtime: Runtime = runtime or RealRuntime()
         self.counters = Counters()
+        self.troubles = Troubles(self.runtime, is_away)
         self._on_close = on_close
         self._closed = False
         self._closings = count()
@@ -92,6 +94,7 @@ class Database:
         self._lock = self.runtime.lock()
         self._services = {}
         self._waiters = Waiters(self.runtime)
+        self.troubles = Troubles(self.runtime, is_away)
         self._process_id = self.runtime.process_id()
 
     def waiter(self, *stops: Stop | None) -> Waiter:

@@ -173,9 +173,11 @@ BEATS_PER_TTR = 3
 OPENERS_READ_MAX = 1_000
 SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
-DEAD_SESSIONS_MAX = 10
+DEAD_SESSIONS_MAX = 100
 # What fails over and over in the background is told of no oftener.
 TROUBLE_TOLD_EVERY_S = 60.0
+# So many different troubles are known at a time: the one met first is forgotten, and would be told of anew.
+TROUBLES_KEPT = 100
 QUEUES_PER_TRANSACTION = 50
 # Persistent queues: join() looks no oftener.
 JOIN_PAUSE_S = 0.02

@@ -122,7 +122,9 @@ class RootKeys:
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)
 
-    def beat_of(self, beat_due_key: bytes) -> tuple[int, bytes]:
-        """The deadline, and whose it is."""
+    def beat_of(self, beat_due_key: bytes) -> tuple[int, bytes] | None:
+        """The deadline, and the session that has it; None for a key of another shape."""
+        if self._shape_of(beat_due_key) != [BEAT_DUE, *_SHAPES[BEAT_DUE]]:
+            return None
         _, deadline_us, session = layer.unpack(beat_due_key, prefix_len=len(self.prefix))
         return deadline_us, session

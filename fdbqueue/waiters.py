@@ -17,6 +17,7 @@ from fdbqueue import limits
 from fdbqueue.errors import DatabaseClosed, WaitStopped
 from fdbqueue.runtime import Event, Runtime, Stop
 from fdbqueue.seam import Future
+from fdbqueue.trouble import SURVIVED
 
 
 class Waiter:
@@ -151,13 +152,25 @@ class DeafStops:
 
     def _look(self) -> None:
         pause = self._runtime.event()
-        while self._anyone_listens():
-            for stop, callback in list(self._callbacks.values()):
-                if stop.is_set():
-                    callback()
-            pause.wait(limits.STOP_LOOK_S)
+        try:
+            while self._anyone_listens():
+                for stop, callback in list(self._callbacks.values()):
+                    if _is_set(stop):
+                        callback()
+                pause.wait(limits.STOP_LOOK_S)
+        except BaseException:
+            self._runtime.spawn(self._look, "fdbqueue-stops")  # something ends this thread (GreenletExit)
+            raise
 
     def _anyone_listens(self) -> bool:
         with self._lock:
             self._is_looking = bool(self._callbacks)
             return self._is_looking
+
+
+def _is_set(stop: Stop) -> bool:
+    """True, too, if it cannot say so: its call ends, rather than wait for an event that is broken."""
+    try:
+        return bool(stop.is_set())
+    except SURVIVED:
+        return True

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection
 from fdbqueue.embedded import bytelocks
 from fdbqueue.embedded.directory import Directory, by_descriptor
 from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.trouble import Troubles
 
 log = logging.getLogger("fdbqueue.embedded")
 
@@ -56,6 +57,7 @@ class Doorbell:
         self._socket: socket.socket | None = None
         self._ringer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ringer.setblocking(False)
+        self._troubles = Troubles(runtime)
         self._closed = False
 
     def _open_board(self) -> tuple[bytelocks.LockFile | None, mmap.mmap | None]:
@@ -121,19 +123,26 @@ class Doorbell:
         assert self._socket is not None
         rung = select.poll()
         rung.register(self._socket, select.POLLIN)
-        while not self._closed:
-            if rung.poll(_LOOK_EVERY_S * 1000):
-                self._drain()
-            self._look()
+        try:
+            while not self._closed:
+                self._hear(rung)
+        except BaseException:
+            if not self._closed:  # something ends this thread (GreenletExit)
+                self._runtime.spawn(self._listen, "fdbqueue-doorbell")
+            raise
         self._socket.close()
 
-    def _look(self) -> None:
+    def _hear(self, rung: select.poll) -> None:
         try:
+            if rung.poll(_LOOK_EVERY_S * 1000):
+                self._drain()
             if not self._closed:
                 self._on_ring()
-        except Exception:
+        except Exception as error:
             if not self._closed:  # else it ran into the closing
-                log.exception("Looking for what other processes committed failed; the next look will tell")
+                title = "Looking for what other processes committed failed; the next look will tell"
+                self._troubles.met(log, title, error)
+                self._runtime.sleep(_LOOK_EVERY_S)
 
     def _drain(self) -> None:
         # Bounded, so that somebody who rings without end cannot keep us from looking. Not recv with

@@ -11,6 +11,7 @@ from typing import Any
 
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.runtime import RealRuntime, Runtime, wait_any
+from fdbqueue.trouble import SURVIVED, Troubles
 
 log = logging.getLogger("fdbqueue.embedded")
 
@@ -75,13 +76,14 @@ class Future:
 
 _CANCELLED = 1101
 _REAL = RealRuntime()
+_troubles = Troubles(_REAL)
 
 
 def _call_back(callback: Callback, future: Future) -> None:
     try:
         callback(future)
-    except Exception:
-        log.exception("Discarding uncaught exception from user FDB callback")
+    except SURVIVED as error:  # the callbacks after it wake those who wait
+        _troubles.met(log, "Discarding uncaught exception from user FDB callback", error)
 
 
 class PendingFuture(Future):

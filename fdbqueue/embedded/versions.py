@@ -71,12 +71,16 @@ class HandedOutVersions:
         del released
 
     def _release_until_empty(self) -> None:
-        while not self._closed.wait(_RELEASE_EVERY_S):
-            self.release_expired(self._runtime.monotonic())
-            with self._lock:
-                if not self._kept:
-                    self._releasing = False
-                    return
+        try:
+            while not self._closed.wait(_RELEASE_EVERY_S):
+                self.release_expired(self._runtime.monotonic())
+                with self._lock:
+                    if not self._kept:
+                        self._releasing = False
+                        return
+        except BaseException:
+            self._releasing = False  # the next version that is handed out starts another thread
+            raise
 
     def close(self) -> None:
         """End all versions, and the thread."""

@@ -1,6 +1,7 @@
 """Backoff: how long a task that failed waits for its next attempt."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fdbqueue.arguments import checked_seconds, checked_whole, is_number
 from fdbqueue.errors import InvalidArgument
@@ -38,3 +39,10 @@ class Backoff:
         steps = min(max(failures, 1) - 1, 64)
         whole = min(self.first_s * self.growth**steps, self.cap_s)
         return whole * (0.5 + random / 2)
+
+
+def checked_backoff(backoff: Any) -> Backoff:
+    """Raises InvalidArgument."""
+    if not isinstance(backoff, Backoff):
+        raise InvalidArgument(name="backoff", wanted="fdbqueue.Backoff", got=backoff)
+    return backoff

@@ -99,8 +99,12 @@ class Feed:
     def _wait(self, session: Session, timeout_s: float) -> Found:
         """Stand in all lines at once until one of them has given something."""
         wait = Wait(self, session, timeout_s)
-        threads = [wait.start(number) for number in self._there()]
-        wait.over.wait(timeout_s)
+        threads: list[Thread] = []
+        try:
+            threads.extend(wait.start(number) for number in self._there())
+            wait.over.wait(timeout_s)
+        except RuntimeError as error:  # no thread to be had: those that stand in line may bring something
+            wait.errors.append(error)
         for thread in threads:
             while thread.is_alive():
                 self.end_waits(session)

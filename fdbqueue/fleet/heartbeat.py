@@ -12,7 +12,6 @@ from fdbqueue.database import Database, is_away, run
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import is_to_blame
-from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
 from fdbqueue.seam import Transaction
@@ -48,6 +47,7 @@ class Heartbeat:
         self._ended = False
         self._holds: dict[int, Hold] = {}
         self._owed: dict[int, Hold] = {}
+        self._overrun: list[Hold] = []
         self._pulse = Pulse(database.runtime)
         self._silence = silence
 
@@ -119,9 +119,27 @@ class Heartbeat:
                 self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
                 self._woken.clear()
             self._make_last_amends()
+        except BaseException:
+            self._go_on_in_another_thread()
+            raise
         finally:
             self._silence.answered(self)  # nobody waits for an answer any more
-            self._pulse.end()
+        self._pulse.end()
+
+    def _go_on_in_another_thread(self) -> None:
+        """This one has been told to end (GreenletExit), and the leases need one."""
+        if self._ended:
+            return
+        try:
+            self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
+        except Exception as error:  # no thread to be had
+            self._met("no thread renews leases any more: they are lost", error)
+            for hold in self.holds():
+                hold.session.lost = True
+                hold.take_away()
+
+    def _met(self, title: str, error: Exception) -> None:
+        self._database.troubles.met(_log, title, error)
 
     def _tick(self) -> float:
         """When to come again."""
@@ -133,10 +151,9 @@ class Heartbeat:
                 self._silence.asked(self)  # some of them ask, and leases wait meanwhile
                 again = self._chores()
         except Exception as error:  # no thread to be had, say: without this one every lease would end
-            ours = not isinstance(error, troubles())
             if not is_away(error):
                 self._silence.answered(self)
-            _log.warning("the heartbeat fails, and will be tried again: %s", error, exc_info=ours)
+            self._met("the heartbeat fails, and will be tried again", error)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         self._silence.answered(self)
         if self._owed:
@@ -151,18 +168,41 @@ class Heartbeat:
 
     def _beat(self) -> None:
         now = self._runtime.monotonic()
-        for hold in self.holds():
-            if self._is_over(hold, now) and hold.open and hold.claim(HEARTBEAT):
-                self._overran(hold)
         due: dict[TaskQueue, list[Hold]] = defaultdict(list)
         for hold in self.holds():
+            if self._is_over(hold, now) and hold.open and hold.claim(HEARTBEAT):
+                self._overrun.append(hold)
             if hold.lost:
                 self._found_over(hold)
             elif hold.beat_at <= now:
                 due[hold.queue].append(hold)
-        for queue, holds in due.items():
-            for start in range(0, len(holds), limits.VERB_BATCH):
-                self._renew(queue, holds[start : start + limits.VERB_BATCH])
+        try:
+            self._give_up_overrun()  # first: another thread is to have the task's place at once
+        finally:
+            for queue, holds in due.items():
+                for start in range(0, len(holds), limits.VERB_BATCH):
+                    self._renew_all(queue, holds[start : start + limits.VERB_BATCH])
+
+    def _give_up_overrun(self) -> None:
+        """Raises RuntimeError if no thread can be started; then it is tried again."""
+        while self._overrun:
+            self._overran(self._overrun[0])
+            self._overrun.pop(0)
+
+    def _renew_all(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
+        """One lease that cannot be renewed ends no other: if a batch fails, halves go apart."""
+        try:
+            self._renew(queue, holds)
+        except Exception as error:
+            if is_away(error):
+                raise
+            if len(holds) == 1:
+                self._met(f"the lease of task {holds[0].task.id} is not renewed", error)
+                holds[0].beat_at = self._runtime.monotonic() + limits.BEAT_AGAIN_S
+                return
+            middle = len(holds) // 2
+            self._renew_all(queue, holds[:middle])
+            self._renew_all(queue, holds[middle:])
 
     def _is_over(self, hold: Hold, now: float) -> bool:
         return (
@@ -195,22 +235,20 @@ class Heartbeat:
                 del self._owed[key]
             try:
                 self._excuse(hold)
-            except troubles() as error:
+            except Exception as error:
                 if is_away(error):
                     with self._lock:
                         self._owed[key] = hold
                     raise
-                _log.warning(
-                    "task %s: its attempt counts, though the database was away: %s", hold.task.id, error
-                )
+                self._met(f"task {hold.task.id}: its attempt counts, though the database was away", error)
 
     def _make_last_amends(self) -> None:
         until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
         try:
             while self._owed and self._runtime.monotonic() < until:
                 self._make_amends()
-        except troubles() as error:
-            _log.warning("%d attempts may count, though the database was away: %s", len(self._owed), error)
+        except Exception as error:
+            self._met(f"{len(self._owed)} attempts may count, though the database was away", error)
 
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):

@@ -5,10 +5,13 @@ here.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from fdbqueue.deferred import checked_function, require_finished
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Verdict, text_of
+from fdbqueue.fleet.outcomes import Verdict
+from fdbqueue.trouble import SURVIVED, Troubles, text_of
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -67,16 +70,27 @@ class Hooks:
             if hook is not None:
                 checked_function(f"hook {field.name}", hook)
 
-    def tell(self, event: Event) -> None:
-        level = _level_of(event)
-        if _log.isEnabledFor(level):
-            _log.log(level, "%s", event)
+    def tell(self, event: Event, troubles: Troubles) -> None:
+        """Never fails: errors of the hook, and of the log's handlers, are for the log."""
+        try:
+            level = _level_of(event)
+            if _log.isEnabledFor(level):
+                _log.log(level, "%s", event)
+        except SURVIVED as error:
+            troubles.met(_log, "a line of the log failed", error)
         hook: Hook | None = getattr(self, event.name)
         if hook is not None:
             try:
                 require_finished(f"hook {event.name}", hook(event))
-            except (Exception, SystemExit):
-                _log.exception("the hook %r failed for task %s", event.name, event.task.id)
+            except SURVIVED as error:
+                troubles.met(_log, f"the hook {event.name!r} failed", error)
+
+
+def checked_hooks(hooks: Any) -> Hooks:
+    """Raises InvalidArgument."""
+    if not isinstance(hooks, Hooks):
+        raise InvalidArgument(name="hooks", wanted="fdbqueue.Hooks", got=hooks)
+    return hooks
 
 
 def _level_of(event: Event) -> int:

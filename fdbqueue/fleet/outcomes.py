@@ -12,7 +12,6 @@ the lease was lost            nothing: somebody else has the task, or will
 the database was away         given back: it is not the task's fault
 """
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -25,6 +24,7 @@ from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.errors import FdbQueueError, LeaseLost, NotTaken, VerdictReturned
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.task import Failure
+from fdbqueue.trouble import SURVIVED, text_of, traceback_of
 
 Effect = Callable[[Any], object]
 
@@ -109,7 +109,16 @@ Judgement = Failed | Snoozed | Lost | Away
 
 
 def judge(error: BaseException, worker: str) -> Judgement:
-    """What an error that ended an attempt says about it."""
+    """What an error that ended an attempt says about it. Never fails: a task whose attempt has no judgement
+    would stay taken.
+    """
+    try:
+        return _judged(error, worker)
+    except SURVIVED:  # a verdict without its fields, an error that lies about its class
+        return _failed(error, worker)
+
+
+def _judged(error: BaseException, worker: str) -> Judgement:
     if isinstance(error, NotTaken | LeaseLost):
         return Lost()
     if is_away(error):
@@ -120,7 +129,20 @@ def judge(error: BaseException, worker: str) -> Judgement:
         delay_s = error.delay if isinstance(error, Retry) else None
         said = Failure(type(error).__name__, text_of(error.reason), text_of(error.detail), worker)
         return Failed(said, delay_s, for_good=isinstance(error, Bury))
-    return Failed(Failure(type(error).__name__, text_of(error), traceback_of(error), worker))
+    return _failed(error, worker)
+
+
+def _failed(error: BaseException, worker: str) -> Failed:
+    """Any error. Its traceback begins with the handler's first line: our own lines explain nothing."""
+    detail = traceback_of(error, _beyond_us(error.__traceback__))
+    return Failed(Failure(type(error).__name__, text_of(error), detail, worker))
+
+
+def otherwise(judgement: Judgement, error: BaseException, worker: str) -> Failed:
+    """A plain failure, for a judgement that was refused with `error` when it was to be carried out."""
+    if isinstance(judgement, Failed):
+        return Failed(judgement.failure, for_good=judgement.for_good)
+    return _failed(error, worker)
 
 
 def check_returned(result: object) -> None:
@@ -143,16 +165,6 @@ def is_away(error: BaseException) -> bool:
     return is_database_away(error) or isinstance(error, Unavailable)
 
 
-def text_of(said: object) -> str:
-    """What an attempt said of its end, as a text whatever it is: an attempt whose end cannot be written down
-    would hold its task.
-    """
-    try:
-        return str(said)
-    except Exception as error:
-        return f"a {type(said).__name__} without a text ({type(error).__name__})"
-
-
 @dataclass(frozen=True)
 class Policy:
     """When to try again, and when to stop trying."""
@@ -169,11 +181,6 @@ class Policy:
 
     def delay_s(self, failed: Failed, failures: int, random: float) -> float:
         return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s
-
-
-def traceback_of(error: BaseException) -> str:
-    """From the handler's first line on: what we do around it helps nobody."""
-    return "".join(traceback.format_exception(type(error), error, _beyond_us(error.__traceback__)))
 
 
 def _beyond_us(frames: TracebackType | None) -> TracebackType | None:

@@ -1,35 +1,51 @@
 """Pool: a fixed number of threads, each idle or at one job."""
 
+import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from fdbqueue import limits
+from fdbqueue.database import Database
 from fdbqueue.runtime import Event, Runtime
+from fdbqueue.trouble import SURVIVED
 
 J = TypeVar("J")
 
+_log = logging.getLogger("fdbqueue.worker")
+
 
 class Pool(Generic[J]):
-    """`work(job)` must not raise, and says whether its thread goes on: False if it has been replaced. Jobs
-    are given by one thread, which knows that there is an idle one.
+    """`work(job)` says whether its thread goes on: False if it has been replaced. A thread that an error ends
+    is replaced by the pool. Jobs are given by one thread, which knows that there is an idle one.
     """
 
-    def __init__(self, runtime: Runtime, size: int, work: Callable[[J], bool], freed: Event) -> None:
-        """`freed` is set whenever a thread has become idle; whoever else sets it ends a wait."""
-        self._runtime = runtime
+    def __init__(self, database: Database, size: int, work: Callable[[J], bool], freed: Event) -> None:
+        """`freed` is set whenever a thread has become idle; whoever else sets it ends a wait. Raises
+        RuntimeError if a thread cannot be started.
+        """
+        self._troubles = database.troubles
+        self._runtime = runtime = database.runtime
         self._work = work
         self._lock = runtime.lock()
         self._freed = freed
         self._ended = False
         self._idle: list[_Seat[J]] = []
+        self._unmanned: list[tuple[_Seat[J], Callable[[], None] | None]] = []
         self.size = size
-        for _ in range(size):
-            self._hire()
+        try:
+            for _ in range(size):
+                self._hire()
+        except BaseException:
+            self.end()
+            raise
 
     def free(self) -> int:
         return len(self._idle)
 
     def wait_for_free(self, timeout_s: float | None) -> int:
         """How many threads are idle, waiting for the first; none, perhaps."""
+        if self._unmanned and not self._man_all():
+            timeout_s = limits.BEAT_AGAIN_S
         if not self._idle:
             self._freed.wait(timeout_s)
             self._freed.clear()
@@ -54,9 +70,9 @@ class Pool(Generic[J]):
 
     def replace(self, instead: Callable[[], None]) -> None:
         """Give up a thread, whose `work` will return False, if ever: one more is hired, which does `instead`
-        first.
+        first. Raises RuntimeError if no thread can be started.
         """
-        self._hire(first=instead)
+        self._man(_Seat[J](self._runtime), first=instead)
 
     def end(self) -> None:
         """Idle threads end now, the others with their jobs."""
@@ -66,27 +82,66 @@ class Pool(Generic[J]):
         for seat in idle:
             seat.given.set()
 
-    def _hire(self, first: Callable[[], None] | None = None) -> None:
+    def _hire(self) -> None:
         seat = _Seat[J](self._runtime)
-        if first is None:
+        self._man(seat)
+        with self._lock:
             self._idle.append(seat)
+
+    def _man(self, seat: "_Seat[J]", first: Callable[[], None] | None = None) -> None:
         self._runtime.spawn(lambda: self._serve(seat, first), "fdbqueue-worker")
 
+    def _man_all(self) -> bool:
+        """Start threads for the seats that have none; whether that was possible."""
+        while (unmanned := self._next_unmanned()) is not None:
+            try:
+                self._man(*unmanned)
+            except Exception as error:  # no thread to be had
+                self._unmanned.append(unmanned)
+                self._troubles.met(_log, "a worker thread has ended, and no other can be started yet", error)
+                return False
+        return True
+
+    def _next_unmanned(self) -> "tuple[_Seat[J], Callable[[], None] | None] | None":
+        with self._lock:  # the feeder looks, too: one thread for a seat
+            return self._unmanned.pop(0) if self._unmanned else None
+
     def _serve(self, seat: "_Seat[J]", first: Callable[[], None] | None) -> None:
-        if first is not None:
-            first()
-            if not self._sit_down(seat):
-                return
+        try:
+            if first is not None:
+                seat.busy = True
+                first()
+                if not self._sit_down(seat):
+                    return
+            self._work_on(seat)
+        except BaseException:
+            # Something ends this thread (GreenletExit): another takes its seat, with the job if it has one.
+            if not self._ended:
+                self._unmanned.append((seat, _nothing if seat.busy else None))
+                self._man_all()
+                self._freed.set()
+            raise
+
+    def _work_on(self, seat: "_Seat[J]") -> None:
         while True:
             seat.given.wait()
             seat.given.clear()
             job, seat.job = seat.job, None
             if job is None:
                 return
-            if not self._work(job) or not self._sit_down(seat):
+            seat.busy = True
+            if not self._does(job) or not self._sit_down(seat):
                 return
 
+    def _does(self, job: J) -> bool:
+        try:
+            return self._work(job)
+        except SURVIVED as error:
+            self._troubles.met(_log, "a worker thread failed, and goes on", error)
+            return True
+
     def _sit_down(self, seat: "_Seat[J]") -> bool:
+        seat.busy = False
         with self._lock:
             if not self._ended:
                 self._idle.append(seat)
@@ -94,7 +149,11 @@ class Pool(Generic[J]):
         return not self._ended
 
 
+def _nothing() -> None: ...
+
+
 class _Seat(Generic[J]):
     def __init__(self, runtime: Runtime) -> None:
         self.given = runtime.event()
+        self.busy = False
         self.job: J | None = None

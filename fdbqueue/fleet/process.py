@@ -1,10 +1,13 @@
 """A worker process of a fleet as its supervisor sees it: started, heard, signalled, killed."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+
+import msgspec
 
 from fdbqueue.fleet.at_work import AtWork, named
 from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
@@ -12,6 +15,7 @@ from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.runtime import RealRuntime
 
 READ_BYTES = 65_536
+_log = logging.getLogger("fdbqueue.fleet")
 # It finds its modules where we find ours.
 BOOT = (
     "import sys; sys.path[:] = sys.argv[4:]; "
@@ -86,9 +90,15 @@ class Process:
             while more := os.read(self._reports, READ_BYTES):
                 *lines, self._unread = (self._unread + more).split(b"\n")
                 for line in lines:
-                    self.report, self.heard_at = report_of(line), RealRuntime.monotonic()
+                    self._hear(line)
         except BlockingIOError:
             return
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            self.report, self.heard_at = report_of(line), RealRuntime.monotonic()
+        except msgspec.DecodeError as error:  # a handler may write to any descriptor of its process
+            _log.warning("process %d sent a report that cannot be read: %s", self.id, error)
 
     def exit_status(self) -> int | None:
         """None while it lives."""

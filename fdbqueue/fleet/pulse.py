@@ -31,6 +31,14 @@ class Pulse:
         return self._late_s() + self._still.total_s(since)
 
     def _run(self) -> None:
+        try:
+            self._beat_until_ended()
+        except BaseException:
+            # GreenletExit, say: without another the process would seem to stand still.
+            self._runtime.spawn(self._run, "fdbqueue-pulse")
+            raise
+
+    def _beat_until_ended(self) -> None:
         while not self._ended.wait(limits.PULSE_S):
             if late_s := self._late_s():
                 self._still.add(self._runtime.now(), late_s)

@@ -25,10 +25,10 @@ from fdbqueue.arguments import (
     checked_text,
     checked_whole,
 )
-from fdbqueue.database import engine_errors, require_answer
+from fdbqueue.database import require_answer
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
-from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.backoff import Backoff, checked_backoff
 from fdbqueue.fleet.logs import checked_level
 from fdbqueue.fleet.orders import Orders, checked_argument
 from fdbqueue.fleet.process import Process, ProcessStatus
@@ -39,6 +39,7 @@ from fdbqueue.open import DIRECTORY_SCHEMES
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
+from fdbqueue.trouble import text_of
 
 TICK_S = 0.1
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
@@ -115,7 +116,7 @@ class Fleet:
             checked_count("threads", threads, limits.THREADS_MAX),
             bool(transactional),
             None if max_attempts is None else checked_count("max_attempts", max_attempts),
-            backoff,
+            checked_backoff(backoff),
             None if timeout_s is None else checked_span("timeout_s", timeout_s),
             checked_seconds("grace_s", grace_s),
             checked_span("session_ttr_s", session_ttr_s),
@@ -204,7 +205,16 @@ class Fleet:
         now = self._monotonic()
         for at in [at for at in self._start_at if at <= now]:
             self._start_at.remove(at)
+            self._start_one()
+
+    def _start_one(self) -> None:
+        try:
             self._members.append(Process(self._orders, self._stdout))
+        except OSError as error:  # no process, descriptor or memory to be had: those that run go on
+            self._deaths_in_a_row += 1
+            delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
+            _log.error("no process can be started, another try follows in %.1f s: %s", delay_s, error)
+            self._start_at.append(self._monotonic() + delay_s)
 
     def _listen(self) -> None:
         everyone = [*self._members, *self._retiring]
@@ -284,15 +294,15 @@ class Fleet:
         try:
             self._counted = run.tally(limits.RUN_READ_TIMEOUT_S) or self._counted
             self._count_at = now + limits.RUN_READ_EVERY_S
-        except engine_errors():  # shown later, and read once more at the end
+        except Exception:  # shown later, and read once more at the end, where the reason is told
             self._count_at = now + limits.RUN_READ_AGAIN_S
 
     def _count_finally(self, run: Run) -> None:
         try:
             counted = run.tally(limits.CLOSE_TIMEOUT_S)
             reason = "the run's session was lost"
-        except engine_errors() as error:
-            counted, reason = None, str(error)
+        except Exception as error:
+            counted, reason = None, text_of(error)
         if counted is None:
             _log.warning("the counts are those that the processes have reported, not exact: %s", reason)
         self._counted = self._reported if counted is None else counted

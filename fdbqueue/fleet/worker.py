@@ -8,6 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from itertools import takewhile
 from platform import node
 from typing import Any
@@ -23,13 +24,25 @@ from fdbqueue.errors import (
     UnknownSession,
     WorkerUsed,
 )
-from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.backoff import Backoff, checked_backoff
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.hooks import Event, Hooks, checked_hooks
 from fdbqueue.fleet.outage import Outage
-from fdbqueue.fleet.outcomes import Away, Failed, Policy, Snoozed, is_away, is_ours, judge, troubles
+from fdbqueue.fleet.outcomes import (
+    Away,
+    Failed,
+    Judgement,
+    Policy,
+    Snoozed,
+    Unavailable,
+    is_away,
+    is_ours,
+    judge,
+    otherwise,
+    troubles,
+)
 from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
@@ -41,6 +54,7 @@ from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.trouble import SURVIVED
 
 Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
 
@@ -103,11 +117,11 @@ class Worker:
         if max_attempts is not None:
             checked_count("max_attempts", max_attempts)
         self._queues = opened(self._database, queues, root)
-        self._hooks = hooks
+        self._hooks = checked_hooks(hooks)
         self._name = f"{node()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
-        self._settling = Settling(self._database, keys, Policy(max_attempts, backoff))
+        self._settling = Settling(self._database, keys, Policy(max_attempts, checked_backoff(backoff)))
         silence = keeper_of(self._database, keys).silence
         self._heartbeat = Heartbeat(self._database, silence, self._timeout_s, self._overran, self._chores)
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
@@ -135,17 +149,25 @@ class Worker:
             raise self._error
 
     def start(self, *, until_empty: bool = False) -> None:
-        """Begin to work, in the background. Raises WorkerUsed, UnknownCodec."""
+        """Begin to work, in the background. Raises WorkerUsed, UnknownCodec; RuntimeError if no thread can be
+        started: then nothing has begun.
+        """
         if self._state != "new":
             raise WorkerUsed
         for queue, _ in self._queues:
             queue.require_codec()
         self._state = "working"
         self._since = self._runtime.now()
-        self._session = self._new_session()
-        self._pool = Pool(self._runtime, self._threads, self._work, self._freed)
-        self._heartbeat.start()
-        self._feeder = self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
+        with ExitStack() as undo:
+            undo.callback(self._say_ended)
+            self._session = self._new_session()
+            undo.callback(self._end_session)
+            self._pool = Pool(self._database, self._threads, self._work, self._freed)
+            undo.callback(self._pool.end)
+            self._heartbeat.start()
+            undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
+            self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
+            undo.pop_all()  # from now on that is the feeder's to do
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more. What runs has its grace to end, or none if `at_once`; then it is released and its
@@ -191,12 +213,21 @@ class Worker:
         except Exception as error:
             _log.exception("the worker ends")
             self._error = error
-        self._stopped.set()
-        try:
-            self._finish()
         finally:
-            self._state = "ended"
-            self._ended.set()
+            self._stopped.set()
+            with ExitStack() as last:  # each of them, whatever becomes of the others
+                last.callback(self._say_ended)
+                last.callback(self._end_session)
+                last.callback(self._pool.end)
+                last.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
+                try:
+                    self._finish()
+                except SURVIVED as error:
+                    self._met("what the worker holds goes back with the end of its session", error)
+
+    def _say_ended(self) -> None:
+        self._state = "ended"
+        self._ended.set()
 
     def _start_some(self, free: int, until_empty: bool) -> None:
         asked_at = self._runtime.now()
@@ -231,7 +262,7 @@ class Worker:
             self._heartbeat.lose_all(self._session)
         except QueueNotFound:
             raise
-        except troubles() as error:
+        except Exception as error:
             self._is_away(self._no_tasks, error)
         return []
 
@@ -244,8 +275,14 @@ class Worker:
     def _is_away(self, outage: Outage, error: BaseException) -> float:
         """Something that every task depends on is not there: take no more for so long."""
         pause_s = outage.met()
-        _log.warning("taking nothing for %.1f s: %s: %s", pause_s, type(error).__name__, error)
+        if isinstance(error, (Unavailable, *troubles())):
+            _log.warning("taking nothing for %.1f s: %s: %s", pause_s, type(error).__name__, error)
+        else:
+            self._met("nothing can be taken, and it will be tried again", error)
         return pause_s
+
+    def _met(self, title: str, error: BaseException) -> None:
+        self._database.troubles.met(_log, title, error)
 
     def _wait_while_away(self) -> bool:
         """Whether the worker was stopped meanwhile."""
@@ -261,9 +298,11 @@ class Worker:
                 self._tell(hold, Settled("buried"))
             else:
                 self._attempt(hold)
-        except BaseException as error:  # whatever a handler raises: its thread is ours, and goes on
+        except BaseException as error:  # whatever a handler raises
             if hold.claim(ITS_THREAD):
                 self._tell(hold, self._settle(hold, error), error)
+            if not isinstance(error, SURVIVED) and hold.claimant is not HEARTBEAT:
+                raise  # the pool replaces the thread
         finally:
             hold.claim(ITS_THREAD)  # nothing more is to be said of it, whoever looks
             self._heartbeat.remove(hold)
@@ -271,7 +310,7 @@ class Worker:
 
     def _attempt(self, hold: Hold) -> None:
         self._heartbeat.began(hold)
-        self._hooks.tell(Event("started", hold.task))
+        self._hooks.tell(Event("started", hold.task), self._database.troubles)
         settled = self._settling.attempt(hold, self._handler, self._transactional)
         if hold.claim(ITS_THREAD):
             self._no_ground.over()
@@ -297,14 +336,27 @@ class Worker:
             if own is not None:
                 return own
             self._heartbeat.lose(hold)
-        except Exception as failure:
-            # Nothing has been written: the lease will end on its own, and that be written down.
-            _log.exception("task %s could not be settled", hold.task.id)
-            if not isinstance(judgement, Failed):
-                self._owe_if_away(hold, failure)
+        except SURVIVED as failure:
+            return self._settle_otherwise(hold, judgement, failure)
         return Settled("lease_lost")
 
-    def _owe_if_away(self, hold: Hold, error: Exception) -> None:
+    def _settle_otherwise(self, hold: Hold, judgement: Judgement, failure: BaseException) -> Settled:
+        """Nothing has been written, and a lease without a ttr would last as long as this worker."""
+        self._met(f"task {hold.task.id} could not be settled", failure)
+        try:
+            if not is_away(failure):
+                return self._settling.fail(hold, otherwise(judgement, failure, self._name))
+        except NotTaken:
+            self._heartbeat.lose(hold)
+            return Settled("lease_lost")
+        except SURVIVED as again:
+            self._met(f"task {hold.task.id} could not be settled", again)
+        # Else the lease ends on its own, and that is written down.
+        if hold.lease.until is None or not isinstance(judgement, Failed):
+            self._owe_if_away(hold, failure)
+        return Settled("lease_lost")
+
+    def _owe_if_away(self, hold: Hold, error: BaseException) -> None:
         if is_away(error):
             self._heartbeat.owe(hold)
 
@@ -313,13 +365,15 @@ class Worker:
         with self._lock:
             self._tally = self._tally + Tally(**counted)
         seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
-        self._hooks.tell(Event(settled.name, hold.task, seconds, error, settled.delay_s))
+        event = Event(settled.name, hold.task, seconds, error, settled.delay_s)
+        self._hooks.tell(event, self._database.troubles)
 
     # Beside it: the heartbeat's thread.
 
     def _overran(self, hold: Hold) -> None:
-        self._overrun += 1
+        """Raises RuntimeError if no thread can be started."""
         self._pool.replace(lambda: self._give_up(hold))
+        self._overrun += 1
 
     def _give_up(self, hold: Hold) -> None:
         """In the thread that replaces the one whose handler is still running."""
@@ -330,8 +384,8 @@ class Worker:
             self._tell(hold, self._settling.fail(hold, failed), TimeoutError(message))
         except NotTaken:
             self._tell(hold, Settled("lease_lost"))
-        except Exception:
-            _log.exception("task %s could not be settled", hold.task.id)
+        except SURVIVED as error:
+            self._tell(hold, self._settle_otherwise(hold, failed, error), TimeoutError(message))
         finally:
             self._heartbeat.remove(hold)
 
@@ -376,12 +430,12 @@ class Worker:
                 )
                 _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
                 self._return(hold)
-        self._heartbeat.end(limits.CLOSE_TIMEOUT_S)
-        self._pool.end()
+
+    def _end_session(self) -> None:
         try:
             self._session.end_within(limits.CLOSE_TIMEOUT_S)
-        except troubles() as error:
-            _log.warning("the session ends only after its grace: %s", error)
+        except Exception as error:
+            self._met("the session ends only after its grace", error)
 
     def _return(self, hold: Hold, delay_s: float = 0.0) -> None:
         """Give back what is not to be worked on; at the latest, it comes back with the session's end."""
@@ -390,8 +444,8 @@ class Worker:
             self._settling.give_back(hold, delay_s, limits.CLOSE_TIMEOUT_S)
         except NotTaken:
             self._heartbeat.lose(hold)  # it went back by itself
-        except troubles() as error:
-            _log.warning("task %s could not be given back: %s", hold.task.id, error)
+        except Exception as error:
+            self._met(f"task {hold.task.id} could not be given back", error)
             self._owe_if_away(hold, error)
         self._heartbeat.remove(hold)
 
@@ -428,8 +482,10 @@ def names_of(weights: Mapping[Any, int]) -> dict[str, int]:
 
 
 def _stack_of(thread_id: int) -> str:
-    """Where the handler is hanging: the frames above ours."""
+    """Where the handler is hanging: the frames above ours; empty if that cannot be formatted."""
     frame = sys._current_frames().get(thread_id)
-    frames = list(traceback.walk_stack(frame)) if frame is not None else []
-    above = list(takewhile(lambda entry: not is_ours(entry[0]), frames))
-    return "".join(traceback.StackSummary.extract(iter(above[::-1])).format())
+    with suppress(Exception):  # of a stack that moves meanwhile; the failure is to be written down
+        frames = list(traceback.walk_stack(frame)) if frame is not None else []
+        above = list(takewhile(lambda entry: not is_ours(entry[0]), frames))
+        return "".join(traceback.StackSummary.extract(iter(above[::-1])).format())
+    return ""

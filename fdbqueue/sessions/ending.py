@@ -4,22 +4,26 @@ First its record goes, so that no task can be taken for it any more. Then the re
 tasks. Last goes the entry of its heartbeat, by which a sweeper finds a session that is not ended yet.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, is_away, run
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import leave_run
-from fdbqueue.seam import Range, Transaction
-from fdbqueue.sessions.openers import deadline_of
+from fdbqueue.seam import Transaction
+from fdbqueue.sessions.openers import deadline_if_readable, deadline_of
 
-Ender = Callable[[Database, RootKeys, bytes, bool], bool]
-"""Gives the tasks of a session back, in bounded transactions that are safe to repeat. The flag is set if the
-session `died`. False if a part was left to a process that knows more kinds of queue.
+_log = logging.getLogger("fdbqueue")
+
+Ender = Callable[[Database, RootKeys, Sequence[bytes], bool], Collection[bytes]]
+"""Gives the tasks of sessions back, in bounded transactions that are safe to repeat. The flag is set if the
+sessions `died`. Returns the sessions that still hold something: in queues of a kind that is unknown here, or
+in a queue that fails, for a later try.
 """
 
 _enders: list[Ender] = []
@@ -51,20 +55,35 @@ def end_session(
     was at has failed.
     """
     now_us = now_us_of(database)
-    begin = partial(_begin_end, keys=keys, session=session, may=may, now_us=now_us)
+
+    def begin(tr: Transaction) -> bool:
+        return _ask_end(tr, keys, session, now_us)(may)
+
     if run(database, begin, timeout_s=timeout_s):
-        _finish_end(database, keys, session, now_us, died)
+        _finish(database, keys, {session: now_us}, died)
 
 
-def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us: int) -> bool:
-    """From now on nothing can be taken for it, and sweepers know that there is something left to do."""
+def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bool]:
+    """Ask for what an end depends on. The reply begins it; whether it is to be finished."""
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
     begun = tr.get(keys.beat_due(now_us, session))
-    if not found.present():  # but an earlier attempt with an unknown result may have been this one
-        return bool(begun.present())
-    if not may(tr, heartbeat.value):
-        return False
-    name = layer.unpack(found.value)[1]
+
+    def begin(may: May) -> bool:
+        if not found.present():  # but an earlier attempt with an unknown result may have been this one
+            return bool(begun.present())
+        if not may(tr, heartbeat.value):
+            return False
+        _begin_end(tr, keys, session, found.value, heartbeat.value, now_us)
+        return True
+
+    return begin
+
+
+def _begin_end(
+    tr: Transaction, keys: RootKeys, session: bytes, record: bytes, heartbeat: bytes, now_us: int
+) -> None:
+    """From now on nothing can be taken for it, and sweepers know that there is something left to do."""
+    name = _name_in(record)
     if name is not None:
         tr.clear(keys.session_named(name))
         openers = keys.openers(session)
@@ -73,38 +92,55 @@ def _begin_end(tr: Transaction, keys: RootKeys, session: bytes, may: May, now_us
     tr.clear(keys.heartbeat(session))
     tr.clear(keys.presence(session))
     tr.clear(keys.run(session))
-    tr.clear(keys.beat_due(deadline_of(heartbeat.value), session))
-    tr.set(keys.beat_due(now_us, session), b"")
-    return True
-
-
-def _finish_end(database: Database, keys: RootKeys, session: bytes, deadline_us: int, died: bool) -> None:
-    complete = [end(database, keys, session, died) for end in _enders]
-    if all(complete):
-        run(database, lambda tr: _forget(tr, keys, session, deadline_us))
-    else:
-        again_us = now_us_of(database) + round(limits.SESSION_TTR_S * 1_000_000)
-        run(database, lambda tr: _leave_to_others(tr, keys, session, deadline_us, again_us))
-
-
-def _forget(tr: Transaction, keys: RootKeys, session: bytes, deadline_us: int) -> None:
-    """The last step: no lease of the session is left, so nothing is counted for it any more."""
-    membership = keys.membership(session)
-    leave_run(tr, keys, membership, tr.get(membership).value)
-    tr.clear(keys.beat_due(deadline_us, session))
-
-
-def _leave_to_others(
-    tr: Transaction, keys: RootKeys, session: bytes, deadline_us: int, again_us: int
-) -> None:
-    """Somebody may know the kinds of queue that we do not: later, so that the dead behind it get their turn.
-
-    Reads and moves its entry; conflicts with whoever does so, too.
-    """
-    entry = tr.get(keys.beat_due(deadline_us, session))
-    if entry.present():
+    deadline_us = deadline_if_readable(heartbeat)
+    if deadline_us is not None:
         tr.clear(keys.beat_due(deadline_us, session))
-        tr.set(keys.beat_due(again_us, session), b"")
+    tr.set(keys.beat_due(now_us, session), b"")
+
+
+def _name_in(record: bytes) -> str | None:
+    """None, too, for a damaged record: the next session of its name makes the key of the name anew."""
+    try:
+        name = layer.unpack(record)[1]
+    except (ValueError, IndexError, struct.error):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], died: bool) -> None:
+    """Finish the ends of sessions whose entries among the heartbeats have these deadlines."""
+    left = {session for end in _enders for session in end(database, keys, tuple(entries), died)}
+    done = {session: deadline_us for session, deadline_us in entries.items() if session not in left}
+    run(database, lambda tr: _forget(tr, keys, done))
+    if left:
+        put_off = {session: entries[session] for session in left}
+        _put_off(database, keys, put_off)
+
+
+def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
+    """The last step: no lease of the sessions is left, so nothing is counted for them any more."""
+    memberships = {session: tr.get(keys.membership(session)) for session in done}
+    for session, deadline_us in done.items():
+        leave_run(tr, keys, keys.membership(session), memberships[session].value)
+        tr.clear(keys.beat_due(deadline_us, session))
+
+
+def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -> None:
+    """Another process may know the kinds of queue that this one does not; or a later try may succeed."""
+    again_us = now_us_of(database) + round(limits.SESSION_TTR_S * 1_000_000)
+    run(database, lambda tr: _move_entries(tr, keys, entries, again_us))
+
+
+def _move_entries(tr: Transaction, keys: RootKeys, entries: Mapping[bytes, int], again_us: int) -> None:
+    """Later, so that the dead behind them get their turn.
+
+    Reads and moves their entries; conflicts with whoever does so, too.
+    """
+    found = {session: tr.get(keys.beat_due(deadline_us, session)) for session, deadline_us in entries.items()}
+    for session, deadline_us in entries.items():
+        if found[session].present():
+            tr.clear(keys.beat_due(deadline_us, session))
+            tr.set(keys.beat_due(again_us, session), b"")
 
 
 @dataclass(frozen=True)
@@ -117,42 +153,101 @@ class Overdue:
     now_us: int
 
 
-def end_the_dead(database: Database, keys: RootKeys) -> bool:
-    """End the first overdue sessions, at most limits.DEAD_SESSIONS_MAX; True if there may be more."""
+@dataclass(frozen=True)
+class Overdues:
+    """A batch of overdue sessions; `next` is the place behind it, None if there are no more."""
+
+    dead: list[Overdue]
+    next: bytes | None
+
+
+def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None) -> bytes | None:
+    """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX; the place
+    behind them, None if there are no more.
+    """
     now_us = now_us_of(database)
-    ask = partial(ask_overdue, keys=keys, now_us=now_us)
-    found = run(database, lambda tr: ask(tr)(), timeout_s=limits.CLOSE_TIMEOUT_S)
-    end_overdue(database, keys, found)
-    return len(found) == limits.DEAD_SESSIONS_MAX
+
+    def look(tr: Transaction) -> Overdues:
+        return ask_overdue(tr, keys, now_us, after)()
+
+    found = run(database, look, timeout_s=limits.CLOSE_TIMEOUT_S)
+    end_overdue(database, keys, found.dead)
+    return found.next
 
 
-def ask_overdue(tr: Transaction, keys: RootKeys, now_us: int) -> Callable[[], list[Overdue]]:
+def ask_overdue(
+    tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None = None
+) -> Callable[[], Overdues]:
     """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX. Reads by snapshot.
 
     Round trips: one, and one more if there are any.
     """
-    beats = keys.beats_due
-    first = tr.snapshot.get_range(beats.start, beats.stop, limit=limits.DEAD_SESSIONS_MAX)
+    beats, most = keys.beats_due, limits.DEAD_SESSIONS_MAX
+    start = beats.start if after is None else after + b"\x00"
+    first = tr.snapshot.get_range(start, beats.stop, limit=most)
 
-    def reply() -> list[Overdue]:
-        found = [(due, session) for due, session in map(keys.beat_of, _keys_in(first)) if due <= now_us]
+    def reply() -> Overdues:
+        entries = [entry.key for entry in first]
+        beaten = [beat for beat in map(keys.beat_of, entries) if beat is not None]
+        found = [(due, session) for due, session in beaten if due <= now_us]
         asked = [(due, session, tr.snapshot.get(keys.session(session))) for due, session in found]
-        return [Overdue(session, due, not record.present(), now_us) for due, session, record in asked]
+        dead = [Overdue(session, due, not record.present(), now_us) for due, session, record in asked]
+        more = len(entries) == most and len(found) == len(beaten)
+        return Overdues(dead, entries[-1] if more else None)
 
     return reply
 
 
-def _keys_in(entries: Range) -> list[bytes]:
-    return [entry.key for entry in entries]
+def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> bool:
+    """End these sessions as dead, or finish an end that has begun; whether any could be ended.
+
+    All share three transactions. If those fail, halves go apart, so that one that cannot be ended holds up no
+    other. Raises the error of a database that is away.
+    """
+    try:
+        _end_together(database, keys, found)
+        return True
+    except Exception as error:
+        if is_away(error):
+            raise
+        if len(found) == 1:
+            database.troubles.met(_log, "a dead session cannot be ended, and will be tried again", error)
+            _put_off(database, keys, {found[0].session: found[0].deadline_us})
+            return False
+    middle = len(found) // 2
+    halves = [end_overdue(database, keys, half) for half in (found[:middle], found[middle:])]
+    return any(halves)
 
 
-def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> None:
-    """End these sessions as dead, or finish an end that has begun."""
-    for dead in found:
-        if dead.begun:
-            _finish_end(database, keys, dead.session, dead.deadline_us, died=True)
-        else:
-            end_session(database, keys, dead.session, is_overdue(dead.now_us), died=True)
+def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> None:
+    now_us = now_us_of(database)
+    entries = {dead.session: dead.deadline_us for dead in found if dead.begun}
+    alive = [dead for dead in found if not dead.begun]
+    if alive:
+        begun = run(database, lambda tr: _begin_ends(tr, keys, alive, now_us))
+        entries |= dict.fromkeys(begun, now_us)
+    if entries:
+        _finish(database, keys, entries, died=True)
+
+
+def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> list[bytes]:
+    """The sessions whose ends are to be finished."""
+    asked = [(dead, _ask_end(tr, keys, dead.session, now_us)) for dead in found]
+    return [dead.session for dead, begin in asked if begin(_is_dead(keys, dead))]
+
+
+def _is_dead(keys: RootKeys, dead: Overdue) -> May:
+    """True if its heartbeat is overdue, or cannot be read. Clears an entry that its heartbeat has left."""
+
+    def may(tr: Transaction, heartbeat: bytes) -> bool:
+        deadline_us = deadline_if_readable(heartbeat)
+        if deadline_us is None:
+            return True
+        if deadline_us != dead.deadline_us:
+            tr.clear(keys.beat_due(dead.deadline_us, dead.session))
+        return deadline_us <= dead.now_us
+
+    return may
 
 
 def now_us_of(database: Database) -> int:

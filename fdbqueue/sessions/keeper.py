@@ -10,12 +10,13 @@ from typing import Protocol, TypeVar
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, is_away, run
 from fdbqueue.deferred import require_finished
-from fdbqueue.errors import DatabaseClosed, DeferredResult, FdbQueueError, QueueNotFound
+from fdbqueue.errors import DatabaseClosed, DeferredResult, QueueNotFound
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import Runtime, Thread
+from fdbqueue.runtime import Thread
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import Overdue, ask_overdue, end_overdue, end_the_dead, now_us_of
 from fdbqueue.sessions.silence import Silence
+from fdbqueue.trouble import SURVIVED
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ class Kept(Protocol):
 class Tidied(Protocol):
     """A queue that the keeper looks after: something to tidy, a batch at a time, when it is due."""
 
+    @property
+    def name(self) -> str: ...
     def guard(self, tr: Transaction) -> Callable[[], None]: ...
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]: ...
     def tidy(self, tr: Transaction) -> bool: ...
@@ -54,7 +57,6 @@ class Keeper:
         self._queues: list[Tidied] = []
         self._ending = database.runtime.lock()
         self._burying = database.runtime.lock()
-        self._trouble = _Trouble(database.runtime)
         self._process_id = database.runtime.process_id()
         self._forget_exit: Callable[[], None] | None = None
         self._thread: Thread | None = None
@@ -69,7 +71,7 @@ class Keeper:
         if self._forget_exit is not None:
             self._forget_exit()
         for session in list(self._sessions):
-            with suppress(*_failures()):
+            with suppress(Exception):
                 session.end_within(limits.CLOSE_TIMEOUT_S)
 
     def _rest(self) -> None:
@@ -106,15 +108,30 @@ class Keeper:
         """End the sessions that nobody wants any more."""
         # Asked, not told: a finalizer runs in any thread, with any lock held, and could do nothing itself.
         with self._ending:  # whoever comes second waits until it is done
-            for session in [session for session in self._sessions if not _is_wanted(session)]:
+            for session in [session for session in self._sessions if not self._is_wanted(session)]:
                 self._end_or_let_die(session)
 
+    def _is_wanted(self, session: Kept) -> bool:
+        """True if nothing says otherwise. A `wanted` that returns a coroutine is not asked again."""
+        if session.wanted is None:
+            return True
+        try:
+            return bool(require_finished("wanted", session.wanted()))
+        except DeferredResult as error:
+            session.wanted = None
+            _log.error("%r stays open until it is ended: %s", session, error)
+        except SURVIVED as error:  # a call about another session may be the one that asks
+            self._database.troubles.met(
+                _log, "the `wanted` of a session fails, and the session stays open", error
+            )
+        return True
+
     def _end_or_let_die(self, session: Kept) -> None:
-        # Not the concern of whoever happens to have asked.
+        # A call about another session may have asked for this: it is not told.
         try:
             session.end_within(limits.CLOSE_TIMEOUT_S)
-        except _failures() as error:
-            _log.warning("%r cannot be ended, and dies after its grace: %s", session, error)
+        except Exception as error:
+            self._database.troubles.met(_log, f"{session!r} cannot be ended, and dies after its grace", error)
 
     def end_at_exit(self, began: float) -> None:
         """End the sessions of a process that `began` to end, by runtime.monotonic(); twice is once.
@@ -135,26 +152,50 @@ class Keeper:
                 self._end_or_let_die(session)
 
     def tick(self) -> None:
-        """One round: heartbeats first, so that no process ends its own sessions as dead."""
+        """One round: heartbeats first, so that no process ends its own sessions as dead.
+
+        A session, a queue or a definition that fails is told of, and stops no other. Raises the error of a
+        database that is away.
+        """
         self._beat()
         self.end_unwanted()
         try:
             self._tidy_all()
-        finally:  # a queue that cannot be tidied, as its payloads cannot be read, keeps nobody alive
+        finally:  # one queue may be too slow to be swept
             self._end_the_dead()
 
     def _beat(self) -> None:
+        away: Exception | None = None
         for session in list(self._sessions):
-            session.beat_if_due()
+            try:
+                session.beat_if_due()
+            except Exception as error:
+                self._require_open()
+                if is_away(error):
+                    away = error
+                    if self._stop.is_set():
+                        break
+                else:
+                    self._database.troubles.met(_log, "a heartbeat fails, and will be tried again", error)
             if session.lost:
                 self.forget(session)
+        if away is not None:
+            raise away
+
+    def _require_open(self) -> None:
+        """Raises DatabaseClosed, ReferenceError if the database, or the engine below it, is there no more."""
+        # The engine may go first: a raw one that the program has closed or dropped.
+        self._database.create_transaction()
 
     def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
-            # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
-            while self.silence.ask(self, partial(end_the_dead, self._database, self._keys)):
-                if self._stop.is_set():
+            after: bytes | None = None
+            while True:
+                # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
+                batch = partial(end_the_dead, self._database, self._keys, after)
+                after = self.silence.ask(self, batch)
+                if after is None or self._stop.is_set():
                     return
                 self._beat()
 
@@ -170,7 +211,7 @@ class Keeper:
 
         def look(tr: Transaction) -> tuple[list[Overdue], bool]:
             overdue, there = ask_overdue(tr, self._keys, now_us), ask_there(tr)
-            return overdue(), there()
+            return overdue().dead, there()
 
         overdue, there = run(self._database, look)
         return there or self._end(overdue)
@@ -179,19 +220,19 @@ class Keeper:
         """False if there is nothing to end, or it failed."""
         if not overdue:
             return False
+        end = partial(end_overdue, self._database, self._keys, overdue)
         with self._burying:  # threads that end the same sessions would only meet in conflicts
-            return self._untroubled(partial(end_overdue, self._database, self._keys, overdue))
+            return self._untroubled(end)
 
-    def _untroubled(self, act: Callable[[], None]) -> bool:
-        """False, and a line in the log, if it failed: the trouble of other sessions is not the caller's."""
+    def _untroubled(self, act: Callable[[], bool | None]) -> bool:
+        """The answer of `act`; False if it failed, which is logged: the caller's session is another."""
         try:
-            act()
-        except _failures() as error:
+            return act() is not False
+        except Exception as error:
             if self._database.closed:
                 raise
-            self._trouble.met(error)
+            self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
             return False
-        return True
 
     def try_again(
         self,
@@ -220,9 +261,23 @@ class Keeper:
         """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
         now_us = now_us_of(self._database)
         asked = [(queue, queue.guard(tr), queue.ask_next_due(tr)) for queue in queues]
-        return [
-            queue for queue, check, due in asked if self._exists(queue, check) and _is_past(due(), now_us)
-        ]
+        return [queue for queue, check, due in asked if self._is_due(queue, check, due, now_us)]
+
+    def _is_due(
+        self, queue: Tidied, check: Callable[[], None], due: Callable[[], int | None], now_us: int
+    ) -> bool:
+        try:
+            return self._exists(queue, check) and _is_past(due(), now_us)
+        except engine_errors():
+            raise
+        except Exception as error:
+            self._cannot_tidy(queue, error)
+            return False
+
+    def _cannot_tidy(self, queue: Tidied, error: Exception) -> None:
+        self._database.troubles.met(
+            _log, f"the queue {queue.name!r} is not swept, and will be tried again", error
+        )
 
     def _exists(self, queue: Tidied, check: Callable[[], None]) -> bool:
         try:
@@ -234,10 +289,24 @@ class Keeper:
         return True
 
     def _tidy(self, queue: Tidied) -> None:
-        with suppress(QueueNotFound):
+        try:
             while self.ask(queue.tidy):
                 if self._stop.is_set():
                     return
+                self._beat()  # there may be a million to tidy
+        except QueueNotFound:
+            return
+        except Exception as error:
+            self._require_open()
+            if is_away(error):
+                self._put_last(queue)
+                raise
+            self._cannot_tidy(queue, error)
+
+    def _put_last(self, queue: Tidied) -> None:
+        """It may be the only one for which the database is too slow: the others get their turn."""
+        with self._lock:
+            self._queues = [*(other for other in self._queues if other is not queue), queue]
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run it in a transaction, for a bounded time; `silence` knows for how long nothing was answered."""
@@ -248,6 +317,9 @@ class Keeper:
             self._tick_until_stopped()
             if self._is_exiting:
                 self._end_those_of_this_process()
+        except BaseException:
+            self._go_on_in_another_thread()
+            raise
         finally:
             self.silence.answered(self)  # nobody waits for an answer any more
 
@@ -255,49 +327,38 @@ class Keeper:
         while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
             try:
                 self.tick()
-            except (DatabaseClosed, ReferenceError):
-                return  # the engine below may go first: a raw one that the program has closed or dropped
-            except _failures() as error:
-                if self._database.closed:
+            except Exception as error:
+                if self._is_gone():
+                    self._lose_all()
                     return
-                self._trouble.met(error)
+                self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
                 if is_away(error):
                     continue
             self.silence.answered(self)
 
+    def _is_gone(self) -> bool:
+        try:
+            self._require_open()
+        except (DatabaseClosed, ReferenceError):
+            return True
+        return False
 
-class _Trouble:
-    """Failures of sweeping: told of at once, and then once in a while, with their number."""
-
-    # Not "until it succeeds": under load, every other round does.
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._untold = 0
-        self._tell_at = float("-inf")
-
-    def met(self, error: Exception) -> None:
-        self._untold += 1
-        now = self._runtime.monotonic()
-        if now >= self._tell_at:
-            _log.warning(
-                "sweeping fails, and will go on trying (failures since this was last told: %d): %s",
-                self._untold,
-                error,
+    def _go_on_in_another_thread(self) -> None:
+        """This one has been told to end (GreenletExit), and the sessions need one."""
+        try:
+            with self._lock:
+                if not self._stop.is_set():
+                    self._thread = self._runtime.spawn(self._run, "fdbqueue-keeper")
+        except Exception as error:  # no thread to be had
+            self._database.troubles.met(
+                _log, "no thread renews heartbeats any more: the sessions are lost", error
             )
-            self._untold, self._tell_at = 0, now + limits.TROUBLE_TOLD_EVERY_S
+            self._lose_all()
 
-
-def _is_wanted(session: Kept) -> bool:
-    """True if nothing says otherwise. A `wanted` that returns a coroutine is not asked again."""
-    if session.wanted is None:
-        return True
-    try:
-        return bool(require_finished("wanted", session.wanted()))
-    except DeferredResult as error:
-        session.wanted = None
-        _log.error("%r stays open until it is ended: %s", session, error)
-        return True
+    def _lose_all(self) -> None:
+        """Nothing renews the heartbeats of the sessions any more."""
+        for session in list(self._sessions):
+            session.lost = True
 
 
 def _end_at_exit(keeper: weakref.ref[Keeper], began: float) -> None:
@@ -312,7 +373,3 @@ def keeper_of(database: Database, keys: RootKeys) -> Keeper:
 
 def _is_past(time_us: int | None, now_us: int) -> bool:
     return time_us is not None and time_us <= now_us
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    return (FdbQueueError, *engine_errors())

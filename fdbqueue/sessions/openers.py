@@ -6,6 +6,7 @@ The session lives as long as one of its openers: its own heartbeat, R[6, session
 deadlines. So a sweeper knows nothing of openers, and a session without a name has no rows.
 """
 
+import struct
 from collections.abc import Callable
 
 from fdb import tuple as layer
@@ -20,13 +21,23 @@ def deadline_of(heartbeat: bytes) -> int:
     return deadline_us
 
 
+def deadline_if_readable(heartbeat: bytes) -> int | None:
+    try:
+        deadline_us = deadline_of(heartbeat)
+    except (ValueError, IndexError, TypeError, struct.error):
+        return None
+    return deadline_us if isinstance(deadline_us, int) else None
+
+
 def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline_us: int) -> None:
     """Move the deadline of a session from its `last` heartbeat, which has been asked for.
 
-    Writes the heartbeat; conflicts with the end of the session.
+    Writes the heartbeat; conflicts with the end of the session. A heartbeat that is damaged is made anew; the
+    sweeper clears the entry that belonged to it.
     """
-    if last.present():
-        tr.clear(keys.beat_due(deadline_of(last.value), session))
+    last_us = deadline_if_readable(last.value) if last.present() else None
+    if last_us is not None:
+        tr.clear(keys.beat_due(last_us, session))
     tr.set(keys.heartbeat(session), layer.pack((deadline_us,)))
     tr.set(keys.beat_due(deadline_us, session), b"")
 
@@ -67,4 +78,5 @@ def _ask_others(
     """Ask for the deadlines of the other openers, by key; of the first limits.OPENERS_READ_MAX."""
     under, own = keys.openers(session), keys.opener(session, opener)
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
-    return lambda: {row.key: deadline_of(row.value) for row in rows if row.key != own}
+    # A damaged one counts as dead: the next heartbeat of its opener makes it anew.
+    return lambda: {row.key: deadline_if_readable(row.value) or 0 for row in rows if row.key != own}

@@ -217,8 +217,10 @@ class TaskCalls:
             return self._takes[session]
 
     def _new_takes(self, session: Session) -> Takes:
+        ask = session.ask  # before it is kept: what is no session would spoil the takes of all others
+
         def take_in_turn(tr: Transaction, count: int, params: bytes, _: int) -> Taken:
-            return self.source.take_in_turn(tr, count, lease_of(params), session.ask)
+            return self.source.take_in_turn(tr, count, lease_of(params), ask)
 
         return Takes(
             self._database,

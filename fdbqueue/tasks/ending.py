@@ -1,53 +1,128 @@
 """What the end of a session does to task queues: its leases are over, its temporary queues are empty."""
 
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, is_away, run
 from fdbqueue.elements.queue import KIND as ELEMENTS
 from fdbqueue.elements.simple import KIND as SIMPLE_ELEMENTS
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
-from fdbqueue.registry import Registry
+from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.sessions.ending import register_ender
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 
+_log = logging.getLogger("fdbqueue")
+# One read of so many taken tasks is cheaper than one read for each of many sessions.
+_FEW = 50
 _WITHOUT_SESSIONS = frozenset({PLAIN, ELEMENTS, SIMPLE_ELEMENTS})
 
 
-@register_ender
-def end_in_all_queues(database: Database, keys: RootKeys, session: bytes, died: bool) -> bool:
-    """Bounded transactions, each safe to repeat; False if queues of an unknown kind were left out.
+@dataclass(frozen=True)
+class _Queue:
+    """A queue that may hold something for a session; without a `shape` nothing can be done there."""
 
-    If it `died`, its attempts have failed.
+    name: str
+    keys: TaskKeys
+    shape: Shape | None
+
+    def owner(self) -> bytes | None:
+        return None if self.shape is None else self.shape.owner
+
+
+@register_ender
+def end_in_all_queues(
+    database: Database, keys: RootKeys, sessions: Sequence[bytes], died: bool
+) -> set[bytes]:
+    """Bounded transactions, each safe to repeat; the sessions of which something was left: in queues of an
+    unknown kind, or in one that fails.
+
+    If they `died`, their attempts have failed.
     """
     registry = Registry(Subspace((), keys.prefix))
-    complete, after = True, ""
+    left: set[bytes] = set()
+    after = ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
-        complete &= all(is_kind(queue.kind) or queue.kind in _WITHOUT_SESSIONS for queue in found)
-        shapes = [Shape(registry, queue) for queue in found if is_kind(queue.kind)]
-        for shape in run(database, partial(_concerned, shapes, session)):
-            with suppress(QueueNotFound):
-                end_in(database, shape, session, died)
-    return complete
+        known = [queue for queue in found if is_kind(queue.kind)]
+        if any(not is_kind(queue.kind) and queue.kind not in _WITHOUT_SESSIONS for queue in found):
+            left.update(sessions)
+        queues = [_opened(database, registry, definition) for definition in known]
+        for queue, session in run(database, partial(_concerned, queues, sessions)):
+            if not _ended_in(database, queue, session, died):
+                left.add(session)
+    return left
 
 
-def _concerned(shapes: Sequence[Shape], session: bytes, tr: Transaction) -> list[Shape]:
-    under = [shape.keys.all_taken_by(session) for shape in shapes]
-    asked = [tr.snapshot.get_range(taken.start, taken.stop, limit=1) for taken in under]
-    held = [bool(taken.to_list()) for taken in asked]
-    return [shape for shape, holds in zip(shapes, held, strict=True) if holds or shape.owner == session]
+def _opened(database: Database, registry: Registry, definition: Definition) -> _Queue:
+    keys = TaskKeys(registry.contents(definition))
+    try:
+        return _Queue(definition.name, keys, Shape(registry, definition))
+    except Exception as error:
+        _tell(database, definition.name, error)
+        return _Queue(definition.name, keys, None)
+
+
+def _tell(database: Database, name: str, error: Exception) -> None:
+    database.troubles.met(_log, f"what dead sessions hold in the queue {name!r} is not released yet", error)
+
+
+def _concerned(
+    queues: Sequence[_Queue], sessions: Sequence[bytes], tr: Transaction
+) -> list[tuple[_Queue, bytes]]:
+    """The queues that hold something for a session, with that session. Reads by snapshot."""
+    asked = [
+        tr.snapshot.get_range(queue.keys.taken.start, queue.keys.taken.stop, limit=_FEW) for queue in queues
+    ]
+    held = [
+        _holders(tr, queue.keys, taken.to_list(), sessions)
+        for queue, taken in zip(queues, asked, strict=True)
+    ]
+    return [
+        (queue, session)
+        for queue, holders in zip(queues, held, strict=True)
+        for session in sessions
+        if session in holders or session == queue.owner()
+    ]
+
+
+def _holders(
+    tr: Transaction, keys: TaskKeys, taken: Sequence[KeyValue], sessions: Sequence[bytes]
+) -> set[bytes]:
+    """Those of the sessions for which a task is taken, by the first tasks that are `taken`."""
+    if len(taken) < _FEW:  # these are all
+        return {keys.taker_in(entry.key) for entry in taken}
+    under = {session: keys.all_taken_by(session) for session in sessions}
+    asked = {session: tr.snapshot.get_range(own.start, own.stop, limit=1) for session, own in under.items()}
+    return {session for session, own in asked.items() if own.to_list()}
+
+
+def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> bool:
+    """False if something of the session is left there."""
+    if queue.shape is None:
+        return False
+    try:
+        end_in(database, queue.shape, session, died)
+    except QueueNotFound:
+        return True
+    except Exception as error:
+        if is_away(error):
+            raise
+        _tell(database, queue.name, error)
+        return False
+    return True
 
 
 def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:

@@ -15,8 +15,9 @@ from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.change import Told
-from fdbqueue.tasks.keys import Record, id_text
+from fdbqueue.tasks.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.trouble import SURVIVED
 
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]
@@ -28,6 +29,7 @@ class Callbacks:
     """The callback of one queue in this process, and a thread while there is something to tell it."""
 
     def __init__(self, database: Database) -> None:
+        self._database = database
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
         self._waiting: list[Told] = []
@@ -58,22 +60,44 @@ class Callbacks:
             self._waiting.extend(events)
             start, self._telling = not self._telling, True
         if start:
+            self._start_telling()
+
+    def _start_telling(self) -> None:
+        try:
             self._runtime.spawn(self._tell, "fdbqueue-callbacks")
+        except RuntimeError as error:  # no thread to be had: the next change tries again
+            self._telling = False
+            self._met("on_task_change is told later", error)
+
+    def _met(self, title: str, error: BaseException) -> None:
+        self._database.troubles.met(_log, title, error)
 
     def _tell(self) -> None:
+        try:
+            self._tell_all()
+        except BaseException:
+            self._start_telling()  # another thread goes on: something ends this one (GreenletExit)
+            raise
+
+    def _tell_all(self) -> None:
         while True:
             with self._lock:
                 events, self._waiting = self._waiting, []
                 self._telling = bool(events)
             if not events:
                 return
-            for told in events:
-                self._tell_one(*told)
+            left = iter(events)
+            try:
+                for told in left:
+                    self._tell_one(*told)
+            finally:
+                with self._lock:
+                    self._waiting[:0] = left
 
     def _tell_one(self, record: Record, event: str, payload: bytes) -> None:
         try:
             if self.callback is not None and self._codec is not None:
                 task = task_of(record, self._codec.decode(payload))
                 require_finished("on_task_change", self.callback(task, event))
-        except Exception:
-            _log.exception("on_task_change(%s, %s) failed", id_text(record.id), event)
+        except SURVIVED as error:
+            self._met(f"on_task_change failed for the event {event!r}", error)

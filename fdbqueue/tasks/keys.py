@@ -148,6 +148,10 @@ class TaskKeys:
     def taken_by(self, session: bytes, id_: bytes) -> bytes:
         return self._taken + session + id_
 
+    def taker_in(self, taken_key: bytes) -> bytes:
+        """The session for which the task is taken."""
+        return taken_key[len(self._taken) : len(self._taken) + SESSION_BYTES]
+
     def all_taken_by(self, session: bytes) -> slice:
         return slice(self._taken + session, self._taken + session + b"\xff" * (ID_BYTES + 1))
 

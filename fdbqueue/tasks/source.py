@@ -41,6 +41,7 @@ class TaskSource:
 
     def __init__(self, shape: Shape, runtime: Runtime, callbacks: Callbacks) -> None:
         self.shape = shape
+        self.name = shape.name
         self.guard = shape.guard
         self.doorbell = shape.keys.calls  # every change counts something there
         self.line = Line(LineKeys(shape.keys.line), self)

@@ -7,9 +7,11 @@ import pytest
 from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
-from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, judge
+from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
 from fdbqueue.fleet.shares import Shares
+from fdbqueue.runtime import RealRuntime
 from fdbqueue.task import Failure
+from fdbqueue.trouble import Troubles
 
 
 def test_the_delay_grows_up_to_its_cap():
@@ -101,11 +103,13 @@ def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog):
 
     task = HeldTask("ID1", TaskState.TAKEN, None, queue="jobs")
     with caplog.at_level(logging.DEBUG, logger="fdbqueue.worker"):
-        Hooks(retried=bad).tell(Event("retried", task, 1.5, KeyError("k"), 2.0))
-    told = [record.getMessage() for record in caplog.records]
+        Hooks(retried=bad).tell(
+            Event("retried", task, 1.5, KeyError("k"), 2.0), Troubles(RealRuntime(), is_away)
+        )
+    told = [record.getMessage().partition("\n")[0] for record in caplog.records]
     assert told == [
         "task ID1 of jobs: retried after 1.500 s, again in 2.0 s: KeyError: 'k'",
-        "the hook 'retried' failed for task ID1",
+        "the hook 'retried' failed: ValueError: the hook's own",
     ]
 
 

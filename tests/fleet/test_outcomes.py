@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
@@ -132,9 +133,10 @@ def test_an_exit_from_a_handler_is_a_failed_attempt(db, queue, work):
     assert work(lambda _: sys.exit(1), max_attempts=1) == [("buried", "x")]
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, GreenletExit])
 def test_what_is_no_exception_is_a_failed_attempt_too(db, queue, work, error):
-    """And costs no thread: the same one is at the next task."""
+    """It passes and ends its thread, and another is at the next task."""
 
     def handler(_):
         raise error

@@ -1,0 +1,108 @@
+"""Trouble: an error that a thread goes on after. Threads that keep leases alive end for no error.
+
+The log gets each trouble at once with its traceback, and then once a minute with its count. An error may
+refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
+
+A thread survives SURVIVED. Other exceptions pass, and end it: KeyboardInterrupt, gevent's GreenletExit, and
+the command line's Interrupted.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from fdbqueue import limits
+from fdbqueue.runtime import Runtime
+
+SURVIVED = (Exception, SystemExit)
+"""SystemExit is among them: a callback that calls sys.exit would end the thread without a word."""
+
+
+def text_of(said: object) -> str:
+    """The text of an error, or of anything else that a program gives as a reason."""
+    try:
+        return str(said)
+    except SURVIVED as error:
+        return f"a {type(said).__name__} without a text ({type(error).__name__})"
+
+
+def traceback_of(error: BaseException, frames: TracebackType | None) -> str:
+    """The traceback of `error`, from `frames` on."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except SURVIVED as failure:
+        lines = _lines_of(frames)
+        return f"{lines}{type(error).__name__}: {text_of(error)} (not formatted: {type(failure).__name__})\n"
+
+
+def _lines_of(frames: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_tb(frames))
+    except SURVIVED:
+        return ""
+
+
+@dataclass
+class _Trouble:
+    untold: int
+    tell_at: float
+
+
+class Troubles:
+    """The troubles of one part of a process. Two are the same if type, raising line and `title` agree."""
+
+    # Not "until it succeeds": under load, every other round does.
+
+    def __init__(self, runtime: Runtime, is_away: Callable[[BaseException], bool] = lambda _: False) -> None:
+        """`is_away`: true of the error of a database that is away, whose traceback explains nothing."""
+        self._runtime = runtime
+        self._is_away = is_away
+        self._lock = runtime.lock()
+        self._met: dict[object, _Trouble] = {}
+
+    def met(self, log: logging.Logger, title: str, error: BaseException) -> None:
+        """Log the error, unless the last minute has. Never fails."""
+        # A log's handler may raise, and there is no other place to report to.
+        with suppress(*SURVIVED):
+            count = self._count((title, type(error), _place_of(error)))
+            if count is not None:
+                self._tell(log, title, error, count)
+
+    def _count(self, key: object) -> int | None:
+        """How often it was met since the log had it; None if the log is not to have it now."""
+        now = self._runtime.monotonic()
+        with self._lock:
+            met = self._met.get(key)
+            if met is None:
+                if len(self._met) >= limits.TROUBLES_KEPT:
+                    del self._met[next(iter(self._met))]
+                self._met[key] = _Trouble(0, now + limits.TROUBLE_TOLD_EVERY_S)
+                return 0
+            met.untold += 1
+            if now < met.tell_at:
+                return None
+            count, met.untold, met.tell_at = met.untold, 0, now + limits.TROUBLE_TOLD_EVERY_S
+            return count
+
+    def _tell(self, log: logging.Logger, title: str, error: BaseException, count: int) -> None:
+        name, text = type(error).__name__, text_of(error)
+        if count:
+            log.warning("%s (%d more times): %s: %s", title, count, name, text)
+        elif self._is_away(error):
+            log.warning("%s: %s: %s", title, name, text)
+        else:
+            frames = traceback_of(error, error.__traceback__)
+            log.error("%s: %s: %s\n%s", title, name, text, frames.rstrip())
+
+
+def _place_of(error: BaseException) -> tuple[str, int]:
+    """The file and the line that raised it."""
+    frames = error.__traceback__
+    if frames is None:
+        return "", 0
+    while frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames.tb_frame.f_code.co_filename, frames.tb_lineno

@@ -1,0 +1,288 @@
+"""Threads that keep sessions alive and tell callbacks: errors planted at each step, and the others go on."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from greenlet import GreenletExit
+
+import fdbqueue
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.errors import WaitStopped
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.tasks import ending
+from tests.support import PATIENCE_S
+from tests.tasks.support import Bench, keeper
+from tests.tasks.test_callbacks import Told
+
+MakeBench = Callable[..., Bench]
+KEYS = RootKeys(DEFAULT_ROOT)
+TTR_S = 9.0
+ERRORS = [KeyError("gone"), TypeError("option"), DeprecationWarning("odd"), MemoryError()]
+
+
+class Broken:
+    """A queue of which one step fails."""
+
+    name = "broken"
+
+    def __init__(self, step: str, error: BaseException) -> None:
+        self._step, self._error = step, error
+
+    def _fail_at(self, step: str) -> None:
+        if step == self._step:
+            raise self._error
+
+    def guard(self, _: object) -> Callable[[], None]:
+        return lambda: self._fail_at("guard")
+
+    def ask_next_due(self, _: object) -> Callable[[], int]:
+        def due() -> int:
+            self._fail_at("due")
+            return 0
+
+        return due
+
+    def tidy(self, _: object) -> bool:
+        self._fail_at("tidy")
+        return False
+
+
+def fail_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def plant(b: Bench, step: str, error: BaseException, patch: pytest.MonkeyPatch) -> None:
+    """Have the step of the keeper fail, for a session or a queue of its own."""
+    if step in ("guard", "due", "tidy"):
+        keeper(b.db).look_after(Broken(step, error))
+        return
+    other = Session(b.db, ttr=TTR_S)
+    if step == "wanted":
+        other.wanted = fail_with(error)
+    elif step == "beat":
+        patch.setattr(other, "_beat", fail_with(error))
+    elif step == "end":
+        other.wanted = lambda: False
+        patch.setattr(other, "end_within", fail_with(error))
+    elif step == "shape":
+        patch.setattr(ending, "Shape", fail_with(error))
+    elif step == "damaged heartbeat":
+        b.db[KEYS.heartbeat(other.id)] = b"\xff"
+    elif step == "damaged record":
+        b.db[KEYS.session(other.id)] = b"\xff"
+    elif step == "foreign entry":
+        b.db[KEYS.beats_due.start + b"\x01"] = b""
+
+
+STEPS = ["wanted", "beat", "end", "guard", "due", "tidy", "shape"]
+DAMAGED = ["damaged heartbeat", "damaged record", "foreign entry"]
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [*((step, error) for step in STEPS for error in ERRORS), *((step, ERRORS[0]) for step in DAMAGED)],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_one_trouble_of_a_keeper_ends_no_other_lease(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+) -> None:
+    b = bench()
+    mine = Session(b.db, ttr=TTR_S)
+    id_ = b.put("mine")
+    b.queue.take(b.db, 0, session=mine)
+    plant(b, step, error, monkeypatch)
+    for _ in range(10):
+        b.clock.advance(TTR_S / 4)
+        keeper(b.db).tick()
+    assert not mine.lost
+    assert b.queue.ack(b.db, id_, session=mine).id == id_
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1)])
+def test_a_wanted_that_fails_ends_no_call_and_no_session(
+    bench: MakeBench, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = bench()
+    session = Session(b.db, ttr=TTR_S, wanted=fail_with(error))
+    keeper(b.db).end_unwanted()
+    keeper(b.db).end_unwanted()
+    assert not session.lost
+    assert caplog.text.count("the `wanted` of a session fails") == 1
+
+
+def test_a_session_whose_record_is_damaged_is_lost_and_gives_its_task_back(bench: MakeBench) -> None:
+    b = bench()
+    session = Session(b.db, ttr=TTR_S, name="damaged")
+    b.put("x")
+    b.queue.take(b.db, 0, session=session)
+    b.db[KEYS.session(session.id)] = b"\xff"
+    for _ in range(10):
+        b.clock.advance(TTR_S / 4)
+        keeper(b.db).tick()
+    assert session.lost
+    assert b.counts("ready", "taken") == (1, 0)
+
+
+def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    dead = [Session(b.db, ttr=TTR_S) for _ in range(5)]
+    for session in dead:
+        b.put("x")
+        b.queue.take(b.db, 0, session=session)
+        keeper(b.db).forget(session)
+    release = ending.end_in
+
+    def fail_for_one(database: Database, shape: Any, session: bytes, died: bool) -> None:
+        if session == dead[2].id:
+            raise KeyError("damaged")
+        release(database, shape, session, died)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "end_in", fail_for_one)
+        b.clock.advance(TTR_S + 1)
+        keeper(b.db).tick()
+        assert b.counts("ready", "taken") == (4, 1)
+    b.clock.advance(fdbqueue.limits.SESSION_TTR_S + 1)
+    keeper(b.db).tick()
+    assert b.counts("ready", "taken") == (5, 0)
+    assert keys_of_beats(b) == [b.session.id]
+
+
+def keys_of_beats(b: Bench) -> list[bytes]:
+    beats = [KEYS.beat_of(row.key) for row in b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)]
+    return [beat[1] for beat in beats if beat is not None]
+
+
+@pytest.fixture
+def memory() -> Iterator[Database]:
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+class Ticks:
+    """Rounds of a keeper, of which the first raises; can be waited for."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+        self._semaphore = threading.Semaphore(0)
+
+    def __call__(self, *_: object) -> None:
+        error, self._error = self._error, None
+        self._semaphore.release()
+        if error is not None:
+            raise error
+
+    def wait_for(self, count: int) -> None:
+        assert all(self._semaphore.acquire(timeout=PATIENCE_S) for _ in range(count))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1), KeyboardInterrupt(), GreenletExit()])
+def test_a_keeper_goes_on_after_whatever_ends_a_round(
+    memory: Database, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    ticks = Ticks(error)
+    monkeypatch.setattr(Keeper, "tick", ticks)
+    session = Session(memory)
+    ticks.wait_for(2)
+    assert not session.lost
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_sessions_are_lost_if_their_keeper_cannot_be_replaced(
+    memory: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(memory)
+    kept = keeper_of(memory, KEYS)
+    monkeypatch.setattr(kept, "_runtime", None)  # has no threads
+    monkeypatch.setattr(kept, "_tick_until_stopped", fail_with(GreenletExit()))
+    with pytest.raises(GreenletExit):
+        kept._run()
+    assert session.lost
+
+
+def test_sessions_are_lost_if_the_engine_below_is_closed() -> None:
+    """Nothing renews them from then on."""
+    with fdbqueue.open("memory:") as database:
+        above = Database(database)
+        session = Session(above)
+    kept = keeper_of(above, KEYS)
+    assert kept._thread is not None
+    kept._thread.join(PATIENCE_S)
+    assert session.lost
+
+
+@pytest.mark.parametrize("leave", [sys.exit, fail_with(KeyError("k"))])
+def test_a_callback_that_fails_once_is_told_of_all_else(bench: MakeBench, leave: Callable[[], None]) -> None:
+    b, told, failing = bench(), Told(), [True]
+
+    def callback(task: Any, event: str) -> None:
+        told(task, event)
+        if failing.pop() if failing else False:
+            leave()
+
+    b.queue.on_task_change(callback)
+    for number in range(3):
+        b.put(number)
+    assert told.names(3) == ["put"] * 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_of_callbacks_that_is_ended_is_replaced(bench: MakeBench) -> None:
+    b, told, failing = bench(), Told(), [True]
+
+    def callback(task: Any, event: str) -> None:
+        told(task, event)
+        if failing.pop() if failing else False:
+            raise GreenletExit
+
+    b.queue.on_task_change(callback)
+    b.queue.put_many(b.db, range(3))
+    assert told.names(3) == ["put"] * 3
+
+
+def test_callbacks_are_told_later_if_no_thread_can_be_started(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, told = bench(), Told()
+    b.queue.on_task_change(told)
+    with monkeypatch.context() as patch:
+        patch.setattr(b.clock, "spawn", fail_with(RuntimeError("can't start new thread")))
+        b.put(1)
+    b.put(2)
+    assert told.names(2) == ["put"] * 2
+
+
+def test_what_is_no_session_spoils_no_take_of_others(bench: MakeBench) -> None:
+    b = bench()
+    b.put("x")
+    with pytest.raises(Exception, match="session"):
+        b.queue.take(b.db, 0, session="worker-1")  # type: ignore[arg-type]
+    assert b.queue.take(b.db, 0, session=Session(b.db)) is not None
+
+
+class BrokenStop:
+    def is_set(self) -> bool:
+        if threading.current_thread().name == "fdbqueue-stops":
+            raise KeyError("broken")
+        return False
+
+
+def test_a_stop_that_is_broken_ends_its_own_wait_and_no_other(memory: Database) -> None:
+    queue, stop = TaskQueue.create(memory, "waited for"), threading.Event()
+    with pytest.raises(WaitStopped):
+        queue.take(memory, PATIENCE_S, stop=BrokenStop())
+    timer = threading.Timer(0.1, stop.set)
+    timer.start()
+    with pytest.raises(WaitStopped):
+        queue.take(memory, PATIENCE_S, stop=stop)
+    timer.join()

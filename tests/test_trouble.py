@@ -1,0 +1,104 @@
+"""Troubles: told at once with a traceback, then once a minute with their count, for every error."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fdbqueue import limits
+from fdbqueue.trouble import Troubles, text_of, traceback_of
+from tests.support import ManualClock
+
+LOG = logging.getLogger("fdbqueue.test")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+ODD = [Mute(), SyntaxError("x", ("f", 1, "a", "text")), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "")]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def troubles(clock: ManualClock) -> Troubles:
+    return Troubles(clock, lambda error: isinstance(error, ConnectionError))
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
+    return (record.getMessage() for record in caplog.records)
+
+
+def test_the_same_trouble_is_told_once_a_minute_with_its_count(
+    troubles: Troubles, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(121):
+        troubles.met(LOG, "it fails", raised(KeyError("k")))
+        clock.advance(1)
+    first, *later = lines(caplog)
+    assert first.startswith("it fails: KeyError: 'k'\nTraceback")
+    assert later == [f"it fails ({n} more times): KeyError: 'k'" for n in (60, 60)]
+
+
+def test_different_troubles_are_told_apart(troubles: Troubles, caplog: pytest.LogCaptureFixture) -> None:
+    troubles.met(LOG, "one", raised(KeyError("k")))
+    troubles.met(LOG, "another", raised(KeyError("k")))
+    troubles.met(LOG, "one", raised(ValueError("k")))
+    assert len(caplog.records) == 3
+
+
+def test_a_database_that_is_away_needs_no_traceback(
+    troubles: Troubles, caplog: pytest.LogCaptureFixture
+) -> None:
+    troubles.met(LOG, "it fails", raised(ConnectionError("gone")))
+    assert list(lines(caplog)) == ["it fails: ConnectionError: gone"]
+
+
+def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:
+    for number in range(3 * limits.TROUBLES_KEPT):
+        troubles.met(LOG, f"trouble {number}", KeyError("k"))
+    assert len(troubles._met) == limits.TROUBLES_KEPT
+
+
+@pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
+def test_an_error_that_cannot_be_formatted_is_told_all_the_same(
+    troubles: Troubles, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    caught = raised(error)
+    assert isinstance(text_of(caught), str)
+    assert type(error).__name__ in traceback_of(caught, caught.__traceback__)
+    troubles.met(LOG, "it fails", caught)
+    assert "it fails" in caplog.text
+
+
+@pytest.mark.parametrize("refusal", [ValueError("full"), SystemExit(1)])
+def test_a_log_that_fails_is_no_trouble_of_the_thread(
+    troubles: Troubles, monkeypatch: pytest.MonkeyPatch, refusal: BaseException
+) -> None:
+    def refuse(*_: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(LOG, "error", refuse)
+    troubles.met(LOG, "it fails", KeyError("k"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_what_asks_a_thread_to_end_passes(error: type[BaseException]) -> None:
+    class Asking(Exception):
+        def __str__(self) -> str:
+            raise error
+
+    with pytest.raises(error):
+        text_of(Asking())
