@@ -94,8 +94,7 @@ class Troubles:
         elif self._is_away(error):
             log.warning("%s: %s: %s", title, name, text)
         else:
-            frames = traceback_of(error, error.__traceback__)
-            log.error("%s: %s: %s\n%s", title, name, text, frames.rstrip())
+            log.error("%s: %s: %s", title, name, text, exc_info=(type(error), error, error.__traceback__))
 
 
 def _place_of(error: BaseException) -> tuple[str, int]:

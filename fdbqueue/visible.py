@@ -24,7 +24,12 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(character if character in keep else _visible(character) for character in text)
+    return text.translate({ord(one): _visible(one) for one in _hidden_in(text) if one not in keep})
+
+
+def visible_json(text: str) -> str:
+    """A text of JSON, whose strings may hold such characters: the same value, with escapes of JSON."""
+    return text.translate({ord(one): _escaped(one) for one in _hidden_in(text)})
 
 
 def shortened(text: str, length_max: int = SHOWN_LENGTH_MAX) -> str:
@@ -53,9 +58,17 @@ def _short(text: str, length_max: int) -> str:
     return shortened(visible(shortened(text, length_max)), length_max)
 
 
+def _hidden_in(text: str) -> set[str]:
+    return {character for character in set(text) if unicodedata.category(character) in _HIDDEN}
+
+
+def _escaped(character: str) -> str:
+    """As JSON writes it: a character beyond the first plane as two surrogates."""
+    units = character.encode("utf-16-be", errors="surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def _visible(character: str) -> str:
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
     code = ord(character)
     if code < 0x100:
         return _SHORT.get(character, f"\\x{code:02x}")

@@ -20,6 +20,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import QueueError, QueueKindMismatch
+from fdbqueue.visible import visible
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
 CREATE = "`fdbqueue elements add {name} --create DATA` makes one"
@@ -230,4 +231,4 @@ def _report(moves: Iterator[Moved], signals: Signals) -> None:
 
 
 def _text_line(text: str) -> bytes:
-    return text.encode() + b"\n"
+    return visible(text).encode() + b"\n"

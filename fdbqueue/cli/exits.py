@@ -29,6 +29,7 @@ from fdbqueue.errors import (
     TaskNotFound,
     TooMuchForOneTransaction,
 )
+from fdbqueue.visible import visible
 
 DONE, REFUSED, TROUBLE = 0, 1, 2
 _STDERR = 2
@@ -87,7 +88,7 @@ def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Si
 def say(message: str) -> None:
     """One line on standard error, if there is one."""
     if sys.stderr is not None:
-        print(f"fdbqueue: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"fdbqueue: {visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
 
 def _say(message: str, status: int) -> int:

@@ -1,5 +1,6 @@
 """Where a command finds its queue: --url, --root, and the queue's name."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 NAMES_COMPARED_MAX = 5_000
 PRIVATE = "memory:"
+_COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
 CREATE_TASKS = "`fdbqueue create {name}` makes one"
 CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
 
@@ -135,10 +137,14 @@ class Place:
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:
-    """Names of queues that begin with `prefix`; none if the database does not tell: a shell is waiting."""
+    """Names of queues that begin with `prefix`; none if the database does not tell: a shell is waiting.
+
+    A name that a shell would read as anything but itself is not among them: bash inserts it unquoted.
+    """
     try:
         with place.database(timeout_s=COMPLETION_TIMEOUT_S) as database:
-            return [found.name for found in place.definitions(database) if found.name.startswith(prefix)]
+            names = (found.name for found in place.definitions(database))
+            return [name for name in names if name.startswith(prefix) and _COMPLETED.fullmatch(name)]
     except (Trouble, FdbQueueError, OSError):
         return []
     except engine_errors():

@@ -13,6 +13,7 @@ from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import stdout_of
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
+from fdbqueue.visible import visible
 
 Record = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Record], str]]
@@ -47,12 +48,12 @@ def table_of(records: Iterable[Record], columns: Columns) -> Table:
         numeric = bool(shown) and all(_is_numeric(row[number]) for row in shown)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        table.add_row(*map(Text, row))  # as it is: square brackets would be styles to rich
+        table.add_row(*map(Text, map(visible, row)))  # not as markup: square brackets would be styles to rich
     return table
 
 
 def plain_line(record: Record, columns: Columns) -> bytes:
-    return ("\t".join(_one_line(cell(record)) for cell in columns.values()) + "\n").encode(errors="replace")
+    return ("\t".join(visible(_one_line(cell(record))) for cell in columns.values()) + "\n").encode()
 
 
 def field(name: str) -> Callable[[Record], str]:

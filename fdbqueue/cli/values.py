@@ -9,7 +9,9 @@ import msgspec
 from fdbqueue import limits
 from fdbqueue.cli.exits import Trouble
 from fdbqueue.errors import PayloadTooLarge
+from fdbqueue.visible import visible_json
 
+DEL = b"\x7f"
 _JSON_BEGINS = ("{", "[", '"')
 READ_BYTES_MAX = 256 * 1024
 
@@ -31,8 +33,12 @@ def value_of(text: str, as_text: bool = False) -> Any:
 
 
 def line_of(value: Any) -> bytes:
-    """`value` as one line of JSON; bytes in it come out as base64."""
-    return msgspec.json.encode(value) + b"\n"
+    """`value` as one line of JSON: bytes come out as base64, control and format characters as escapes."""
+    line = msgspec.json.encode(value)
+    # JSON itself escapes those below U+0020, and lets DEL pass.
+    if not line.isascii() or DEL in line:
+        line = visible_json(line.decode()).encode()
+    return line + b"\n"
 
 
 def shortened(text: str, length_max: int = 60) -> str:

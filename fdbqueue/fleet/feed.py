@@ -4,13 +4,13 @@ An idle worker stands in the waiting line of each queue once, whatever the numbe
 and one watch per queue, and what is put wakes one worker, not all of them.
 """
 
-import logging
 from collections.abc import Sequence
 
 from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.fleet.shares import Shares
+from fdbqueue.logger import logger
 from fdbqueue.runtime import Thread
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
@@ -18,7 +18,7 @@ from fdbqueue.tasks.queue import TaskQueue
 
 Found = list[tuple[TaskQueue, Task]]
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = logger("fdbqueue.worker")
 
 
 class Feed:

@@ -1,6 +1,5 @@
 """Heartbeat: one thread of a worker that keeps all its leases alive, and ends handlers whose time is over."""
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
+from fdbqueue.logger import logger
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.sessions.silence import Silence
@@ -21,7 +21,7 @@ from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = logger("fdbqueue.worker")
 
 
 class Heartbeat:

@@ -11,9 +11,10 @@ from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Verdict
+from fdbqueue.logger import logger
 from fdbqueue.trouble import SURVIVED, Troubles, text_of
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = logger("fdbqueue.worker")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.logger import made_visible
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
@@ -25,6 +26,7 @@ class _LastResort(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(logging.Formatter(LINE))
+        self.addFilter(made_visible)  # records of loggers that are not ours, too
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -33,7 +35,7 @@ class _LastResort(logging.StreamHandler[TextIO]):
 
 def checked_level(level: str) -> str:
     """Raises InvalidArgument."""
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         raise InvalidArgument(name="log_level", wanted=f"one of {', '.join(LEVELS)}", got=level)
     return level
 

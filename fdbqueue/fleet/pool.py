@@ -1,17 +1,17 @@
 """Pool: a fixed number of threads, each idle or at one job."""
 
-import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import Database
+from fdbqueue.logger import logger
 from fdbqueue.runtime import Event, Runtime
 from fdbqueue.trouble import SURVIVED
 
 J = TypeVar("J")
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = logger("fdbqueue.worker")
 
 
 class Pool(Generic[J]):

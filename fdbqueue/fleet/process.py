@@ -1,6 +1,5 @@
 """A worker process of a fleet as its supervisor sees it: started, heard, signalled, killed."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -12,10 +11,11 @@ import msgspec
 from fdbqueue.fleet.at_work import AtWork, named
 from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
 from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime
 
 READ_BYTES = 65_536
-_log = logging.getLogger("fdbqueue.fleet")
+_log = logger("fdbqueue.fleet")
 # It finds its modules where we find ours.
 BOOT = (
     "import sys; sys.path[:] = sys.argv[4:]; "

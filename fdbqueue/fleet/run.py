@@ -1,18 +1,18 @@
 """Run: the exact counts of one fleet, read from the row of its run (see fdbqueue/runs.py)."""
 
-import logging
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
+from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import ENDS
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.statistics import unpacked
 
-_log = logging.getLogger("fdbqueue.fleet")
+_log = logger("fdbqueue.fleet")
 
 
 class Run:

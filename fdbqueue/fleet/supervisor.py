@@ -5,7 +5,6 @@ the terminal is heard by the supervisor alone, which passes it on. Each ends by 
 gone: it holds the other end of their lifeline.
 """
 
-import logging
 import os
 import select
 import signal
@@ -35,6 +34,7 @@ from fdbqueue.fleet.process import Process, ProcessStatus
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.worker import Worker, names_of, weights_of
+from fdbqueue.logger import logger
 from fdbqueue.open import DIRECTORY_SCHEMES
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -48,7 +48,7 @@ SETTLED_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 KILL_AFTER_S = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_log = logging.getLogger("fdbqueue.fleet")
+_log = logger("fdbqueue.fleet")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ One thread feeds (feed.py), as many as are asked for work (pool.py), and one kee
 A worker installs no signal handlers and configures no logging: programs do (fleet/child.py is one).
 """
 
-import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -48,6 +47,7 @@ from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
+from fdbqueue.logger import logger
 from fdbqueue.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
@@ -67,7 +67,7 @@ _TALLIED = {
     "lease_lost": "lost",
 }
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = logger("fdbqueue.worker")
 
 
 class Worker:

@@ -4,7 +4,6 @@ First its record goes, so that no task can be taken for it any more. Then the re
 tasks. Last goes the entry of its heartbeat, by which a sweeper finds a session that is not ended yet.
 """
 
-import logging
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.database import Database, is_away, run
+from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import leave_run
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.openers import deadline_if_readable, deadline_of
 
-_log = logging.getLogger("fdbqueue")
+_log = logger("fdbqueue")
 
 Ender = Callable[[Database, RootKeys, Sequence[bytes], bool], Collection[bytes]]
 """Gives the tasks of sessions back, in bounded transactions that are safe to repeat. The flag is set if the

@@ -1,6 +1,5 @@
 """Keeper: one thread per process and root that renews heartbeats and sweeps."""
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, is_away, run
 from fdbqueue.deferred import require_finished
 from fdbqueue.errors import DatabaseClosed, DeferredResult, QueueNotFound
+from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Thread
 from fdbqueue.seam import Transaction
@@ -20,7 +20,7 @@ from fdbqueue.trouble import SURVIVED
 
 T = TypeVar("T")
 
-_log = logging.getLogger("fdbqueue")
+_log = logger("fdbqueue")
 
 
 class Kept(Protocol):

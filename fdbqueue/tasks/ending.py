@@ -1,6 +1,5 @@
 """What the end of a session does to task queues: its leases are over, its temporary queues are empty."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from fdbqueue.database import Database, is_away, run
 from fdbqueue.elements.queue import KIND as ELEMENTS
 from fdbqueue.elements.simple import KIND as SIMPLE_ELEMENTS
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.logger import logger
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
@@ -24,7 +24,7 @@ from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 
-_log = logging.getLogger("fdbqueue")
+_log = logger("fdbqueue")
 # One read of so many taken tasks is cheaper than one read for each of many sessions.
 _FEW = 50
 _WITHOUT_SESSIONS = frozenset({PLAIN, ELEMENTS, SIMPLE_ELEMENTS})

@@ -5,13 +5,13 @@ future, so that a callback can neither undo a change nor delay it, and hears of 
 one whose commit had an unknown result it hears nothing.)
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.database import Database, engine_errors
 from fdbqueue.deferred import checked_function, require_finished
+from fdbqueue.logger import logger
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.change import Told
@@ -22,7 +22,7 @@ from fdbqueue.trouble import SURVIVED
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]
 
-_log = logging.getLogger("fdbqueue")
+_log = logger("fdbqueue")
 
 
 class Callbacks:
