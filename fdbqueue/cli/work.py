@@ -132,7 +132,8 @@ def work(
             place.tasks_in(database, name)
         if into is not None:
             _require_results(place, database, into, create)
-        _look_in_working_directory()
+        if not executes or options["hooks"]:
+            _look_in_working_directory()
         fleet = Fleet(place.url, shares, handler, root=place.root, **options)
         prints = executes and into is None
         with (
@@ -190,7 +191,8 @@ def _require_results(place: Place, database: Database, into: str, create: bool) 
 
 
 def _look_in_working_directory() -> None:
-    # Where `python -m` looks, too; the program's own directory comes first otherwise.
+    # Where `python -m` looks, too; the program's own directory comes first otherwise. Only for a MODULE that the
+    # user names: in a directory that others write to, any module that is still to be imported may be planted.
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

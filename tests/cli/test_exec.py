@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue import workers
 from fdbqueue.cli.execute import of_this_machine
 from fdbqueue.fleet.outcomes import Away, Unavailable, judge
+from tests.cli import shell as shells
 from tests.cli.shell import CLOSED_PIPE, Shell, rest_of
 from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
@@ -51,6 +52,20 @@ def test_data_stands_in_any_argument_and_on_standard_input(shell: Shell) -> None
     texts = [value if isinstance(value, str) else json.dumps(value, separators=(",", ":")) for value in data]
     assert status == 0
     assert out.splitlines() == [str([f"<{text}|{text}>", text]) for text in texts]
+
+
+def test_a_module_in_the_working_directory_is_not_imported(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a MODULE that is named is looked for there: anybody may have planted others."""
+    python, *module = shells.PROGRAM  # which looks there itself, without -P
+    monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
+    for name in ("logging", "selectors", "concurrent", "mmap", "resource", "json", "platform", "sqlite3"):
+        (shell.folder / f"{name}.py").write_text("open('planted', 'a').close()\nraise SystemExit(77)\n")
+    filled(shell, "q", "x")
+    status, out, err = run(shell, "--", "echo", "{}")
+    assert (status, out) == (0, "x\n"), err
+    assert not (shell.folder / "planted").exists()
 
 
 def test_with_json_the_output_of_commands_goes_to_standard_error(shell: Shell) -> None:
