@@ -285,6 +285,10 @@ class InvalidElementName(QueueError, ValueError):
     """invalid element name: {name}"""
 
 
+class NoNameAtThatTime(QueueError):
+    """The clock says {seconds:.0f} s since 1970: names of elements exist from 1970 to 2106 only. Set the clock, then add again. Nothing was added."""
+
+
 class UnreadableElement(QueueError, ValueError):
     """{reason}: element {name} was added with another schema. It stays where it is."""
 

@@ -191,8 +191,8 @@ def _require_results(place: Place, database: Database, into: str, create: bool) 
 
 
 def _look_in_working_directory() -> None:
-    # Where `python -m` looks, too; the program's own directory comes first otherwise. Only for a MODULE that the
-    # user names: in a directory that others write to, any module that is still to be imported may be planted.
+    # Where `python -m` looks, too; the program's own directory comes first otherwise. Only for a MODULE that
+    # the user names: in a directory that others write to, a namesake of any other may be planted.
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -228,8 +228,10 @@ class ElementBase:
         if self._digit is None:
             self._digit = runtime.random_bytes(1)[0] % 16
         # What one object adds is in order, also on a clock that stands, or is set back.
-        self._named_us = max(_now_us(runtime), self._named_us + 1)
-        return name_at(self._named_us, self._digit, self.granularity)
+        named_us = max(_now_us(runtime), self._named_us + 1)
+        name = name_at(named_us, self._digit, self.granularity)  # before it is remembered: it may raise
+        self._named_us = named_us
+        return name
 
     def _check_name(self, name: str) -> None:
         if self._names_are_checked and not is_name(name):

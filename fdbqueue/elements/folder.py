@@ -8,11 +8,17 @@
 MARK is the queue's that the element moves to or from. dirq takes no notice of PATH/fdbqueue. What leads from
 one place to another is a rename, which happens or does not; where others add too, it replaces nothing. Before
 anybody is told of one it is on the disk.
+
+Another user may write to PATH, and change anything there at any moment. So every name is looked up in the
+descriptor of an open directory, no link below PATH is followed, and only regular files are read.
+PATH/fdbqueue has to be ours alone. There an element is looked at again, and put back if it is none.
 """
 
+import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -23,57 +29,96 @@ from fdbqueue import limits
 from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import following, is_name
 from fdbqueue.elements.renaming import rename_new
-from fdbqueue.elements.schema import NAMELESS, Pieces
-from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue
+from fdbqueue.elements.schema import LOCKED, NAMELESS, PIECE_NAME_BYTES_MAX, Pieces
+from fdbqueue.embedded.directory import walked
+from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue, UnsafePath
 
 _AREA, _ID = "fdbqueue", "id"
-_TEMPORARY, _OBSOLETE, _LOCKED, _LOCK_SUFFIX = "temporary", "obsolete", "locked", ".lck"
+_TEMPORARY, _OBSOLETE, _LOCK_SUFFIX = "temporary", "obsolete", ".lck"
 _DIRECTORY, _PIECE = re.compile("[0-9a-f]{8}"), re.compile("[0-9a-zA-Z]+")
 # Roughly: what the pieces' names and lengths add to them.
 _OVERHEAD_BYTES = 300
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ID_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_ELEMENT = "it is no element, by what lies in it"
+_TOO_LARGE = "it is too large"
+
+
+class CannotMove(Exception):
+    """Why an element stays where it is."""
 
 
 class Folder(ABC):
-    """What the two layouts share."""
+    """What the two layouts share; all but the constructors is for use within `exclusively`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.id = self._mark = b""
-        self._area = self.path / _AREA
+        self._fd = self._area = -1
+        self._owner: tuple[int, int] | None = None  # whom root leaves its files to
 
     @contextmanager
     def exclusively(self, new_id: bytes, mark: bytes) -> Iterator[None]:
         """Nobody else moves elements meanwhile; the folder has an `id`, `new_id` if there was none. What is
         taken and prepared is that of the queue with this `mark`.
 
-        Raises DirectoryQueueInUse, OSError.
+        Raises DirectoryQueueInUse, UnsafePath, OSError.
         """
         self._mark = mark
-        self._area.mkdir(parents=True, exist_ok=True)
-        with open(self._area / _ID, "a+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DirectoryQueueInUse(path=str(self.path)) from None
-            file.seek(0)
-            self.id = file.read()
-            if len(self.id) != FOLDER_BYTES:  # new, or its maker was killed
-                file.truncate(0)
-                file.write(new_id)
-                file.flush()
-                self.id = new_id
-            os.fsync(file.fileno())
-            _sync(self._area, self.path)
-            yield
+        with _closing(walked(str(self.path))) as self._fd, _closing(self._opened_area()) as self._area:
+            status = os.fstat(self._fd)
+            self._owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
+            with open(self._opened_id(), "r+b") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise DirectoryQueueInUse(path=str(self.path)) from None
+                self.id = file.read()
+                if len(self.id) != FOLDER_BYTES:  # new, or its maker was killed
+                    file.seek(0)
+                    file.truncate()
+                    file.write(new_id)
+                    file.flush()
+                    self.id = new_id
+                os.fsync(file.fileno())
+                _sync(self._area, self._fd)
+                yield
+
+    def _opened_area(self) -> int:
+        with suppress(FileExistsError):
+            os.mkdir(_AREA, 0o700, dir_fd=self._fd)
+        place = str(self.path / _AREA)
+        try:
+            area = os.open(_AREA, _DIRECTORY_FLAGS, dir_fd=self._fd)
+        except NotADirectoryError:
+            raise UnsafePath(path=place, reason="it is no directory") from None
+        user = os.fstat(area).st_uid
+        if user != os.geteuid():
+            os.close(area)
+            raise UnsafePath(path=place, reason=f"it belongs to user {user}: move elements as that user")
+        os.fchmod(area, 0o700)  # an earlier release left it to the umask
+        return area
+
+    def _opened_id(self) -> int:
+        refused = UnsafePath(path=str(self.path / _AREA), reason=f"{_ID} is no regular file")
+        try:
+            fd = os.open(_ID, _ID_FLAGS, 0o600, dir_fd=self._area)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise refused from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise refused
+        return fd
 
     # Out of the folder.
 
     def names(self) -> list[str]:
         """The elements, locked or not, in order."""
-        directories = [entry.name for entry in os.scandir(self.path) if _DIRECTORY.fullmatch(entry.name)]
-        found = (
-            f"{directory}/{name}" for directory in directories for name in _listed(self.path / directory)
-        )
+        directories = [name for name in os.listdir(self._fd) if _DIRECTORY.fullmatch(name)]
+        found = (f"{directory}/{name}" for directory in directories for name in _listed(directory, self._fd))
         return sorted(name for name in found if is_name(name))
 
     def taken(self) -> list[str]:
@@ -82,32 +127,52 @@ class Folder(ABC):
 
     def problem(self, name: str) -> str:
         """Why the element cannot be moved, "" if it can."""
+        directory, leaf = name.split("/")
         try:
-            sizes_bytes = self._sizes(self.path / name)
+            with _directory(directory, self._fd) as at:
+                self._require_element(leaf, at)
         except (FileNotFoundError, NotADirectoryError):
             return "it is gone"
-        if sizes_bytes is None:
-            return "it is no element, by what lies in it"
-        too_large = sum(sizes_bytes) + _OVERHEAD_BYTES * len(sizes_bytes) > limits.PAYLOAD_BYTES_MAX
-        return "it is too large" if too_large else ""
+        except CannotMove as reason:
+            return str(reason)
+        return ""
+
+    def _require_element(self, place: str, at: int) -> None:
+        sizes_bytes = self._sizes(place, at)
+        if sum(sizes_bytes) + _OVERHEAD_BYTES * len(sizes_bytes) > limits.PAYLOAD_BYTES_MAX:
+            raise CannotMove(_TOO_LARGE)
 
     @abstractmethod
     def take(self, name: str) -> bool:
         """Lock the element and take it out; False if somebody else has locked it, or it is gone."""
 
     def read(self, name: str) -> Pieces:
-        """What was taken out."""
-        return self._read(self._coming(name))
+        """What was taken out. Raises CannotMove if it is no element any more."""
+        try:
+            self._require_element(self._coming(name), self._area)
+            return self._read(self._coming(name))
+        except (FileNotFoundError, NotADirectoryError):
+            raise CannotMove(_NO_ELEMENT) from None
 
     def discard(self, name: str) -> None:
         """Forget what was taken out, for good: it is known to be elsewhere."""
         self._delete(self._coming(name))
         self._sync_move(name)
 
+    def put_back(self, name: str) -> None:
+        """Undo `take`, for what is no element: it appears again, under its name or one after it."""
+        self._unlock_taken(name)
+        self._sync_move(self._appear(self._coming(name), name))
+
     # Into the folder.
 
     def prepare(self, name: str, pieces: Pieces) -> None:
-        """Write the element, not yet to be seen. Raises OSError."""
+        """Write the element, not yet to be seen. Raises CannotMove, OSError."""
+        self._require_writable(pieces)
+        try:
+            os.close(self._place_for(name))
+        except NotADirectoryError:
+            raise CannotMove(f"{name[:8]} is no directory there") from None
         self.forget(name)
         self._write(self._going(name), pieces)
         _sync(self._area)
@@ -121,110 +186,175 @@ class Folder(ABC):
 
     def publish(self, name: str) -> None:
         """Let the prepared element appear, under its name or the first one after it that is free."""
-        place = name
-        while not self._appear(name, self.path / place):
-            place = following(place)
-        self._sync_move(place)
+        self._sync_move(self._appear(self._going(name), name))
 
-    def _appear(self, name: str, place: Path) -> bool:
-        place.parent.mkdir(exist_ok=True)
-        try:
-            rename_new(self._going(name), place)
-        except FileExistsError:
-            return False
-        return True
+    def _appear(self, source: str, name: str) -> str:
+        """Move `source` out of the area; the name that it has got."""
+        with _closing(self._place_for(name)) as at:
+            while True:
+                try:
+                    rename_new(source, name[9:], source_fd=self._area, target_fd=at)
+                    return name
+                except FileExistsError:
+                    name = following(name)
+
+    def _place_for(self, name: str) -> int:
+        """A descriptor of the element's directory, made if it is not there."""
+        directory = name[:8]
+        with suppress(FileExistsError):
+            os.mkdir(directory, dir_fd=self._fd)
+            if self._owner is not None:
+                os.chown(directory, *self._owner, dir_fd=self._fd, follow_symlinks=False)
+        return os.open(directory, _DIRECTORY_FLAGS, dir_fd=self._fd)
 
     def _waiting(self, way: str) -> list[str]:
         begin = f"{way}-{self._mark.hex()}-"
-        return sorted(
+        found = (
             name.removeprefix(begin).replace("-", "/")
-            for name in _listed(self._area)
+            for name in os.listdir(self._area)
             if name.startswith(begin)
         )
+        return sorted(name for name in found if is_name(name))
 
-    def _coming(self, name: str) -> Path:
-        return self._area / f"in-{self._mark.hex()}-{name.replace('/', '-')}"
+    def _coming(self, name: str) -> str:
+        return f"in-{self._mark.hex()}-{name.replace('/', '-')}"
 
-    def _going(self, name: str) -> Path:
-        return self._area / f"out-{self._mark.hex()}-{name.replace('/', '-')}"
+    def _going(self, name: str) -> str:
+        return f"out-{self._mark.hex()}-{name.replace('/', '-')}"
 
     def _sync_move(self, name: str) -> None:
-        _sync(self._area, *(place for place in ((self.path / name).parent, self.path) if place.is_dir()))
+        with suppress(FileNotFoundError, NotADirectoryError), _directory(name[:8], self._fd) as at:
+            _sync(at)
+        _sync(self._area, self._fd)
+
+    def _delete(self, name: str) -> None:
+        """Also what is left of it; nothing if there is nothing."""
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=self._area, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=self._area)
+            else:
+                os.unlink(name, dir_fd=self._area)
+
+    def _contents(self, name: str, at: int, bytes_max: int) -> bytes:
+        """Of a regular file with no name elsewhere. Raises CannotMove."""
+        try:
+            fd = os.open(name, _READ_FLAGS, dir_fd=at)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise CannotMove(_NO_ELEMENT) from None
+            raise
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            # A second name may be a file of somebody else's, which the one who linked it may not read.
+            foreign = status.st_nlink > 1 and status.st_uid != os.fstat(self._fd).st_uid
+            if not stat.S_ISREG(status.st_mode) or foreign:
+                raise CannotMove(_NO_ELEMENT)
+            data = file.read(bytes_max + 1)
+        if len(data) > bytes_max:
+            raise CannotMove(_TOO_LARGE)
+        return data
 
     # The layout's.
 
     @abstractmethod
-    def _sizes(self, place: Path) -> list[int] | None:
-        """The sizes of its pieces; None for what is no element."""
+    def _sizes(self, place: str, at: int) -> list[int]:
+        """The sizes of its pieces. Raises CannotMove for what is no element, OSError."""
 
     @abstractmethod
-    def _read(self, place: Path) -> Pieces: ...
+    def _read(self, place: str) -> Pieces:
+        """What lies in the area. Raises CannotMove, OSError."""
 
     @abstractmethod
-    def _write(self, place: Path, pieces: Pieces) -> None: ...
+    def _require_writable(self, pieces: Pieces) -> None:
+        """Raises CannotMove."""
 
     @abstractmethod
-    def _delete(self, place: Path) -> None:
-        """Also what is left of one; nothing if there is nothing."""
+    def _write(self, place: str, pieces: Pieces) -> None: ...
+
+    @abstractmethod
+    def _unlock_taken(self, name: str) -> None:
+        """Take our lock off what was taken out."""
 
 
 class PiecesFolder(Folder):
     """A dirq.queue.Queue: an element is a directory, a piece is a file in it, a lock another directory.
 
-    Our own locks are made with the sticky bit, in the system call that makes them, and nobody else's has it:
-    that is how a lock which a killed import has left is told from a consumer's.
+    Our own locks are made with the sticky bit, in the system call that makes them, and nobody else's of this
+    user has it: that is how a lock which a killed import has left is told from a consumer's.
     """
 
     @classmethod
     def made(cls, path: str | Path) -> "PiecesFolder":
-        """The folder, created if it is not there."""
-        for name in (_TEMPORARY, _OBSOLETE):
-            (Path(path) / name).mkdir(parents=True, exist_ok=True)
+        """The folder, created if it is not there. Raises UnsafePath, OSError."""
+        with _closing(walked(str(path))) as fd:
+            for name in (_TEMPORARY, _OBSOLETE):
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=fd)
         return cls(path)
 
     def take(self, name: str) -> bool:
-        place, taken = self.path / name, self._coming(name)
+        directory, leaf = name.split("/")
+        taken = self._coming(name)
         try:
-            with suppress(FileExistsError):
-                os.mkdir(place / _LOCKED, 0o777 | stat.S_ISVTX)
-            if not self._is_ours(place):
-                return False
-            os.utime(place)  # by this time dirq's purge judges a lock
-            os.rename(place, taken)
+            with _directory(directory, self._fd) as at, _directory(leaf, at) as element:
+                with suppress(FileExistsError):
+                    os.mkdir(LOCKED, 0o700 | stat.S_ISVTX, dir_fd=element)
+                if not _is_ours(element):
+                    return False
+                os.utime(element)  # by this time dirq's purge judges a lock
+                os.rename(leaf, taken, src_dir_fd=at, dst_dir_fd=self._area)
+                # Purged at the last moment, our lock is gone: then nobody has it, or another has locked it.
+                with suppress(FileNotFoundError):
+                    if not _is_ours(element):
+                        os.rename(taken, leaf, src_dir_fd=self._area, dst_dir_fd=at)
+                        return False
         except (FileNotFoundError, NotADirectoryError):
             return False
-        # Purged at the last moment, our lock is gone: then nobody has it, or another has locked it.
-        with suppress(FileNotFoundError):
-            if not self._is_ours(taken):
-                os.rename(taken, place)
-                return False
         return True
 
-    def _is_ours(self, place: Path) -> bool:
-        return bool((place / _LOCKED).stat().st_mode & stat.S_ISVTX)
+    def _unlock_taken(self, name: str) -> None:
+        with suppress(OSError), _directory(self._coming(name), self._area) as element:
+            if _is_ours(element):
+                os.rmdir(LOCKED, dir_fd=element)
 
-    def _sizes(self, place: Path) -> list[int] | None:
-        pieces = [entry for entry in os.scandir(place) if entry.name != _LOCKED]
-        if all(_PIECE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) for entry in pieces):
-            return [entry.stat().st_size for entry in pieces]
-        return None
+    def _sizes(self, place: str, at: int) -> list[int]:
+        os.stat(place, dir_fd=at, follow_symlinks=False)
+        try:
+            with _directory(place, at) as element:
+                status = [
+                    (name, os.stat(name, dir_fd=element, follow_symlinks=False))
+                    for name in os.listdir(element)
+                    if name != LOCKED
+                ]
+        except NotADirectoryError:
+            raise CannotMove(_NO_ELEMENT) from None
+        if not all(_PIECE.fullmatch(name) and stat.S_ISREG(each.st_mode) for name, each in status):
+            raise CannotMove(_NO_ELEMENT)
+        return [each.st_size for _, each in status]
 
-    def _read(self, place: Path) -> Pieces:
-        return {name: (place / name).read_bytes() for name in _listed(place) if name != _LOCKED}
+    def _read(self, place: str) -> Pieces:
+        pieces: Pieces = {}
+        with _directory(place, self._area) as element:
+            room_bytes = limits.PAYLOAD_BYTES_MAX
+            for name in os.listdir(element):
+                if name != LOCKED:
+                    pieces[name] = self._contents(name, element, room_bytes)
+                    room_bytes -= len(pieces[name])
+        return pieces
 
-    def _write(self, place: Path, pieces: Pieces) -> None:
-        place.mkdir()
-        for name, data in pieces.items():
-            _write(place / name, data)
-        _sync(place)
+    def _require_writable(self, pieces: Pieces) -> None:
+        for name in pieces:
+            if name == LOCKED or not _PIECE.fullmatch(name) or len(name) > PIECE_NAME_BYTES_MAX:
+                raise CannotMove(f"no file can have the name of its piece {name[:40]!r}")
 
-    def _delete(self, place: Path) -> None:
-        for name in _listed(place):
-            if name != _LOCKED:
-                (place / name).unlink()
-        for directory in (place / _LOCKED, place):
-            with suppress(FileNotFoundError):
-                directory.rmdir()
+    def _write(self, place: str, pieces: Pieces) -> None:
+        os.mkdir(place, dir_fd=self._area)
+        with _directory(place, self._area) as element:
+            for name, data in pieces.items():
+                _write(name, element, data, self._owner)
+            if self._owner is not None:
+                os.fchown(element, *self._owner)
+            _sync(element)
 
 
 class SimpleFolder(Folder):
@@ -235,19 +365,26 @@ class SimpleFolder(Folder):
 
     @classmethod
     def made(cls, path: str | Path) -> "SimpleFolder":
-        """The folder, created if it is not there."""
-        Path(path).mkdir(parents=True, exist_ok=True)
+        """The folder, created if it is not there. Raises UnsafePath, OSError."""
+        os.close(walked(str(path)))
         return cls(path)
 
     def take(self, name: str) -> bool:
-        place, lock, own = self.path / name, self._lock(name), self._area / _ID
-        os.utime(own)  # by this time dirq's purge judges a lock
+        directory, leaf = name.split("/")
+        os.utime(_ID, dir_fd=self._area)  # by this time dirq's purge judges a lock
         try:
-            with suppress(FileExistsError):
-                os.link(own, lock)
-            if not lock.samefile(own):
-                return False
-            os.rename(place, self._coming(name))
+            with _directory(directory, self._fd) as at:
+                with suppress(FileExistsError):
+                    os.link(
+                        _ID,
+                        leaf + _LOCK_SUFFIX,
+                        src_dir_fd=self._area,
+                        dst_dir_fd=at,
+                        follow_symlinks=False,
+                    )
+                if not self._is_ours(leaf, at):
+                    return False
+                os.rename(leaf, self._coming(name), src_dir_fd=at, dst_dir_fd=self._area)
         except (FileNotFoundError, NotADirectoryError):
             self._unlock(name)
             return False
@@ -257,26 +394,34 @@ class SimpleFolder(Folder):
         self._unlock(name)
         super().discard(name)
 
-    def _lock(self, name: str) -> Path:
-        return self.path / f"{name}{_LOCK_SUFFIX}"
+    def _unlock_taken(self, name: str) -> None:
+        self._unlock(name)
+
+    def _is_ours(self, leaf: str, at: int) -> bool:
+        lock = os.stat(leaf + _LOCK_SUFFIX, dir_fd=at, follow_symlinks=False)
+        return os.path.samestat(lock, os.stat(_ID, dir_fd=self._area, follow_symlinks=False))
 
     def _unlock(self, name: str) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if self._lock(name).samefile(self._area / _ID):
-                self._lock(name).unlink()
+        directory, leaf = name.split("/")
+        with suppress(FileNotFoundError, NotADirectoryError), _directory(directory, self._fd) as at:
+            if self._is_ours(leaf, at):
+                os.unlink(leaf + _LOCK_SUFFIX, dir_fd=at)
 
-    def _sizes(self, place: Path) -> list[int] | None:
-        status = place.lstat()
-        return [status.st_size] if stat.S_ISREG(status.st_mode) else None
+    def _sizes(self, place: str, at: int) -> list[int]:
+        status = os.stat(place, dir_fd=at, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise CannotMove(_NO_ELEMENT)
+        return [status.st_size]
 
-    def _read(self, place: Path) -> Pieces:
-        return {NAMELESS: place.read_bytes()}
+    def _read(self, place: str) -> Pieces:
+        return {NAMELESS: self._contents(place, self._area, limits.PAYLOAD_BYTES_MAX)}
 
-    def _write(self, place: Path, pieces: Pieces) -> None:
-        _write(place, pieces[NAMELESS])
+    def _require_writable(self, pieces: Pieces) -> None:
+        if NAMELESS not in pieces:
+            raise CannotMove("it is no single byte string")
 
-    def _delete(self, place: Path) -> None:
-        place.unlink(missing_ok=True)
+    def _write(self, place: str, pieces: Pieces) -> None:
+        _write(place, self._area, pieces[NAMELESS], self._owner)
 
 
 def folder_at(path: str | Path) -> Folder:
@@ -289,24 +434,45 @@ def folder_at(path: str | Path) -> Folder:
     raise NotADirectoryQueue(path=str(path))
 
 
-def _listed(place: Path) -> list[str]:
+@contextmanager
+def _closing(fd: int) -> Iterator[int]:
     try:
-        return os.listdir(place)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _directory(name: str, at: int) -> Iterator[int]:
+    """A descriptor of a directory. Raises NotADirectoryError for anything else, also for a link."""
+    with _closing(os.open(name, _DIRECTORY_FLAGS, dir_fd=at)) as fd:
+        yield fd
+
+
+def _is_ours(element: int) -> bool:
+    lock = os.stat(LOCKED, dir_fd=element, follow_symlinks=False)
+    is_sticky = stat.S_ISDIR(lock.st_mode) and lock.st_mode & stat.S_ISVTX
+    return bool(is_sticky and lock.st_uid == os.geteuid())
+
+
+def _listed(name: str, at: int) -> list[str]:
+    try:
+        with _directory(name, at) as fd:
+            return os.listdir(fd)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
+def _write(name: str, at: int, data: bytes, owner: tuple[int, int] | None) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o666, dir_fd=at), "wb") as file:
         file.write(data)
         file.flush()
+        if owner is not None:
+            os.fchown(file.fileno(), *owner)
         os.fsync(file.fileno())
 
 
-def _sync(*directories: Path) -> None:
+def _sync(*directories: int) -> None:
     for directory in directories:
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(directory)

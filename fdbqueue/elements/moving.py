@@ -19,8 +19,9 @@ from typing import TypeVar
 
 from fdbqueue.database import Database, run
 from fdbqueue.elements.base import ElementBase
-from fdbqueue.elements.folder import Folder
+from fdbqueue.elements.folder import CannotMove, Folder
 from fdbqueue.elements.keys import FOLDER_BYTES
+from fdbqueue.elements.names import is_name
 from fdbqueue.elements.store import payload_of
 from fdbqueue.errors import QueueLockError
 from fdbqueue.receipts import run_once
@@ -101,7 +102,11 @@ class _Mover:
 
         Reads the record and the name; writes the element and the record; conflicts with an add of that name.
         """
-        payload, record = payload_of(self._folder.read(name)), self._keys.arrival(self._folder.id, name)
+        record = self._keys.arrival(self._folder.id, name)
+        try:
+            payload = payload_of(self._folder.read(name))
+        except CannotMove as reason:
+            return self._do_not_arrive(name, record, str(reason))
 
         def body(tr: Transaction) -> None:
             if not tr.get(record).present():
@@ -113,16 +118,31 @@ class _Mover:
         self._settled = record
         return Moved(name)
 
+    def _do_not_arrive(self, name: str, record: bytes, reason: str) -> Moved:
+        """What was taken out and is no element: rest of one that has arrived, or something for its owner."""
+        if self._has(record):
+            self._folder.discard(name)
+            return Moved(name)
+        try:
+            self._folder.put_back(name)
+        except OSError as error:
+            reason = f"{reason}; it cannot be put back ({error.strerror}), and lies in PATH/fdbqueue"
+        return Moved(name, reason)
+
     def depart(self, name: str) -> Moved:
         """Remove an element that is not locked, and let it appear in the folder.
 
         Reads the element and its lock; clears it, writes the record; conflicts with any change of it.
         """
+        if not is_name(name):
+            return Moved(name, "its name is none of an element")
         try:
             pieces = run(self._database, lambda tr: self._store.peek(tr, name))
+            self._folder.prepare(name, pieces)
         except QueueLockError as refused:
             return Moved(name, refused.reason)
-        self._folder.prepare(name, pieces)
+        except CannotMove as reason:
+            return Moved(name, str(reason))
         record = self._keys.departure(self._folder.id, name)
 
         def body(tr: Transaction) -> bool:
@@ -153,7 +173,9 @@ class _Mover:
         self.clear_departures()
 
     def _has_departed(self, name: str) -> bool:
-        record = self._keys.departure(self._folder.id, name)
+        return self._has(self._keys.departure(self._folder.id, name))
+
+    def _has(self, record: bytes) -> bool:
         return run(self._database, lambda tr: bool(tr.get(record).present()))
 
     def clear_arrivals(self) -> None:

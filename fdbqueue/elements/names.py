@@ -7,9 +7,12 @@ derived from the time, and not counted up, so that names of different queues com
 
 import re
 
+from fdbqueue.errors import NoNameAtThatTime
+
 GRANULARITY_S = 60
 _NAME = re.compile("[0-9a-f]{8}/[0-9a-f]{8}[0-9a-f]{5}[0-9a-f]")
 _US_PER_S = 1_000_000
+_END_US = 2**32 * _US_PER_S  # of what eight hexadecimal digits can count, in the year 2106
 _SECONDS, _MICROSECONDS = slice(9, 17), slice(17, 22)
 
 
@@ -18,7 +21,9 @@ def is_name(name: object) -> bool:
 
 
 def name_at(time_us: int, digit: int, granularity_s: int = GRANULARITY_S) -> str:
-    """The name of an element that is added at that time."""
+    """The name of an element that is added at that time. Raises NoNameAtThatTime."""
+    if not 0 <= time_us < _END_US:
+        raise NoNameAtThatTime(seconds=time_us / _US_PER_S)
     seconds, microseconds = divmod(time_us, _US_PER_S)
     directory = seconds - seconds % granularity_s if granularity_s > 1 else seconds
     return f"{directory:08x}/{seconds:08x}{microseconds:05x}{digit:x}"

@@ -18,7 +18,12 @@ Pieces = dict[str, bytes]
 NAMELESS = ""
 """The one piece of an element without a schema; no schema can have it."""
 
-_PIECE_NAME = re.compile("[0-9a-zA-Z]+")
+LOCKED = "locked"
+"""No piece may have this name: in a directory queue it is the lock of its element."""
+
+# A piece is a file there, and so long may the name of a file be.
+PIECE_NAME_BYTES_MAX = 255
+_PIECE_NAME = re.compile(f"[0-9a-zA-Z]{{1,{PIECE_NAME_BYTES_MAX}}}")
 # "*" asks Perl for references; here there is nothing else.
 _TYPE = re.compile(r"(binary|string|table)([?*]{0,2})")
 
@@ -87,7 +92,7 @@ def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
 
 
 def _checked_name(name: Any) -> str:
-    if not isinstance(name, str) or not _PIECE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _PIECE_NAME.fullmatch(name) or name == LOCKED:
         raise InvalidSchema(f"invalid schema name: {shown(name)}", name=name)
     return name
 
