@@ -81,6 +81,9 @@ class UnsafePath(StorageInUse):
 class StorageReplaced(FdbQueueError):
     """{path}: the file {file} was removed or replaced while this process had it open. Nothing was committed. Stop all processes that use this directory, then start them again. Never delete lock.mdb or data.mdb of a directory in use."""
 
+    path: str
+    file: str
+
 
 class PayloadTooLarge(FdbQueueError):
     """A payload of {size_bytes} bytes is over the limit of {limit_bytes} bytes: store it elsewhere and queue its name."""

@@ -36,6 +36,7 @@ class Batches:
 
     def __init__(self, store: "Store") -> None:
         self._store = store
+        self._checked = not store.private
         self._recent = RecentCommits()
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
@@ -68,6 +69,8 @@ class Batches:
     def _try(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> _Done:
         txn = self._store.begin(write=True)
         try:
+            if self._checked:
+                self._store.require_in_place()
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
                 self._store.forget_dead_readers()
             others = self._others(txn, pool, own_only) if pool is not None and pool.is_owed else ()

@@ -14,9 +14,9 @@ from fdbqueue.embedded import request as requests
 from fdbqueue.embedded.batch import BATCH_BYTES_MAX, Batches
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.errors import FDBError
-from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
+from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool, PoolDamaged, open_pool
 from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.errors import DatabaseClosed, StorageFull
+from fdbqueue.errors import DatabaseClosed, StorageFull, StorageReplaced
 from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
@@ -42,9 +42,15 @@ class Committer:
         if self._store.private:
             return None
         try:
-            return Pool(self._store.directory, self._store.runtime)
+            return open_pool(self._store.directory, self._store.runtime)
         except OSError:  # no room, or no locks: LMDB's writer lock still orders the processes
             return None
+
+    def _renew_pool(self) -> None:
+        """Go on with another file; where there is none to be had, with LMDB's writer lock."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = self._open_pool()
 
     def commit(self, request: CommitRequest) -> None:
         """Return when `request` is finished: `version` is set, or `error`."""
@@ -124,9 +130,13 @@ class Committer:
         try:
             if self._pool is None:
                 return self._batches.commit(batch, None)
-            if self._pool.try_lead():
-                return self._commit_for_all(self._pool, batch)
-            return self._ask_for(self._pool, batch)
+            try:
+                if self._pool.try_lead():
+                    return self._commit_for_all(self._pool, batch)
+                return self._ask_for(self._pool, batch)
+            except PoolDamaged:  # before anything was asked or done
+                self._renew_pool()
+                return self._commit_batch(batch)
         except Exception as error:
             for request in batch:
                 request.version, request.error = None, self._failure(error)
@@ -138,6 +148,8 @@ class Committer:
             return self._store.storage_error(error)
         if isinstance(error, StorageFull):
             return StorageFull(path=self._store.path)
+        if isinstance(error, StorageReplaced):
+            return StorageReplaced(path=error.path, file=error.file)
         return FDBError(error.code) if isinstance(error, FDBError) else error
 
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
@@ -150,6 +162,7 @@ class Committer:
 
     def _ask_for(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
         """Have the next leader of all processes commit `batch`, or be it."""
+        self._store.require_in_place()  # who leads next may have other files of these names
         if not self._asks(pool, batch):
             while not pool.try_lead():
                 pool.wait()

@@ -7,6 +7,7 @@ answers there.
 
     epoch                the number of the last leader that came to its end
     committing           the version that the leader commits for others too; 0 once they have their answers
+    magic                of this file; 0 in one of an earlier release. What is damaged is made anew
     asked, answered      a number per seat: a request is pending while they differ; no number is used twice
     lengths, bodies      the requests of a seat (request.py)
     versions, results    what came of them: orders within the version, or minus an error's code
@@ -26,6 +27,7 @@ is decided in the leader's LMDB transaction, so it is committed at most once:
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fdbqueue.embedded import bytelocks
@@ -39,6 +41,8 @@ REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
 _PAUSE_AFTER_A_DEATH_S = 0.001
 
+_MAGIC = int.from_bytes(b"fdbqpool", "big")
+_EPOCH_MAX = 1 << 60  # the byte of a lock has to have 63 bits
 _NUMBERS = 8 * _SEATS
 _ASKED = 64
 _ANSWERED = _ASKED + _NUMBERS
@@ -50,6 +54,10 @@ _BODIES = 1 << 20
 # Lock bytes lie beyond anything that is ever written.
 _SEAT_LOCKS = 1 << 40
 _EPOCH_LOCKS = 1 << 41
+
+
+class PoolDamaged(OSError):
+    """The file holds what no process can have written."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +82,14 @@ class Pool:
     """This process's view of the pooled commits of one directory; for one thread at a time."""
 
     def __init__(self, directory: Directory, runtime: Runtime) -> None:
-        """Raises UnsafePath; OSError where there is no room for the file, or its locks do not exist."""
+        """Raises UnsafePath, PoolDamaged; OSError where there is no room for the file, or it has no locks."""
         self._runtime = runtime
         # Closed with its last reference: until then a thread may be using it.
         self._lock_file = bytelocks.LockFile(directory, _FILE)
         self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._fd).st_ino
         numbers = memoryview(self._map)
-        self._marks = numbers[:16].cast("Q")
+        self._marks = numbers[:24].cast("Q")
         self._asked = numbers[_ASKED:_ANSWERED].cast("Q")
         self._answered = numbers[_ANSWERED:_LENGTHS].cast("Q")
         self._lengths = numbers[_LENGTHS:_VERSIONS].cast("Q")
@@ -92,6 +100,13 @@ class Pool:
         self._asking = False
         self._next = 0  # the epoch that this process leads, or waits for
         self._closed = False
+        self._require_sound()
+
+    def _require_sound(self) -> None:
+        epoch, _, magic = self._marks
+        if magic not in (0, _MAGIC) or epoch > _EPOCH_MAX or max(self._lengths) > BODY_BYTES_MAX:
+            raise PoolDamaged
+        self._marks[2] = _MAGIC
 
     @property
     def _fd(self) -> int:
@@ -100,11 +115,13 @@ class Pool:
     # -- leading ----------------------------------------------------------------------------------------
 
     def try_lead(self) -> bool:
-        """Become the leader, if nobody is."""
+        """Become the leader, if nobody is. Raises PoolDamaged, DatabaseClosed."""
         if self._closed:
             raise DatabaseClosed
         while True:
             self._next = self._marks[0] + 1
+            if self._next > _EPOCH_MAX:
+                raise PoolDamaged
             if not bytelocks.try_lock(self._fd, _EPOCH_LOCKS + self._next):
                 return False
             if self._marks[0] + 1 == self._next:
@@ -253,6 +270,16 @@ class Pool:
         self._closed = True
         if self._seat is not None:
             bytelocks.unlock(self._fd, _SEAT_LOCKS + self._seat)
+
+
+def open_pool(directory: Directory, runtime: Runtime) -> Pool:
+    """The pool of a directory, with a new file if that is damaged. Raises UnsafePath, OSError."""
+    try:
+        return Pool(directory, runtime)
+    except PoolDamaged:
+        with suppress(FileNotFoundError):  # another process was first
+            directory.unlink(_FILE)
+        return Pool(directory, runtime)
 
 
 def _fence() -> None:

@@ -25,7 +25,7 @@ from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
-from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse
+from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import RealRuntime, Runtime
 
@@ -40,6 +40,8 @@ _PREFIX = "fdbqueue-"
 PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # other processes may go on growing the map
 _ROOM_BYTES_LEAST = 64 * 1024
+_NOWHERE = (0, 0)
+_SETTLED_NS = 1_000_000_000  # so long after a change of a directory, the next one shows in its time
 
 
 class Snapshot:
@@ -98,6 +100,8 @@ class Store:
         self._closed = False
         self._live: dict[int, weakref.ref[Snapshot]] = {}
         self._serial = 0
+        self._in_place: list[tuple[str, tuple[int, int]]] = []  # the files that must stay where they are
+        self._looked_at = _NOWHERE
         self._files: list[int] = []  # the data file; of a private store also the lock file
         try:
             self._prepare_files()
@@ -114,6 +118,8 @@ class Store:
         try:
             if self.private:
                 self._files.append(self.directory.open_file(_LOCK_FILE))
+            else:
+                self._in_place = [(name, self._identity(name)) for name in (_DATA_FILE, _LOCK_FILE)]
             self._check_format()
             self._begin_services()
         except BaseException:
@@ -276,6 +282,34 @@ class Store:
             raise FDBError(1510) from None
 
     # -- writing ----------------------------------------------------------------------------------------
+
+    def require_in_place(self) -> None:
+        """Raises StorageReplaced if the data or the lock file is no longer what this process has open.
+
+        What it committed would be in a file without a name, or beside the commits of others that lock another
+        file. As long as the directory has not changed, neither have its names: one system call.
+        """
+        try:
+            status = os.stat(self.path)
+            looked_at = (status.st_ino, status.st_mtime_ns)
+            if looked_at == self._looked_at:
+                return
+            for name, known in self._in_place:
+                if self._identity(name) != known:
+                    raise StorageReplaced(path=self.path, file=name)
+            if self.runtime.now() * 1e9 - status.st_mtime_ns > _SETTLED_NS:
+                self._looked_at = looked_at
+        except (FileNotFoundError, NotADirectoryError):
+            raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None
+        except PermissionError:
+            return  # the process has given up the rights that it opened the files with
+
+    def _identity(self, name: str) -> tuple[int, int]:
+        try:
+            status = os.stat(f"{self.path}/{name}")
+        except FileNotFoundError:
+            return _NOWHERE
+        return status.st_dev, status.st_ino
 
     def begin(self, write: bool = False) -> Any:
         """An LMDB transaction of our own, at the newest version."""

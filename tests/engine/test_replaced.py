@@ -1,0 +1,202 @@
+"""Files of a directory that somebody removes, replaces or damages while processes have it open."""
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded.pool import BODY_BYTES_MAX
+from fdbqueue.errors import StorageReplaced
+from tests.engine import programs
+from tests.engine.test_pool import pool  # noqa: F401  # a fixture
+from tests.support import Ageless, run_program
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
+        programs.take_a_seat(database.engine)
+        database[b"before"] = b"1"
+        yield database
+
+
+def copied(path: Path) -> None:
+    """The data file becomes a copy of itself, as by a backup that is put in place."""
+    shutil.copy(path / "data.mdb", path / "copy")
+    (path / "copy").rename(path / "data.mdb")
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (lambda path: (path / "lock.mdb").unlink(), "lock.mdb"),
+        (lambda path: (path / "data.mdb").unlink(), "data.mdb"),
+        (copied, "data.mdb"),
+        (shutil.rmtree, "data.mdb"),
+        (moved, "data.mdb"),
+    ],
+    ids=[
+        "lock file removed",
+        "data file removed",
+        "data file replaced",
+        "directory removed",
+        "directory moved",
+    ],
+)
+def test_a_file_that_is_not_there_any_more_is_told_at_the_next_commit(
+    path: Path, db: fdbqueue.Database, damage: Callable[[Path], object], file: str
+) -> None:
+    """Commits were acknowledged, and lay in a file without a name, or overwrote those of others."""
+    damage(path)
+    with pytest.raises(StorageReplaced, match=f"the file {file} was removed or replaced") as refused:
+        db[b"after"] = b"1"
+    assert "Never delete lock.mdb" in str(refused.value)
+    with pytest.raises(StorageReplaced):
+        db[b"after"] = b"1"
+
+
+def test_who_opens_the_directory_after_its_lock_file_was_removed_loses_no_commit(
+    path: Path, db: fdbqueue.Database
+) -> None:
+    (path / "lock.mdb").unlink()
+    writes = f"""
+        import fdbqueue
+        with fdbqueue.open("embedded:{path}") as db:
+            db[b"after"] = b"of another"
+            print(db[b"before"], db[b"after"])
+    """
+    assert run_program(path.parent, writes) == "b'1' b'of another'\n"
+    with pytest.raises(StorageReplaced):
+        db[b"after"] = b"ours"
+    assert run_program(path.parent, writes.replace("of another", "again")) == "b'1' b'again'\n"
+
+
+def test_a_process_with_another_data_file_asks_nobody_to_commit(
+    path: Path,
+    db: fdbqueue.Database,
+    pool,  # noqa: F811
+) -> None:
+    """Who leads would commit it to the new file: an ack, say, of a task of the old one."""
+    programs.lead(pool)
+    copied(path)
+    with pytest.raises(StorageReplaced):
+        db[b"after"] = b"1"
+    assert not pool.is_owed
+
+
+def test_other_files_may_come_and_go(path: Path, db: fdbqueue.Database) -> None:
+    for number in range(3):
+        (path / f"{number}").touch()
+        db[b"after"] = b"%d" % number
+        (path / f"{number}").unlink()
+        db[b"after"] = b"%d." % number
+    assert db[b"after"] == b"2."
+
+
+def test_a_directory_that_has_not_changed_is_not_looked_through(
+    path: Path, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit pays one system call."""
+    store = db.engine._store
+    monkeypatch.setattr(store, "runtime", fdbqueue.RealRuntime())
+    os.utime(path, ns=(0, 10**18))
+    db[b"a"] = b"1"
+    monkeypatch.setattr(store, "_identity", lambda _: 1 / 0)
+    db[b"a"] = b"2"
+    assert db[b"a"] == b"2"
+
+
+# -- the file of the pooled commits ---------------------------------------------------------------------
+
+EPOCH, MAGIC, LENGTHS = 0, 16, 64 + 2 * 8 * 256
+
+
+def overwrite(path: Path, at: int, number: int) -> None:
+    with open(path / "commits.1", "r+b") as file:
+        file.seek(at)
+        file.write(struct.pack("@Q", number))
+
+
+DAMAGES = [(EPOCH, 2**64 - 1), (EPOCH, 2**63 - 2**41), (MAGIC, 1), (LENGTHS, BODY_BYTES_MAX + 1)]
+
+
+@pytest.mark.parametrize(("at", "number"), DAMAGES)
+def test_a_damaged_file_of_commits_is_made_anew_at_opening(path: Path, at: int, number: int) -> None:
+    """It held numbers that no lock can have, and no process could commit until it was deleted."""
+    fdbqueue.open(f"embedded:{path}").close()
+    overwrite(path, at, number)
+    damaged = os.stat(path / "commits.1").st_ino
+    for _ in range(2):
+        with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as db:
+            programs.take_a_seat(db.engine)
+            assert db.engine._store.committer._pool is not None
+            db[b"a"] = b"1"
+    with open(path / "commits.1", "rb") as file:
+        assert int.from_bytes(file.read(8), "little") < 100
+    assert damaged
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, 2**63 - 2**41])
+def test_a_file_of_commits_that_is_damaged_in_use_is_made_anew(
+    path: Path, db: fdbqueue.Database, number: int
+) -> None:
+    """Also by the second process that has it open."""
+    program = f"""
+        import fdbqueue, sys
+        with fdbqueue.open("embedded:{path}") as db:
+            db[b"theirs"] = b"1"
+            print(db[b"theirs"], db[b"ours"])
+    """
+    overwrite(path, EPOCH, number)
+    db[b"ours"] = b"1"
+    assert db.engine._store.committer._pool is not None
+    assert run_program(path.parent, program) == "b'1' b'1'\n"
+    overwrite(path, EPOCH, number)
+    assert run_program(path.parent, program) == "b'1' b'1'\n"
+    db[b"ours"] = b"2"
+    assert db[b"ours"] == b"2"
+
+
+def test_a_file_of_commits_of_an_earlier_release_is_used(path: Path) -> None:
+    """It has no magic, and processes of that release may have it open."""
+    fdbqueue.open(f"embedded:{path}").close()
+    overwrite(path, MAGIC, 0)
+    overwrite(path, EPOCH, 1_000)
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+    with open(path / "commits.1", "rb") as file:
+        assert int.from_bytes(file.read(8), "little") > 1_000
+
+
+# -- opening without room -------------------------------------------------------------------------------
+
+
+def test_the_lock_file_has_room_before_it_is_mapped(path: Path) -> None:
+    """A hole in it kills the process, when there is no room at its first access."""
+    with fdbqueue.open(f"embedded:{path}"):
+        status = os.stat(path / "lock.mdb")
+    assert status.st_blocks * 512 >= status.st_size == 64 * 4096 + 128
+
+
+def test_a_lock_file_that_is_a_hole_gets_its_room(path: Path) -> None:
+    """As a backup that leaves holes out has restored it."""
+    fdbqueue.open(f"embedded:{path}").close()
+    os.truncate(path / "lock.mdb", 0)
+    os.truncate(path / "lock.mdb", 64 * 4096 + 128)
+    with fdbqueue.open(f"embedded:{path}") as db:
+        status = os.stat(path / "lock.mdb")
+        db[b"a"] = b"1"
+    assert status.st_blocks * 512 >= status.st_size
