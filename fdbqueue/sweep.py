@@ -65,8 +65,13 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
 
 def settle(change: Change, due: Range) -> bool:
     """Write down what has come due, a batch of it; whether there was any."""
-    found = change.read([id_in(timer.key) for timer in due.to_list()])
+    timers = due.to_list()
+    found = change.read([id_in(timer.key) for timer in timers])
     apply(change, plan([record for record in found if record is not None], change.now_us))
+    for timer, record in zip(timers, found, strict=True):
+        # The timer of a task that is not there, or has another: it would be found due for ever.
+        if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
+            change.tr.clear(timer.key)
     return bool(found)
 
 

@@ -142,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Values that lie ready for somebody, read straight from their keys."""
         recipe = Recipe(QueueKeys(SPACE[0]), codec_named("json"))
         results = self.results()
-        return [value for value, _ in self.run(lambda tr: recipe._values(tr, results))]
+        return [value for value, _ in self.run(lambda tr: recipe._read(tr, results)[0])]
 
     def results(self) -> list[tuple[bytes, bytes]]:
         keys = self.line.keys

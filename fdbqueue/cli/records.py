@@ -44,7 +44,8 @@ def queue_record(place: Place, database: Database, definition: Definition) -> Re
     record: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
     if definition.kind == PLAIN:
         queue = Queue.named(database, definition.name, root=place.root, create=False)
-        return {**record, "options": dict(definition.options), "items": queue.size(database)}
+        record |= {"options": dict(definition.options), "items": queue.size(database)}
+        return {**record, "unreadable": queue.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
         under, guard = place.registry.contents(definition), place.registry.guard(definition)
         count = SimpleElementQueue(under, root=place.root, guard=guard).count(database)

@@ -42,9 +42,10 @@ def top(
     """Watch task queues: depth by state, rates, and how long the next task has waited.
 
     With QUEUE, only those, and the busiest keys of those that have keys. Columns: queue, ready, taken,
-    buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted. `due` counts
-    those of the delayed whose time has come, up to 1,000; the last three count tasks that have ended so. On a
-    terminal, also each worker. In a pipe, a line a queue, once in each interval; keys only with --json.
+    buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable.
+    `due` counts those of the delayed whose time has come, up to 1,000; the next three count tasks that have
+    ended so; `unreadable` counts what was set aside (`fdbqueue aside`). On a terminal, also each worker. In a
+    pipe, a line a queue, once in each interval; keys only with --json.
     """
     with place.database() as database:
         for name in queue:
@@ -104,7 +105,8 @@ class Samples:
         first = next(iter(queue.tasks(self._database, TaskState.READY, 1)), None)
         record: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
         record |= {state: found["tasks"][state] for state in STATES}
-        record |= {"due": found["tasks"]["due"], "ends": found["ends"]}
+        record |= {"due": found["tasks"]["due"], "unreadable": found["tasks"]["unreadable"]}
+        record["ends"] = found["ends"]
         record |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
         record["waits_s"] = None if first is None else max(0.0, now - first.created)
         record["paused"] = queue.paused(self._database)
@@ -179,6 +181,7 @@ TOP_COLUMNS: Columns = {
 END_COLUMNS: Columns = {
     "due": field("due"),
     **{end: _end(end) for end in ("acked", "expired", "deleted")},
+    "unreadable": field("unreadable"),
 }
 KEY_COLUMNS: Columns = {
     "key": lambda record: line_of(record["key"]).decode().strip(),

@@ -6,11 +6,32 @@ every change of state, of several tasks at a time, so that it can issue its read
 of time, leases, or statistics.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import Record
+from fdbqueue.aside import DAMAGED
+from fdbqueue.seam import KeyValue, Transaction
+from fdbqueue.tasks.keys import Record, record_of
+
+Mend = Callable[[Transaction, bytes, bytes], Record | None]
+"""Given the key of an index and a value that is no record of its task: the record, None if there is none."""
+
+
+def no_mending(tr: Transaction, key: bytes, value: bytes) -> None:
+    """What cannot be read is passed over."""
+
+
+def read_index(tr: Transaction, rows: Iterable[KeyValue], mend: Mend) -> Iterator[Record]:
+    """The records of an index. The key of each ends in the id of its task."""
+    for row in rows:
+        try:
+            record = record_of(row.value)
+        except DAMAGED:
+            record = None
+        if record is None or not row.key.endswith(record.id):
+            record = mend(tr, row.key, row.value)
+        if record is not None:
+            yield record
 
 
 class Discipline(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.keyed import Keyed, KeyState, Now
+from fdbqueue.disciplines.keyed import ROUND_MAX, Keyed, KeyState, Now
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.keys import Record, TaskKeys
 
@@ -52,7 +52,10 @@ class Fair(Keyed):
 
     def ask_now(self, tr: Transaction) -> Now:
         current = tr.snapshot.get(self.round_key)
-        return lambda: int.from_bytes(current.value or b"", "little")
+        return lambda: _round_of(current.value)
+
+    def round_in(self, pointer: bytes) -> int:
+        return min(int.from_bytes(pointer[:_ROUND_BYTES], "big"), ROUND_MAX)
 
     def begin(self, state: KeyState, now: int) -> KeyState:
         return replace(state, round=now + 1, used=0)
@@ -73,6 +76,12 @@ class Fair(Keyed):
         shares = state.used + record.cost
         rounds = (shares - 1) // weight
         return state.round + rounds, shares - rounds * weight
+
+
+def _round_of(value: bytes | None) -> int:
+    """The current round; 0 for a value that is none."""
+    round_ = int.from_bytes(value or b"", "little")
+    return round_ if round_ < ROUND_MAX else 0
 
 
 def _sorted(round_: int) -> bytes:

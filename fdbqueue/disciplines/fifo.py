@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
-from fdbqueue.tasks.keys import Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.keys import Record, TaskKeys, record_to_bytes
 
 
 class Fifo:
@@ -14,6 +15,7 @@ class Fifo:
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
         self.index = keys.ready
+        self.mend: Mend = no_mending
 
     def place(self, record: Record) -> bytes:
         return record.id
@@ -38,7 +40,7 @@ class Fifo:
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         found = tr.snapshot.get_range(self.index.start, self.index.stop, limit=limit)
-        return (record_of(entry.value) for entry in found)
+        return read_index(tr, found, self.mend)
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
         """Nothing besides the tasks themselves."""

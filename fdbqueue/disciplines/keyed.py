@@ -25,15 +25,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.tally import Standing, Tally, slug_of
+from fdbqueue import limits
+from fdbqueue.aside import DAMAGED
+from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
+from fdbqueue.disciplines.tally import SLUG_BYTES, Standing, Tally, slug_of
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.task import TaskState
-from fdbqueue.tasks.keys import Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.keys import Count, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.tasks.statistics import LIVE_OF
 
 _WAITING, _STATE = b"\x01", b"\x02"
@@ -43,6 +46,11 @@ _WAITING, _STATE = b"\x01", b"\x02"
 _KEYS_AHEAD, _TASKS_AHEAD = 16, 3
 
 
+# A round beyond is damage: it would fit into no key. Those of a thousand years end far below.
+ROUND_MAX = 2**60
+Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
+
+
 class KeyState(msgspec.Struct, frozen=True, array_like=True):
     """How a key stands. One that nothing is known of has no state stored."""
 
@@ -50,10 +58,10 @@ class KeyState(msgspec.Struct, frozen=True, array_like=True):
     """Where among `ready` its pointer is; it has none if nothing can be taken."""
     head: bytes = b""
     """The place of the task it points at."""
-    taken: int = 0
-    round: int = 0
+    taken: Count = 0
+    round: Round = 0
     """The round in which it has last used shares,"""
-    used: int = 0
+    used: Count = 0
     """and how many of them."""
 
 
@@ -100,6 +108,7 @@ class Keyed(ABC):
         self._beside = keys.beside
         self.tally = Tally(keys.beside)
         self.index = slice(keys.beside + _WAITING, keys.beside + _STATE)
+        self.mend: Mend = no_mending
 
     # What each keyed discipline decides.
 
@@ -173,7 +182,7 @@ class Keyed(ABC):
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         if limit == 1 or self.one_each:
-            return (record_of(entry.value) for entry in self._ask_pointers(tr, limit))
+            return read_index(tr, self._ask_pointers(tr, limit), self.mend)
         return (record for _, record in self.places(tr, limit))
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
@@ -183,6 +192,16 @@ class Keyed(ABC):
     def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
         """The next tasks, each with the place of the pointer that will have been at it; by snapshot."""
         return islice(self._merged(tr, self._ask_pointers(tr, limit), self.ask_now(tr), limit), limit)
+
+    def parted(self, rest: bytes) -> tuple[bytes, bytes]:
+        """The key, and the place without its id, from what stands in a key of `index` before the id."""
+        slug_bytes = SLUG_BYTES + int.from_bytes(rest[:SLUG_BYTES], "big")
+        return rest[SLUG_BYTES:slug_bytes], rest[slug_bytes:]
+
+    def points_at(self, tr: Transaction, ready_key: bytes, record: Record) -> bool:
+        """True if `ready_key` is the pointer of the record's key, and stands at the record."""
+        state = self._read(tr, record.key, tr.get(self._state(record.key)))
+        return self._keys.ready_at(state.pointer) == ready_key and state.head == self.place(record)
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
         """Ask for the first task that waits of a key."""
@@ -229,7 +248,7 @@ class Keyed(ABC):
     def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
         """Nobody is taken or leaves; who is not ready either only counts."""
         if asked is not None and shift.enter:
-            self._append(tr, key, _read(asked.state), shift.enter, now)
+            self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now)
         self._count(tr, key, shift, asked)
 
     def _append(
@@ -248,12 +267,12 @@ class Keyed(ABC):
             self._point_at(tr, key, state, begun, first)
 
     def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
-        old = _read(asked.state)
+        old = self._read(tr, key, asked.state)
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
             self.tell(tr, state)
-        first = self._first_of(line, gone, shift.enter) if self.open(state) else None
+        first = self._first_of(tr, key, line, gone, shift.enter) if self.open(state) else None
         if self.open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
         for record in shift.leave:
@@ -262,9 +281,11 @@ class Keyed(ABC):
         self._point_at(tr, key, old, state, first)
         self._count(tr, key, shift, asked)
 
-    def _first_of(self, line: Range, gone: set[bytes], enter: Sequence[Record]) -> Record | None:
+    def _first_of(
+        self, tr: Transaction, key: bytes, line: Range, gone: set[bytes], enter: Sequence[Record]
+    ) -> Record | None:
         """The first task in the line when some have left it and others have entered."""
-        waiting = (record_of(entry.value) for entry in line)
+        waiting = self._waiting(tr, key, line)
         stays = islice((record for record in waiting if self.place(record) not in gone), 1)
         return min([*stays, *enter], key=self.place, default=None)
 
@@ -297,6 +318,49 @@ class Keyed(ABC):
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken
 
+    def _waiting(self, tr: Transaction, key: bytes, line: Range) -> Iterator[Record]:
+        """The records of a line that was asked for; entries that cannot be read are passed over.
+
+        They stay: to mend one is to change this key, which is being changed. Whoever searches for their tasks
+        finds them (tasks/mending.py).
+        """
+        rows = line.to_list()
+        found = list(read_index(tr, rows, no_mending))
+        yield from found
+        if len(found) < len(rows):
+            more = self._ask_line(tr, key, len(rows) + limits.SEARCHED_MAX)
+            yield from islice(read_index(tr, more, no_mending), len(found), None)
+
+    def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
+        if not value.present():
+            return IDLE
+        try:
+            return _state_of(value.value)
+        except DAMAGED:
+            return self._rebuilt(tr, key)
+
+    def _rebuilt(self, tr: Transaction, key: bytes) -> KeyState:
+        """How a key stands, told from its numbers and its pointer, if that is among the first.
+
+        Reads: the state, serialisably; limits.SEARCHED_MAX pointers, the line and the numbers, by snapshot.
+        """
+        tr.add_read_conflict_key(self._state(key))
+        taken = self.tally.numbers(tr, slug_of(key))["taken"] if self.counts_taken else 0
+        at = [
+            (row.key[len(self._keys.ready.start) :], record)
+            for row in self._ask_pointers(tr, limits.SEARCHED_MAX)
+            for record in read_index(tr, (row,), no_mending)
+            if record.key == key
+        ]
+        if not at:
+            return KeyState(taken=taken)
+        pointer, head = at[0]
+        return KeyState(pointer=pointer, head=self.place(head), taken=taken, round=self.round_in(pointer))
+
+    def round_in(self, pointer: bytes) -> int:  # noqa: ARG002  # not all know time
+        """The round in which a pointer stands."""
+        return 0
+
     def _ask_pointers(self, tr: Transaction, limit: int) -> Range:
         ready = self._keys.ready
         return tr.snapshot.get_range(ready.start, ready.stop, limit=limit)
@@ -307,8 +371,7 @@ class Keyed(ABC):
         """What takes one after another would give: each moves its key's pointer, and that is where it stands
         in the order.
         """
-        prefix = len(self._keys.ready.start)
-        ahead = [(entry.key[prefix:], record_of(entry.value)) for entry in pointers]
+        ahead = self._pointed(tr, pointers)
         heap: list[Head] = []
         while heap or ahead:
             if ahead and (not heap or ahead[0][0] < heap[0][0]):
@@ -322,6 +385,21 @@ class Keyed(ABC):
             if following is not None:
                 heappush(heap, (self.point(state, following), following, state, rest))
 
+    def _pointed(self, tr: Transaction, pointers: Range) -> list[tuple[bytes, Record]]:
+        """Where the pointers stand, and at what. The same as read_index, without a generator for each."""
+        prefix, found = len(self._keys.ready.start), []
+        for entry in pointers:
+            record: Record | None
+            try:
+                record = record_of(entry.value)
+            except DAMAGED:
+                record = None
+            if record is None or not entry.key.endswith(record.id):
+                record = self.mend(tr, entry.key, entry.value)
+            if record is not None:
+                found.append((entry.key[prefix:], record))
+        return found
+
     def _heads(self, tr: Transaction, pointers: Sequence[tuple[bytes, Record]], limit: int) -> list[Head]:
         """How these keys stand, with the first of their lines, asked for together."""
         asked = [
@@ -329,15 +407,15 @@ class Keyed(ABC):
             for _, record in pointers
         ]
         return [
-            (place, record, _read(state), self._following(tr, rest, limit))
+            (place, record, self._read(tr, record.key, state), self._following(tr, rest, limit))
             for (place, record), (state, rest) in zip(pointers, asked, strict=True)
         ]
 
     def _following(self, tr: Transaction, asked: Range, limit: int) -> Iterator[Record]:
-        first = [record_of(entry.value) for entry in asked]
+        first = list(read_index(tr, asked, self.mend))
         yield from first
         if len(first) == _TASKS_AHEAD:
-            yield from (record_of(entry.value) for entry in self._ask_rest(tr, first[-1], limit))
+            yield from read_index(tr, self._ask_rest(tr, first[-1], limit), self.mend)
 
     def _ask_rest(self, tr: Transaction, record: Record, limit: int) -> Range:
         line = self._line(record.key)
@@ -357,10 +435,6 @@ class Keyed(ABC):
 
 def _always_now() -> int:
     return 0
-
-
-def _read(value: Value) -> KeyState:
-    return _state_of(value.value) if value.present() else IDLE
 
 
 def _no_longer(state: str, record: Record, other: Mapping[bytes, str]) -> bool:

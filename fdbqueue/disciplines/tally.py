@@ -23,7 +23,7 @@ from fdbqueue.tasks.statistics import LIVE, packed, unpacked
 
 _COUNTS, _BUSY, _LEVEL, _END = b"\x04", b"\x05", b"\x06", b"\x07"
 _LEVEL_MAX = 255
-_SLUG_BYTES = 2
+SLUG_BYTES = 2
 _NONE = bytes(8 * len(LIVE))
 
 Numbers = dict[str, int]
@@ -58,6 +58,10 @@ class Tally:
         tr.add(self._counts + slug, packed(LIVE, changes))
         if sum(changes.values()) < 0:
             tr.compare_and_clear(self._counts + slug, _NONE)
+
+    def numbers(self, tr: Transaction, slug: bytes) -> Numbers:
+        """The numbers of a key. Reads them by snapshot."""
+        return unpacked(LIVE, tr.snapshot.get(self._counts + slug).value)
 
     def index(
         self, tr: ReadTransaction, limit: int
@@ -124,8 +128,8 @@ def level_of(waiting: int, level: int) -> int:
 
 def slug_of(key: bytes) -> bytes:
     """The key as part of a longer one. The length in front: no key's line begins with another's."""
-    return len(key).to_bytes(_SLUG_BYTES, "big") + key
+    return len(key).to_bytes(SLUG_BYTES, "big") + key
 
 
 def key_of(slug: bytes) -> bytes:
-    return slug[_SLUG_BYTES:]
+    return slug[SLUG_BYTES:]

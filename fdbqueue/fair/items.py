@@ -5,30 +5,47 @@ tasks/keys.py, of which there are no sessions and no timers; in `beside`, 7 is t
 of the last item that the line has handed out, little-endian.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
+from fdbqueue import limits
+from fdbqueue.aside import Aside
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer, portion_of
 from fdbqueue.line.source import Delivery
 from fdbqueue.line.staging import Line, Turn
 from fdbqueue.occupancy import Occupancy
+from fdbqueue.passing import Passed, located
 from fdbqueue.recipe.items import Taken
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.capacity import admit_to
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
-from fdbqueue.tasks.keys import INDEX_BYTES, NEVER_US, Record, TaskKeys, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.keys import (
+    INDEX_BYTES,
+    NEVER_US,
+    Record,
+    TaskKeys,
+    id_text,
+    new_id,
+    record_of,
+    record_to_bytes,
+)
+from fdbqueue.tasks.mending import Mender
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 from fdbqueue.tasks.statistics import LIVE, count_of, packed
-from fdbqueue.tasks.tasks_of import ask_data
+from fdbqueue.tasks.tasks_of import ask_payloads
+from fdbqueue.unreadable import NOT_READ
 
 _FLOOR = b"\x07"
+FLOOR_MAX = 2**62
+"""A floor beyond is damage: no index gets there."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,13 @@ class FairItems:
         self.codec = codec
         self.fair = Fair(keys, {"weights": weights})
         self.floor = keys.beside + _FLOOR
+        self.looking = Fair(keys, {"weights": weights})
+        """The same for listings, which mend nothing."""
+        self.aside = Aside(keys.prefix, keys.line)
+        self._mender = Mender(keys, self.fair, self.aside)
+        self.fair.mend = self._mender.entry
+        self.passed = Passed(registered=False)
+        self._name = repr(keys.prefix)
         self.guard = Occupancy(keys.prefix, keys.is_key, root).ask_until_known
         self.doorbell = keys.live  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
@@ -70,12 +94,14 @@ class FairItems:
         conflicts with what empties or fills a key.
         """
         check, tasks = self.guard(tr), self.keys.tasks
-        last = tr.snapshot.get_range(tasks.start, tasks.stop, limit=1, reverse=True)
+        last = tr.snapshot.get_range(tasks.start, self.keys.index_end, limit=1, reverse=True)
         floor = tr.snapshot.get(self.floor)
         file = self.fair.ask_put(tr, {new.key for new in news})
         check()
         behind = next((self.keys.index_of(entry.key) + 1 for entry in last), 0)
-        first = max(behind, int.from_bytes(floor.value or b"", "little"))
+        if not self.passed.codec_is_known:
+            self.passed.learn_codec()
+        first = max(behind, _floor_of(floor.value))
         records = [_record(new_id(n, random), new, now_us) for n, new in enumerate(news, first)]
         for record, new in zip(records, news, strict=True):
             set_payload(tr, self.keys, record, new.payload)
@@ -96,7 +122,10 @@ class FairItems:
             offers = list(self.available(tr, count))
         if not offers:
             tr.add_read_conflict_range(self.keys.ready.start, self.keys.ready.stop)
-        return self._take(tr, offers, count)
+        taken = self._take(tr, offers, count)
+        if not taken.values:
+            self.require_none_passed(tr)
+        return taken
 
     def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the next items in which nobody who waits in the line has a share.
@@ -133,8 +162,28 @@ class FairItems:
         return lambda: None
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        found = self.fair.first(tr, limit)
-        return (Offer(record.id, record_to_bytes(record), record.size_bytes, record.key) for record in found)
+        passed = self.passed
+        found = self.fair.first(tr, limit + len(passed) if passed else limit)
+        return self._offers(tr, found, limit)
+
+    def _offers(self, tr: Transaction, found: Iterable[Record], limit: int) -> Iterator[Offer]:
+        passed, seen = self.passed, set()
+        while True:
+            removed = self._mender.removed
+            for record in found:
+                if record.id in passed or record.id in seen:
+                    continue
+                seen.add(record.id)
+                yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
+            if self._mender.removed == removed:
+                return
+            found = self.fair.first(tr, limit + len(passed))  # what is behind those set aside
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        """Raises the error of the first item that was passed over. Reads the first items by snapshot."""
+        if self.passed:
+            found = self.looking.first(tr, len(self.passed) + 1)
+            self.passed.require_none_of(record.id for record in found)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:
@@ -150,31 +199,83 @@ class FairItems:
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
         records = _records(deliveries)
-        data = ask_data(tr, self.keys, self.codec, records)()
-        for record in records:
-            clear_payload(tr, self.keys, record)
-        return data
+        return self._collected(tr, records, ask_payloads(tr, self.keys, records))
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
         self._depart(tr, _records(offers))
         return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
-        records = _records(deliveries)
-        self._arrive(tr, records, self.fair.ask_put(tr, {record.key for record in records}))
+        self._return(tr, _records(deliveries))
 
     # How it is done.
 
     def _take(self, tr: Transaction, offers: Sequence[Offer], count: int) -> Taken:
         portion = portion_of(offers, count)
-        self.claim(tr, portion)
-        records = _records(portion)
-        data = ask_data(tr, self.keys, self.codec, records)  # with what the discipline reads
+        items = self._taken(tr, portion)
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if items or not portion:
+                break
+            offers = list(self.available(tr, count))
+            portion = portion_of(offers, count)
+            items = self._taken(tr, portion)
+        return Taken(items, cut_short=len(portion) < len(offers), wrote=bool(offers))
+
+    def _taken(self, tr: Transaction, offers: Sequence[Offer]) -> list[Any]:
+        self.claim(tr, offers)
+        records = _records(offers)
+        asked = ask_payloads(tr, self.keys, records)  # with what the discipline reads
         self._depart(tr, records)
-        items = data()
+        return self._collected(tr, records, asked)
+
+    def _collected(
+        self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
+    ) -> list[Any]:
+        """The data of items that have left their places, and their payloads with them."""
+        decode = self.codec.decode
+        try:
+            data = [decode(payload()) for payload in asked]
+        except NOT_READ:
+            return self._sort_out(tr, records, asked)
+        if data and not self.passed.codec_is_known:
+            self.passed.learn_codec()
         for record in records:
             clear_payload(tr, self.keys, record)
-        return Taken(items, cut_short=len(portion) < len(offers), wrote=bool(items))
+        return data
+
+    def _sort_out(
+        self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
+    ) -> list[Any]:
+        """The same where some cannot be read: an item that nobody can read is set aside, one that others may
+        read goes back, and is passed over from now on.
+        """
+        data, errors = [], {}
+        for record, payload in zip(records, asked, strict=True):
+            try:
+                data.append(self.codec.decode(payload()))
+            except NOT_READ as error:
+                errors[record.id] = located(error, self._name, id_text(record.id))
+        if data and not self.passed.codec_is_known:
+            self.passed.learn_codec()
+        for record in records:
+            why = errors.get(record.id)
+            if why is not None and not self.passed.is_damage(why):
+                self._return(tr, [record])
+                self.passed.note(record.id, why)
+                continue
+            if why is not None:
+                self._set_aside(tr, record, why)
+            clear_payload(tr, self.keys, record)
+        return data
+
+    def _set_aside(self, tr: Transaction, record: Record, error: FdbQueueError) -> None:
+        under = self.keys.payloads_of(record.id)
+        pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
+        values = [record_to_bytes(record), *(bytes(piece.value) for piece in pieces)]
+        self.aside.put(tr, self.keys.task(record.id), values, str(error))
+
+    def _return(self, tr: Transaction, records: Sequence[Record]) -> None:
+        self._arrive(tr, records, self.fair.ask_put(tr, {record.key for record in records}))
 
     def _arrive(
         self, tr: Transaction, records: Sequence[Record], file: Callable[[Sequence[Record]], None]
@@ -208,6 +309,11 @@ def _record(id_: bytes, new: NewItem, now_us: int) -> Record:
         key=new.key,
         cost=new.cost,
     )
+
+
+def _floor_of(value: bytes | None) -> int:
+    floor = int.from_bytes(value or b"", "little")
+    return floor if floor < FLOOR_MAX else 0
 
 
 def _records(entries: Sequence[Offer] | Sequence[Delivery]) -> list[Record]:

@@ -9,8 +9,9 @@ from fdbqueue import limits
 from fdbqueue.fair.items import FairItems
 from fdbqueue.page import no_place, place_bytes, place_text, within_bytes
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import ID_BYTES, Record, record_of
-from fdbqueue.tasks.tasks_of import ask_data
+from fdbqueue.tasks.keys import ID_BYTES, Record, sound_record
+from fdbqueue.tasks.tasks_of import ask_payloads
+from fdbqueue.unreadable import shown
 
 
 class _Contents(NamedTuple):
@@ -33,9 +34,9 @@ def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -
     items and one, the head of the round, limits.BATCH_BYTES_MAX bytes of payloads. Raises InvalidArgument.
     """
     records, more = _records(tr, items, limit, _place(after))
-    data = ask_data(tr, items.keys, items.codec, records)
-    this_round = [record.id for record in items.fair.of_this_round(tr, limits.BATCH_ITEMS_MAX)]
-    there = dict(zip((record.id for record in records), data(), strict=True))
+    asked = ask_payloads(tr, items.keys, records)
+    this_round = [record.id for record in items.looking.of_this_round(tr, limits.BATCH_ITEMS_MAX)]
+    there = {record.id: shown(items.codec, payload) for record, payload in zip(records, asked, strict=True)}
     of_round = [id_ for id_ in this_round if id_ in there]
     left = [record for record in records if record.id not in of_round]
     found = FairSnapshot([there[id_] for id_ in of_round], list(_by_key(left, there)))
@@ -50,9 +51,11 @@ def _records(tr: Transaction, items: FairItems, limit: int, after: bytes | None)
     check = items.guard(tr)
     found = tr.snapshot.get_range(start, tasks.stop, limit=limit + 1).to_list()
     check()
-    records = [record_of(entry.value) for entry in found]
+    read = [sound_record(entry.value, entry.key[len(tasks.start) :]) for entry in found]
+    records = [record for record in read if record is not None]
     count = min(limit, within_bytes([record.size_bytes for record in records]))
-    return records[:count], count < len(records)
+    more = count < len(records) or len(found) > limit
+    return records[:count], more and bool(records)
 
 
 def _place(after: str | None) -> bytes | None:

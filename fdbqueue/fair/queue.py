@@ -19,6 +19,7 @@ from fdbqueue.arguments import (
     checked_whole,
     writable,
 )
+from fdbqueue.aside import KeepsAside
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function, require_finished
@@ -37,7 +38,7 @@ from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
 
 
-class FairQueue:
+class FairQueue(KeepsAside):
     """A fair queue in a subspace. `key` tells an item's key (a value the tuple layer can pack); `weights`
     the shares of keys that have more than one a round.
 
@@ -66,6 +67,7 @@ class FairQueue:
         prefix = checked_prefix("subspace", subspace)
         self._root = RootKeys(root)
         self._items = FairItems(TaskKeys(subspace), self._codec, shares, self._root.prefix)
+        self._aside, self._ask_exists = self._items.aside, self._items.guard
         # Calls combine only with calls that would do exactly the same.
         self._service = (
             "fair",
@@ -122,8 +124,10 @@ class FairQueue:
         if is_transaction(tr):
             found = self._items.take(writable(tr), 1, _now_us(runtime_of(tr))).values
         else:
-            takes = self._calls_of(tr).takes
-            found = takes.wait(timeout_s, stop=stop) if timeout_s else takes.take(1, stop)
+            calls = self._calls_of(tr)
+            found = calls.takes.wait(timeout_s, stop=stop) if timeout_s else calls.takes.take(1, stop)
+            if not found:
+                calls.require_none_passed()
         return (True, found[0]) if found else (False, None)
 
     def size(self, tr: Any) -> int:
@@ -184,6 +188,11 @@ class FairCalls:
 
     def close(self) -> None:
         """Nothing to end: the database has ended the waits."""
+
+    def require_none_passed(self) -> None:
+        """Raises the error of an item that was passed over, if there is one left."""
+        if self._items.passed:
+            run(self._database, self._items.require_none_passed)
 
     def put(self, new: NewItem) -> None:
         self._puts.call([new], 1, len(new.payload))

@@ -7,8 +7,9 @@ and one watch per queue, and what is put wakes one worker, not all of them.
 from collections.abc import Sequence
 
 from fdbqueue import limits
+from fdbqueue.codec import NOT_HERE
 from fdbqueue.database import Database
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import FdbQueueError, QueueNotFound
 from fdbqueue.fleet.shares import Shares
 from fdbqueue.logger import logger
 from fdbqueue.runtime import Thread
@@ -30,6 +31,9 @@ class Feed:
         self._shares = Shares([weight for _, weight in queues])
         self._look_at = [float("-inf")] * len(queues)
         self._gone: set[int] = set()
+        self._passed: dict[int, FdbQueueError] = {}
+        """Queues of which the last take has found only tasks that cannot be read here."""
+        self._tell_at = [float("-inf")] * len(queues)
         self._waiting = False
 
     def take(self, count: int, session: Session, timeout_s: float) -> Found:
@@ -49,6 +53,20 @@ class Feed:
     def is_empty(self) -> bool:
         """Whether the queues hold nothing that anybody will ever take, unless it is kicked."""
         return not any(self._live(number) for number in self._there())
+
+    def require_readable(self) -> None:
+        """Raises the error of a task that this process passes over, if the queues hold no others to come."""
+        errors = [self._passed.get(number) for number in self._there() if self._live(number)]
+        if errors and errors[0] is not None and None not in errors:
+            raise errors[0]
+
+    def _pass_over(self, number: int, error: FdbQueueError) -> None:
+        """The others of its queue, and other queues, go on. Told of once in a while."""
+        self._passed[number] = error
+        now = self._runtime.monotonic()
+        if now >= self._tell_at[number]:
+            self._tell_at[number] = now + limits.TROUBLE_TOLD_EVERY_S
+            _log.warning("the queue %r holds what is passed over: %s", self._queues[number].name, error)
 
     def _live(self, number: int) -> int:
         """How many tasks the queue holds that may be taken some time; none if it is gone."""
@@ -94,6 +112,11 @@ class Feed:
         except QueueNotFound:
             self._go_on_without(number)
             found = []
+        except NOT_HERE as error:
+            self._pass_over(number, error)
+            found = []
+        else:
+            self._passed.pop(number, None)
         return [(queue, task) for task in found]
 
     def _wait(self, session: Session, timeout_s: float) -> Found:

@@ -246,9 +246,16 @@ class Worker:
                 self._return(hold, limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random()) if late else 0.0)
         for hold in begun:
             self._pool.give(hold)
-        if until_empty and not found and self._nothing_left():
+        if until_empty and not found and self._pool.free() == self._pool.size:
+            self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        """Raises the error of what is passed over, if nothing else is left."""
+        if self._feed.is_empty():
             self._emptied = True
             self.stop()
+        else:
+            self._feed.require_readable()
 
     def _take(self, free: int, timeout_s: float) -> list[Any]:
         try:
@@ -265,9 +272,6 @@ class Worker:
         except Exception as error:
             self._is_away(self._no_tasks, error)
         return []
-
-    def _nothing_left(self) -> bool:
-        return self._pool.free() == self._pool.size and self._feed.is_empty()
 
     def _new_session(self) -> Session:
         return Session(self._database, ttr=self._session_ttr_s, run_id=self._run_id, root=self._root)

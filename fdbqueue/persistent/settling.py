@@ -62,7 +62,7 @@ def _ask_place(
     """Ask where new tasks belong; the reply is their first index, None if there is no room for them."""
     tr, keys = change.tr, change.shape.keys
     check = ask_owner(tr)
-    last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
+    last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
 
     def reply() -> int | None:

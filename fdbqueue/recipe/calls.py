@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fdbqueue import limits
-from fdbqueue.database import Database
+from fdbqueue.database import Database, run
 from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
 from fdbqueue.receipts import run_once
@@ -51,10 +51,16 @@ class QueueCalls:
         self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        return self._takes.take(count, stop)
+        return self._takes.take(count, stop) or self._none()
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        return self._takes.wait(timeout_s, stop=stop)
+        return self._takes.wait(timeout_s, stop=stop) or self._none()
+
+    def _none(self) -> Sequence[Any]:
+        """Raises the error of an item that was passed over, if there is one left."""
+        if self._recipe.passed:
+            run(self._database, self._recipe.require_none_passed)
+        return ()
 
     def _append_for(self, crew: Combiner, _: Call) -> None:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)

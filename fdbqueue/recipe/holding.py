@@ -16,7 +16,7 @@ from fdbqueue.arguments import checked_count, checked_event, checked_timeout, ch
 from fdbqueue.database import Database, run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.line.shares import Offer, within
+from fdbqueue.line.shares import Offer, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
@@ -79,9 +79,15 @@ class Holder:
             offers = self._first(tr)
         if not offers:
             return []
-        values = self._recipe.first(tr.snapshot, len(offers))
-        self._recipe.claim(tr, offers[: len(values)])
-        deliveries = self._recipe.deliver(tr, offers[: len(values)], b"")
+        offers, values = self._recipe.hold_back(tr, offers)
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if offers:
+                break
+            offers, values = self._recipe.hold_back(tr, self._first(tr))
+        if not offers:
+            self._recipe.require_none_passed(tr)
+            return []
+        deliveries = self._recipe.deliver(tr, offers, b"")
         line.results.leave(tr, self._ticket, deliveries, Notice(now_us + DEADLINE_US, crowd=1))
         return values
 
@@ -89,7 +95,7 @@ class Holder:
         check = self._recipe.guard(tr)
         found = within(limits.SERVE_BYTES_MAX, self._recipe.available(tr, self._ticket.count))
         check()
-        return found
+        return portion_of(found, len(found))
 
     def _look(self, shown: int) -> Look:
         return Look(self._now_us(), Reason.NOTICE, wanted=shown)

@@ -8,24 +8,45 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.aside import Aside
 from fdbqueue.codec import PayloadCodec
+from fdbqueue.errors import FdbQueueError, PayloadUnknown, PayloadUnreadable
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Delivery
 from fdbqueue.line.staging import Line, Outcome, Turn
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
-from fdbqueue.recipe.keys import WHOLE, QueueKeys, payload_bytes, split, suffix, whole
-from fdbqueue.seam import KeyValue, Range, Transaction, Value
+from fdbqueue.passing import Passed, located
+from fdbqueue.recipe.keys import (
+    FORMATS_RESERVED,
+    INDEX_MAX,
+    SPLIT,
+    WHOLE,
+    QueueKeys,
+    payload_bytes,
+    split,
+    split_sizes,
+    suffix,
+    whole,
+)
+from fdbqueue.seam import KeyValue, Range, Transaction
+from fdbqueue.unreadable import NOT_READ, shown
 
 COUNTER = struct.Struct("<q")
 
 Guard = Callable[[Transaction], Callable[[], None]]
+Item = tuple[bytes, bytes]
+"""The suffix of an item, and what is stored under it."""
+Readings = tuple[list[Any], Mapping[bytes, bytes], Mapping[bytes, bytes]]
+"""The values of the items that can be read; the items that stay, as others may read them; those set aside."""
+_NONE: Mapping[bytes, bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -48,10 +69,15 @@ class Recipe:
     """The items of one queue; the `Source` of its line."""
 
     def __init__(
-        self, keys: QueueKeys, codec: PayloadCodec, guard: Guard | None = None, root: bytes | None = None
+        self,
+        keys: QueueKeys,
+        codec: PayloadCodec,
+        guard: Guard | None = None,
+        root: bytes | None = None,
+        name: str = "",
     ) -> None:
         """Without a `guard` the queue is not registered: its subspace may hold keys of something else, and
-        those of its `root`.
+        those of its `root`. `name` is for messages.
         """
         occupancy = Occupancy(keys.prefix, keys.is_key, root)
         self.keys = keys
@@ -60,6 +86,9 @@ class Recipe:
         self._guard_of_all = guard or occupancy.ask
         self.doorbell = keys.size  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
         self.line = Line(LineKeys(keys.line), self)
+        self.aside = Aside(keys.prefix, keys.line)
+        self.passed = Passed(registered=guard is not None)
+        self._name = name or repr(keys.prefix)
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end, in order.
@@ -71,7 +100,9 @@ class Recipe:
         floor = snapshot.get(self.keys.floor)
         last = snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
         check()
-        first = max(self.keys.index_of(last[0].key) + 1 if last else 0, _counter(floor))
+        first = max(self._behind_last(tr, last), floor_of(floor.value))
+        if not self.passed.codec_is_known:
+            self.passed.learn_codec()
         for index, payload in enumerate(payloads, first):
             self._store(tr, suffix(index, random), payload)
         self._add_size(tr, len(payloads))
@@ -91,7 +122,10 @@ class Recipe:
             if overdue:
                 self.line.results.return_overdue(tr, overdue)
                 found, cut_short = _within_bytes(self._ask_first(tr, count))
-        return self._remove(tr, found, cut_short)
+        taken = self._remove_readable(tr, found, cut_short, count)
+        if not taken.values:
+            self.require_none_passed(tr)
+        return taken
 
     def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items in which nobody who waits in the line has a share.
@@ -109,15 +143,19 @@ class Recipe:
             return _taken(self.line.pass_by(tr, count, b"", now_us))
         if found:  # only now: whoever passes by does not conflict with one who takes the head
             tr.add_read_conflict_range(items.start, found[-1].key + b"\x00")
-        return self._remove(tr, found, cut_short)
+        return self._remove_readable(tr, found, cut_short, count)
 
     def first(self, tr: Any, count: int) -> list[Any]:
-        """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict."""
+        """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict.
+
+        Raises PayloadUnreadable, and what else decoding raises.
+        """
         check = self.guard(tr)
-        head = self._ask_first(tr, count)
+        items = self.keys.items
+        head = tr.get_range(items.start, items.stop, limit=count)
         check()
         found, _ = _within_bytes(head)
-        return self._values(tr, [(self._suffix(item), item.value) for item in found])
+        return [self._value(item) for item in self._ask_payloads(tr, _items(self, found))]
 
     def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
         """The values behind `after`. Reads by snapshot; conflicts with nothing."""
@@ -129,7 +167,9 @@ class Recipe:
         ahead, cut_short = _within_bytes(head)
         found = [(self._suffix(item), item.value) for item in ahead[:limit]]
         more = cut_short or len(ahead) > limit
-        return Page(self._values(tr, found), place_text(found[-1][0]) if more else None)
+        self.codec.require()
+        values = [shown(self.codec, payload) for _, payload in self._ask_payloads(tr, found)]
+        return Page(values, place_text(found[-1][0]) if more else None)
 
     def _behind(self, after: bytes) -> bytes:
         """Raises InvalidArgument for a place that is none of an item."""
@@ -141,7 +181,8 @@ class Recipe:
     def any(self, tr: Transaction) -> bool:
         """Whether there is an item. Reads the first one serialisably."""
         check = self.guard(tr)
-        head = self._ask_first(tr, 1).to_list()
+        items = self.keys.items
+        head = tr.get_range(items.start, items.stop, limit=1).to_list()
         check()
         return bool(head)
 
@@ -150,7 +191,7 @@ class Recipe:
         check = self.guard(tr)
         counter = tr.snapshot.get(self.keys.size)
         check()
-        return _counter(counter)
+        return size_of(counter.value)
 
     def clear(self, tr: Transaction) -> None:
         """Remove every item, delivered ones too. Aborts whoever takes an item meanwhile.
@@ -172,9 +213,15 @@ class Recipe:
         return lambda: None
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        items = self.keys.items
-        first = tr.snapshot.get_range(items.start, items.stop, limit=limit)
+        first = self._ask_first(tr.snapshot, limit)
         return (Offer(self._suffix(item), item.value, payload_bytes(item.value)) for item in first)
+
+    def require_none_passed(self, tr: Any) -> None:
+        """Raises the error of the first item that was passed over. Reads the first items."""
+        if self.passed:
+            items = self.keys.items
+            found = tr.get_range(items.start, items.stop, limit=len(self.passed) + 1)
+            self.passed.require_none_of(self._suffix(item) for item in found)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:
@@ -183,13 +230,18 @@ class Recipe:
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
         for offer in offers:
             tr.clear(self.keys.item(offer.id))
-        tr.max(self.keys.floor, COUNTER.pack(max(self.keys.index_in(offer.id) for offer in offers) + 1))
+        tr.max(self.keys.floor, COUNTER.pack(max(self.keys.index_in(offer.id) or 0 for offer in offers) + 1))
         self._add_size(tr, -len(offers))
         return [Delivery(offer.id, offer.value) for offer in offers]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
-        values = self._values(tr, [(delivery.id, delivery.value) for delivery in deliveries])
-        self._clear_pieces(tr, [(delivery.id, delivery.value) for delivery in deliveries])
+        items = [(delivery.id, delivery.value) for delivery in deliveries]
+        values, left, _ = self._read(tr, items)
+        for name, _ in items:
+            if name in left:
+                tr.set(self.keys.item(name), left[name])
+        self._add_size(tr, len(left))
+        self._clear_pieces(tr, [item for item in items if item[0] not in left])
         return values
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
@@ -205,22 +257,60 @@ class Recipe:
     def _suffix(self, item: KeyValue) -> bytes:
         return self.keys.suffix_of(item.key)
 
-    def _ask_first(self, tr: Any, count: int) -> Range:
-        items = self.keys.items
-        found: Range = tr.get_range(items.start, items.stop, limit=count)
-        return found
+    def _ask_first(self, tr: Any, count: int) -> Iterable[KeyValue]:
+        """The first items, up to `count`, but those that are passed over."""
+        items, passed = self.keys.items, self.passed
+        if not passed:
+            found: Range = tr.get_range(items.start, items.stop, limit=count)
+            return found
+        rows = tr.get_range(items.start, items.stop, limit=count + len(passed))
+        return islice((row for row in rows if self._suffix(row) not in passed), count)
+
+    def _behind_last(self, tr: Transaction, last: Sequence[KeyValue]) -> int:
+        """The index behind that of the last item; a key that has none is passed over."""
+        index = self.keys.index_of(last[0].key) if last else -1
+        if index is None:
+            items = self.keys.items
+            before = tr.snapshot.get_range(items.start, items.stop, limit=limits.SEARCHED_MAX, reverse=True)
+            known = (self.keys.index_of(item.key) for item in before)
+            index = next((number for number in known if number is not None), -1)
+        return index + 1
+
+    def _remove_readable(
+        self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool, count: int
+    ) -> Taken:
+        """Remove the items that were found; those behind them, as long as none can be read."""
+        taken = self._remove(tr, found, cut_short)
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if taken.values or not found:
+                break
+            found, cut_short = _within_bytes(self._ask_first(tr, count))
+            taken = self._remove(tr, found, cut_short)
+        return taken
 
     def _remove(self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool) -> Taken:
-        values = self._removed(tr, [(self._suffix(item), item.value) for item in found])
+        values = self._removed(tr, _items(self, found))
         return Taken(values, cut_short=cut_short, wrote=bool(found))
 
-    def _removed(self, tr: Transaction, items: Sequence[tuple[bytes, bytes]]) -> list[Any]:
-        values = self._values(tr, items)
-        for name, _ in items:
+    def _removed(self, tr: Transaction, items: Sequence[Item]) -> list[Any]:
+        values, left, _ = self._read(tr, items)
+        gone = [item for item in items if item[0] not in left] if left else items
+        for name, _ in gone:
             tr.clear(self.keys.item(name))
-        self._clear_pieces(tr, items)
-        self._add_size(tr, -len(items))
+        self._clear_pieces(tr, gone)
+        self._add_size(tr, -len(gone))
         return values
+
+    def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
+        """The offers that can be read, and their values. What nobody can read is set aside."""
+        self.claim(tr, offers)
+        values, left, damaged = self._read(tr, [(offer.id, offer.value) for offer in offers])
+        spoilt = [offer for offer in offers if offer.id in damaged]
+        for offer in spoilt:
+            tr.clear(self.keys.item(offer.id))
+        self._clear_pieces(tr, [(offer.id, offer.value) for offer in spoilt])
+        self._add_size(tr, -len(spoilt))
+        return [offer for offer in offers if offer.id not in left and offer.id not in damaged], values
 
     def _store(self, tr: Transaction, name: bytes, payload: bytes) -> None:
         if len(payload) <= limits.PAYLOAD_PIECE_BYTES_MAX:
@@ -231,15 +321,63 @@ class Recipe:
             tr.set(self.keys.piece(name, number), piece)
         tr.set(self.keys.item(name), split(len(pieces), len(payload)))
 
-    def _values(self, tr: Any, items: Sequence[tuple[bytes, bytes]]) -> list[Any]:
-        asked = [value[1:] if value[:1] == WHOLE else self._ask_pieces(tr, name) for name, value in items]
-        return [self.codec.decode(part if isinstance(part, bytes) else _joined(part)) for part in asked]
+    def _read(self, tr: Transaction, items: Sequence[Item]) -> Readings:
+        """What is read. What nobody can read is set aside; the caller removes all but those that stay."""
+        asked = [
+            value[1:] if value[:1] == WHOLE else self._ask_pieces(tr, name, value) for name, value in items
+        ]
+        decode = self.codec.decode
+        try:
+            values = [decode(part if isinstance(part, bytes) else part()) for part in asked]
+        except NOT_READ:
+            return self._sort_out(tr, items)
+        if values and not self.passed.codec_is_known:
+            self.passed.learn_codec()
+        return values, _NONE, _NONE
 
-    def _ask_pieces(self, tr: Any, name: bytes) -> Range:
+    def _sort_out(self, tr: Transaction, items: Sequence[Item]) -> Readings:
+        values, stay = [], {}
+        for name, payload in self._ask_payloads(tr, items):
+            try:
+                values.append(self.codec.decode(payload()))
+            except NOT_READ as error:
+                stay[name] = located(error, self._name, self.keys.item(name).hex())
+        if values and not self.passed.codec_is_known:
+            self.passed.learn_codec()
+        left, damaged = {}, {}
+        for name, value in items:
+            if name in stay and self.passed.is_damage(stay[name]):
+                self._set_aside(tr, name, value, stay[name])
+                damaged[name] = value
+            elif name in stay:
+                self.passed.note(name, stay[name])
+                left[name] = value
+        return values, left, damaged
+
+    def _set_aside(self, tr: Transaction, name: bytes, value: bytes, error: FdbQueueError) -> None:
+        under = self.keys.pieces_of(name)
+        pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
+        values = [value, *(bytes(piece.value) for piece in pieces)]
+        self.aside.put(tr, self.keys.item(name), values, str(error))
+
+    def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:
+        name, payload = item
+        try:
+            return self.codec.decode(payload())
+        except NOT_READ as error:
+            raise located(error, self._name, self.keys.item(name).hex()) from error
+
+    def _ask_payloads(self, tr: Any, items: Iterable[Item]) -> list[tuple[bytes, Callable[[], bytes]]]:
+        return [(name, self._ask_payload(tr, name, value)) for name, value in items]
+
+    def _ask_payload(self, tr: Any, name: bytes, value: bytes) -> Callable[[], bytes]:
+        return (lambda: value[1:]) if value[:1] == WHOLE else self._ask_pieces(tr, name, value)
+
+    def _ask_pieces(self, tr: Any, name: bytes, value: bytes) -> Callable[[], bytes]:
         # By snapshot: whoever removes pieces also removes the key that led here, which is in conflict.
         under = self.keys.pieces_of(name)
         found: Range = getattr(tr, "snapshot", tr).get_range(under.start, under.stop)
-        return found
+        return lambda: _joined(value, found)
 
     def _clear_pieces(self, tr: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
         for name, value in items:
@@ -261,16 +399,33 @@ def pieces_of(payload: bytes) -> Iterator[bytes]:
     return (payload[start : start + step] for start in range(0, len(payload), step))
 
 
-def _counter(counter: Value) -> int:
-    value = counter.value
-    return 0 if value is None else COUNTER.unpack(value)[0]
+def size_of(value: bytes | None) -> int:
+    """The number of items that a counter tells, of whatever length its value is."""
+    return int.from_bytes((value or b"")[: COUNTER.size], "little", signed=True)
 
 
-def _joined(pieces: Range) -> bytes:
-    return b"".join(piece.value for piece in pieces)
+def floor_of(value: bytes | None) -> int:
+    floor = size_of(value)
+    return floor if 0 <= floor < INDEX_MAX else 0
 
 
-def _within_bytes(items: Range) -> tuple[list[KeyValue], bool]:
+def _items(recipe: Recipe, found: Iterable[KeyValue]) -> list[Item]:
+    return [(recipe.keys.suffix_of(item.key), item.value) for item in found]
+
+
+def _joined(value: bytes, pieces: Range) -> bytes:
+    """Raises PayloadUnreadable, PayloadUnknown for a format of a newer release."""
+    count, size_bytes = split_sizes(value)
+    if not count and value and value[0] < FORMATS_RESERVED and value[:1] != SPLIT:
+        raise PayloadUnknown(codec="any", reason=f"storage format {value[0]}")
+    payload = b"".join(piece.value for piece in pieces) if count else b""
+    if not count or len(payload) != size_bytes:
+        reason = f"{len(payload)} of its {size_bytes} bytes are there" if count else "its header is damaged"
+        raise PayloadUnreadable(codec="any", reason=reason)
+    return payload
+
+
+def _within_bytes(items: Iterable[KeyValue]) -> tuple[list[KeyValue], bool]:
     """The first items whose payloads are not too much for one transaction, and whether some were left out."""
     found: list[KeyValue] = []
     total = 0

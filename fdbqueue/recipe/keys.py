@@ -19,9 +19,15 @@ from typing import Any
 
 from fdb import tuple as layer
 
+from fdbqueue import limits
+
 ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
+FORMATS_RESERVED = 16
+"""A stored payload that begins with a byte below this number, and is neither, is of a newer release."""
+INDEX_MAX = 2**62
+"""No index gets there; behind it there must be room for the next ones, also in the floor."""
 
 _SHAPES: dict[Any, list[type]] = {ITEM: [int, bytes], PIECE: [int, bytes, int]}
 """What follows the column in the keys of items."""
@@ -59,13 +65,16 @@ class QueueKeys:
     def suffix_of(self, item_key: bytes) -> bytes:
         return item_key[len(self._item_prefix) :]
 
-    def index_of(self, item_key: bytes) -> int:
-        index: int = layer.unpack(item_key, prefix_len=len(self._item_prefix))[0]
-        return index
+    def index_of(self, item_key: bytes) -> int | None:
+        return self.index_in(item_key[len(self._item_prefix) :])
 
-    def index_in(self, suffix: bytes) -> int:
-        index: int = layer.unpack(suffix)[0]
-        return index
+    def index_in(self, suffix: bytes) -> int | None:
+        """None for what is no suffix of an item: a damaged key, which may still hold a sound payload."""
+        try:
+            index = layer.unpack(suffix)[0]
+        except (ValueError, IndexError, struct.error):
+            return None
+        return index if isinstance(index, int) and 0 <= index < INDEX_MAX else None
 
     def piece(self, suffix: bytes, number: int) -> bytes:
         key: bytes = self._piece_prefix + suffix + layer.pack((number,))
@@ -92,4 +101,14 @@ def split(pieces: int, size_bytes: int) -> bytes:
 
 def payload_bytes(value: bytes) -> int:
     """What the value of an item's key says of its payload: how many bytes it has, here or in pieces."""
-    return len(value) - 1 if value[:1] == WHOLE else layer.unpack(value, prefix_len=1)[1]
+    return len(value) - 1 if value[:1] == WHOLE else split_sizes(value)[1]
+
+
+def split_sizes(value: bytes) -> tuple[int, int]:
+    """The pieces of a split payload, and its bytes; none of both for a value that does not tell."""
+    try:
+        pieces, size_bytes = layer.unpack(value, prefix_len=1)
+    except (ValueError, IndexError, struct.error):
+        return 0, 0
+    sound = value[:1] == SPLIT and isinstance(pieces, int) and isinstance(size_bytes, int)
+    return (pieces, size_bytes) if sound and 0 < size_bytes <= limits.PAYLOAD_BYTES_MAX else (0, 0)

@@ -24,6 +24,7 @@ from fdbqueue.arguments import (
     checked_wait,
     writable,
 )
+from fdbqueue.aside import KeepsAside
 from fdbqueue.codec import codec_named, encoded_each, stored_codec
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import InvalidArgument
@@ -45,7 +46,7 @@ CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
 }
 
 
-class Queue:
+class Queue(KeepsAside):
     """A queue in a subspace (anything with `.key()`: a `Subspace`, a `DirectorySubspace`).
 
     `codec`: "json", "bytes", "msgpack", or one of `register_codec`; the same for every user of the subspace.
@@ -67,14 +68,18 @@ class Queue:
         contended: str = "staged",
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
+        name: str = "",
     ) -> None:
-        """Raises UnknownCodec, InvalidArgument for `contended` or `type`, WrongType for the subspace."""
+        """`name` is for messages. Raises UnknownCodec, InvalidArgument for `contended` or `type`; WrongType
+        for the subspace.
+        """
         _require_contended(contended)
         prefix = checked_prefix("subspace", subspace)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
-        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix)
+        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix, name)
+        self._aside, self._ask_exists = self._recipe.aside, self._recipe.guard
         self._calls = CALLS[contended]
         # Calls combine only with calls that would do exactly the same.
         self._service = ("queue", prefix, self._codec.key, contended, self._root.prefix, guard is None)
@@ -117,6 +122,7 @@ class Queue:
             contended=contended,
             root=root,
             guard=registry.guard(found),
+            name=name,
         )
 
     def enqueue(self, tr: Any, value: Any) -> None:

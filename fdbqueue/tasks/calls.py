@@ -206,7 +206,10 @@ class TaskCalls:
         if found:
             return found
         attempt = partial(_or_none, partial(takes.take, count, stop))
-        return self._keeper.try_again(attempt, self.source.ask_available, until) or ()
+        found = self._keeper.try_again(attempt, self.source.ask_available, until) or ()
+        if not found and self.source.passed:
+            run(self._database, self.source.require_none_passed)
+        return found
 
     def takes(self, session: Session) -> Takes:
         """Only calls of one session combine."""

@@ -8,12 +8,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from fdbqueue import runs
+from fdbqueue.aside import DAMAGED
+from fdbqueue.errors import PayloadUnreadable, RecordUnreadable
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import statistics
 from fdbqueue.tasks.failures import clear_failures, note
-from fdbqueue.tasks.keys import NEVER_US, Record, record_of, record_to_bytes
+from fdbqueue.tasks.keys import NEVER_US, Record, id_text, record_of, record_to_bytes
+from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
 
@@ -32,14 +35,39 @@ class Change:
         self._deliver = deliver
         self._events: list[Event] = []
         self._file: Callable[[Sequence[Record]], None] | None = None
+        self.damaged: dict[bytes, bytes] = {}
+        """Records that cannot be read, by the ids of their tasks."""
         self._live: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
         self._runs: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
 
     def read(self, ids: Iterable[bytes]) -> list[Record | None]:
-        """The tasks of these ids, read together and serialisably: they conflict with any change of them."""
-        asked = [self.tr.get(self.shape.keys.task(id_)) for id_ in ids]
-        return [record_of(found.value) if found.present() else None for found in asked]
+        """The tasks of these ids, read together and serialisably: they conflict with any change of them.
+
+        A task whose record cannot be read is none: `finish` mends the record, or sets the task aside.
+        """
+        asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
+        found: list[Record | None] = []
+        for id_, value in asked:
+            record = None
+            if value.present():
+                try:
+                    record = record_of(value.value)
+                except DAMAGED:
+                    self.damaged[id_] = value.value
+                if record is not None and record.id != id_:
+                    self.damaged[id_], record = value.value, None
+            found.append(record)
+        return found
+
+    def require_sound(self, id_: bytes) -> None:
+        """Raises RecordUnreadable if the record of that task has been read, and is none."""
+        if id_ in self.damaged:
+            raise RecordUnreadable(name=self.shape.name, key=id_text(id_), reason=NO_RECORD)
+
+    def lost(self, key: bytes, value: bytes) -> None:
+        """The key of a state names a task that there is not, or none that can be read."""
+        self.shape.mender.lost(self.tr, key, value)
 
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
@@ -100,6 +128,8 @@ class Change:
     def finish(self) -> None:
         """Write the counters, and have the events told after the commit. More may follow, and be finished."""
         keys = self.shape.keys
+        if self.damaged:
+            self._mend()
         if any(self._live.values()):
             self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
         if any(self._calls.values()):
@@ -109,8 +139,15 @@ class Change:
         self._live, self._calls = Counter(), Counter()
         self._runs.clear()
         if self._deliver is not None and self._events:
-            self._deliver(self.tr, [(record, event, payload()) for record, event, payload in self._events])
+            self._deliver(
+                self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]
+            )
             self._events = []
+
+    def _mend(self) -> None:
+        damaged, self.damaged = self.damaged, {}
+        for id_, value in damaged.items():
+            self.shape.mender.record(self.tr, id_, value)
 
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
@@ -128,7 +165,7 @@ class Change:
             tr.set(keys.task(record.id), record_to_bytes(record))
             index = self._index_key(record)
             if index is not None:
-                tr.set(index, b"")
+                tr.set(index, record.key)
             if record.timer_us != NEVER_US:
                 tr.set(keys.timer(record.timer_us, record.id), b"")
             self._live[statistics.LIVE_OF[record.state]] += 1
@@ -143,3 +180,10 @@ class Change:
         if record.state == TaskState.BURIED:
             return keys.buried_at(self.shape.discipline.place(record))
         return None
+
+
+def _known(payload: Callable[[], bytes]) -> bytes:
+    try:
+        return payload()
+    except PayloadUnreadable:  # some of it is not there; whoever is told sees that, too
+        return b""

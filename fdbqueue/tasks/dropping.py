@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fdbqueue import limits
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line
+from fdbqueue.seam import KeyValue
 from fdbqueue.sweep import apply, plan
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.keys import Record, id_in
@@ -27,6 +28,8 @@ class Occupants:
     """Requests of dead callers."""
     lapsed: Sequence[Record]
     """Taken tasks with leases that are over."""
+    lost: Sequence[KeyValue]
+    """Keys of taken tasks that are not there, or cannot be read."""
     are_all: bool
     """True if there are no other requests and no other taken tasks."""
 
@@ -45,10 +48,12 @@ def occupants(change: Change, line: Line) -> Occupants:
     check()
     requests, taken = (found.to_list() for found in asked)
     alive, dead = line.alive_and_dead(tr, requests, change.now_us)
-    records = [record for record in change.read(id_in(entry.key) for entry in taken) if record is not None]
+    read = change.read(id_in(entry.key) for entry in taken)
+    records = [record for record in read if record is not None]
+    lost = [entry for entry, record in zip(taken, read, strict=True) if record is None]
     lapsed = [record for record in records if record.until_us <= change.now_us]
     are_all = max(len(requests), len(taken)) < limits.VERB_BATCH
-    return Occupants(_reason(bool(alive), len(lapsed) < len(records)), dead, lapsed, are_all)
+    return Occupants(_reason(bool(alive), len(lapsed) < len(records)), dead, lapsed, lost, are_all)
 
 
 def cleared(change: Change, line: Line) -> Occupants:
@@ -63,6 +68,8 @@ def remove(change: Change, line: Line, found: Occupants) -> None:
     """Remove the dead requests of a batch, and end the leases in it that are over."""
     line.drop_dead(change.tr, found.dead)
     apply(change, plan(found.lapsed, change.now_us))
+    for entry in found.lost:
+        change.lost(entry.key, entry.value)
 
 
 def _reason(awaited: bool, held: bool) -> str:

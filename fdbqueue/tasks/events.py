@@ -18,6 +18,7 @@ from fdbqueue.tasks.change import Told
 from fdbqueue.tasks.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.trouble import SURVIVED
+from fdbqueue.unreadable import shown
 
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]
@@ -97,7 +98,7 @@ class Callbacks:
     def _tell_one(self, record: Record, event: str, payload: bytes) -> None:
         try:
             if self.callback is not None and self._codec is not None:
-                task = task_of(record, self._codec.decode(payload))
+                task = task_of(record, shown(self._codec, lambda: payload))
                 require_finished("on_task_change", self.callback(task, event))
         except SURVIVED as error:
             self._met(f"on_task_change failed for the event {event!r}", error)

@@ -7,9 +7,10 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count
+from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import id_text, record_of
+from fdbqueue.tasks.keys import id_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) ->
     """Reads by snapshot, up to three times limits.KEYS_LOOKED_AT_MAX keys; conflicts with nothing."""
     found = discipline.tally.busiest(tr.snapshot, limit)
     asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
-    records = [[record_of(entry.value) for entry in line] for line in asked]
+    records = [list(read_index(tr, line, no_mending)) for line in asked]
     return [
         KeyStatistics(
             key=layer.unpack(key)[0],

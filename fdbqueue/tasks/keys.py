@@ -7,9 +7,9 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
     S[2] id, number      payload   bytes, if too many for      take, peek; verbs given an id
                                    the record: a piece of them
     S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key
-    S[4] session, id     taken     empty                       end of a session, release_all, drop
-    S[5] id              delayed   empty                       tasks()
-    S[6] place           buried    empty                       kick
+    S[4] session, id     taken     the key of the task         end of a session, release_all, drop
+    S[5] id              delayed   the key of the task         tasks()
+    S[6] place           buried    the key of the task         kick
     S[7] time, id        timer     empty                       sweepers and takers: what has come due
     S[8] ...             beside    see disciplines/keyed.py    keyed disciplines
     S[9]                 live      tasks in each state         statistics; put into a bounded queue
@@ -23,16 +23,18 @@ Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.
+A record that cannot be read says nothing: the key of its state tells who it was (mending.py).
 """
 
 import struct
 from base64 import b32hexdecode, b32hexencode
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.task import TaskState
 
@@ -46,24 +48,32 @@ SESSION_BYTES = 16
 TIME_BYTES = 8
 NUMBER = struct.Struct(">I")
 
+_INDEX_END = b"\x7f"
+"""Where a put looks for the last task: behind it no index begins that leaves room for the next ones."""
+
 _COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, FAILURE + 1))
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED)}
 """How many bytes follow the columns that say it."""
 
 
+# What no record of ours exceeds: a number out of these bounds would fit into no key.
+Count = Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)]
+Priority = Annotated[int, msgspec.Meta(ge=0, le=limits.PRIORITY_MAX)]
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
 
-    id: bytes
+    id: Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
     state: str
-    pri: int
+    pri: Priority
     created_us: int
-    expires_us: int
-    ttr_us: int
-    size_bytes: int
+    expires_us: Count
+    ttr_us: Count
+    size_bytes: Count
     key: bytes = b""
     attempts: int = 0
-    until_us: int = NEVER_US
+    until_us: Count = NEVER_US
     """The end of the delay or of the lease; NEVER_US in other states."""
     session: bytes = b""
     token: bytes = b""
@@ -90,15 +100,21 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
-_from_bytes = msgspec.msgpack.Decoder(Record).decode
+record_of = msgspec.msgpack.Decoder(Record).decode
+"""The record that was stored. Raises one of aside.DAMAGED for bytes that are none."""
 
 
 def record_to_bytes(record: Record) -> bytes:
     return _to_bytes(record)
 
 
-def record_of(value: bytes) -> Record:
-    return _from_bytes(value)
+def sound_record(value: bytes | None, id_: bytes) -> Record | None:
+    """The record of that task; None for bytes that are not."""
+    try:
+        record = None if value is None else record_of(value)
+    except DAMAGED:
+        return None
+    return record if record is not None and record.id == id_ else None
 
 
 class TaskKeys:
@@ -118,6 +134,7 @@ class TaskKeys:
         self._failure = columns[FAILURE]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
+        self.index_end = columns[TASK] + _INDEX_END
         self.ready = slice(columns[READY], columns[TAKEN])
         self.taken = slice(columns[TAKEN], columns[DELAYED])
         self.delayed = slice(columns[DELAYED], columns[BURIED])

@@ -18,8 +18,8 @@ from fdbqueue.seam import KeyValue, Range
 from fdbqueue.sweep import as_of
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, id_in, record_of
-from fdbqueue.tasks.tasks_of import read_tasks
+from fdbqueue.tasks.keys import Record, id_in, sound_record
+from fdbqueue.tasks.tasks_of import shown_tasks
 
 
 def checked_state(state: TaskState | str) -> TaskState:
@@ -76,7 +76,8 @@ def page(change: Change, state: TaskState, limit: int, after: Place) -> Page[Tas
     rows = found.rows[:count]
     end = rows[-1][0] if count < len(found.rows) else found.end
     shape = change.shape
-    tasks = read_tasks(change.tr, shape.keys, shape.codec, [record for _, record in rows])
+    shape.codec.require()
+    tasks = shown_tasks(change.tr, shape.keys, shape.codec, [record for _, record in rows])
     return Page(tasks, None if end is None else place_text(msgspec.msgpack.encode(end)))
 
 
@@ -139,8 +140,9 @@ def _bounded(change: Change, after: Place, late: Sequence[KeyValue]) -> Place:
 
 def _judged(change: Change, ids: Iterable[bytes], state: TaskState) -> list[Record]:
     """Those tasks that are in `state` now, swept or not."""
-    asked = [change.tr.snapshot.get(change.shape.keys.task(id_)) for id_ in dict.fromkeys(ids)]
-    found = [as_of(record_of(task.value), change.now_us) for task in asked if task.present()]
+    asked = {id_: change.tr.snapshot.get(change.shape.keys.task(id_)) for id_ in ids}
+    sound = [sound_record(task.value, id_) for id_, task in asked.items()]
+    found = [as_of(record, change.now_us) for record in sound if record is not None]
     return [record for record in found if record is not None and record.state == state]
 
 

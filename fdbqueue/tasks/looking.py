@@ -20,7 +20,7 @@ from fdbqueue.tasks.statistics import Statistics, statistics_of
 
 
 def statistics_in(change: Change) -> Statistics:
-    """Reads by snapshot the two counters and the timers that have run out, up to limits.DUE_COUNTED_MAX; then
+    """Reads by snapshot the counters and the timers that have run out, up to limits.DUE_COUNTED_MAX; then
     which of those are of delayed tasks, if there are any. Conflicts with nothing.
     """
     tr, keys = change.tr, change.shape.keys
@@ -28,8 +28,10 @@ def statistics_in(change: Change) -> Statistics:
     live, calls = tr.snapshot.get(keys.live), tr.snapshot.get(keys.calls)
     until = keys.timers_until(change.now_us)
     timers = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_COUNTED_MAX)
+    unreadable = change.shape.aside.ask_count(tr)
     check()
     found = statistics_of(live.value, calls.value)
+    found["tasks"]["unreadable"] = unreadable()
     found["tasks"]["due"] = _due(change, timers) if found["tasks"]["delayed"] else 0
     return found
 

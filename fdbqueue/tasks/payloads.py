@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.recipe.items import pieces_of
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.keys import Record, TaskKeys
@@ -31,10 +32,10 @@ def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
         return lambda: record.payload
     if _is_whole(record):
         whole = tr.snapshot.get(keys.payload(record.id))
-        return lambda: bytes(whole.value)
+        return lambda: _complete(record, whole.value or b"")
     under = keys.payloads_of(record.id)
     pieces = tr.snapshot.get_range(under.start, under.stop)
-    return lambda: b"".join(piece.value for piece in pieces)
+    return lambda: _complete(record, b"".join(piece.value for piece in pieces))
 
 
 def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
@@ -45,6 +46,14 @@ def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
     else:
         under = keys.payloads_of(record.id)
         tr.clear_range(under.start, under.stop)
+
+
+def _complete(record: Record, payload: bytes) -> bytes:
+    """Raises PayloadUnreadable."""
+    if len(payload) != record.size_bytes:
+        reason = f"{len(payload)} of its {record.size_bytes} bytes are there"
+        raise PayloadUnreadable(codec="any", reason=reason)
+    return bytes(payload)
 
 
 def _is_held_by(record: Record) -> bool:

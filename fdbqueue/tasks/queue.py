@@ -25,6 +25,7 @@ from fdbqueue.arguments import (
     checked_wait,
     writable,
 )
+from fdbqueue.aside import KeepsAside
 from fdbqueue.codec import encoded_each
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.disciplines.keyed import Keyed
@@ -69,7 +70,7 @@ from fdbqueue.tasks.verbs import Target
 T = TypeVar("T")
 
 
-class TaskQueue:
+class TaskQueue(KeepsAside):
     """A named queue of tasks. A value: it may be shared by threads.
 
     Every method takes a database or a transaction first, ours or the binding's; raises NotADatabase for
@@ -81,6 +82,7 @@ class TaskQueue:
         """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind, InvalidArgument for the type."""
         checked_instance("registry", registry, Registry)
         self._shape = Shape(registry, checked_instance("definition", definition, Definition), type)
+        self._aside, self._ask_exists = self._shape.aside, self._shape.guard
         # What a caller's transaction cannot carry: sessions, callbacks.
         self._database = as_database(target.db if is_transaction(target) else target)
         if not is_transaction(target):  # whose database may be used for nothing else, and is closed unnoticed

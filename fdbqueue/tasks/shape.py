@@ -3,13 +3,17 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fdbqueue.aside import Aside
 from fdbqueue.codec import stored_codec
+from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import UnsupportedOption
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import Draft, Settings, drafted, kind_named
+from fdbqueue.tasks.mending import Mender
 
 
 class Shape:
@@ -27,6 +31,10 @@ class Shape:
         self.keys = TaskKeys(registry.contents(definition))
         self.discipline = self.kind.made(self.keys, definition.options)
         self.guard: Callable[[Transaction], Callable[[], None]] = registry.guard(definition)
+        self.aside = Aside(self.keys.prefix, self.keys.line)
+        self.mender = Mender(self.keys, self.discipline, self.aside)
+        if isinstance(self.discipline, Fifo | Keyed):
+            self.discipline.mend = self.mender.entry
         self.owner = None if self.settings.temporary is None else bytes.fromhex(self.settings.temporary)
 
     def draft(self, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:

@@ -2,27 +2,32 @@
 lease in the requester's name.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.codec import NOT_HERE
+from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer, portion_of
 from fdbqueue.line.source import Delivery
 from fdbqueue.line.staging import Line, Turn
+from fdbqueue.misfit import type_name
+from fdbqueue.passing import Passed, located
 from fdbqueue.recipe.items import Taken
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Transaction, Value
 from fdbqueue.sweep import ask_due, settle, tidy
-from fdbqueue.task import Task, TaskState
+from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
-from fdbqueue.tasks.keys import NUMBER, SESSION_BYTES, Record, record_of, record_to_bytes
+from fdbqueue.tasks.keys import NUMBER, SESSION_BYTES, Record, id_text, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import ask_data, read_tasks, tasks_with
+from fdbqueue.tasks.tasks_of import ask_payloads, task_of
+from fdbqueue.unreadable import NOT_READ
 
 T = TypeVar("T")
 Ask = Callable[[Transaction], Callable[[], None]]
@@ -47,6 +52,7 @@ class TaskSource:
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
         self._callbacks = callbacks
+        self.passed = Passed(registered=True)
 
     @property
     def tells(self) -> bool:
@@ -92,9 +98,11 @@ class TaskSource:
                 break
             self.line.results.return_overdue(tr, returned)
             offers, overdue = list(self.available(tr, count)), self.line.results.ask_due(tr)
-        if not offers:
+        tasks, _ = self._take_some(change, offers, count, lease)
+        if not tasks:
             tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
-        return self._take(change, portion_of(offers, count), lease)
+            self.require_none_passed(tr)
+        return tasks
 
     def take_in_turn(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Taken:
         """Take what is there, but nothing in which somebody who waits in the line has a share.
@@ -113,18 +121,67 @@ class TaskSource:
         offers = list(self.available(tr, count) if tidied else found)
         if waiting and (self.line.keys.is_work(waiting[0].key, change.now_us) or not offers):
             return _served(self.line.pass_by(tr, count, params_of(lease), change.now_us), tidied)
+        tasks, cut_short = self._take_some(change, offers, count, lease)
+        return Taken(tasks, cut_short=cut_short, wrote=bool(offers) or tidied)
+
+    def _take_some(
+        self, change: Change, offers: Sequence[Offer], count: int, lease: Lease
+    ) -> tuple[list[Task], bool]:
+        """The first of `offers`, and whether some were left out; what is behind them, if none can be read."""
         portion = portion_of(offers, count)
         tasks = self._take(change, portion, lease)
-        return Taken(tasks, cut_short=len(portion) < len(offers), wrote=bool(tasks) or tidied)
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if tasks or not portion:
+                break
+            offers = list(self.available(change.tr, count))
+            portion = portion_of(offers, count)
+            tasks = self._take(change, portion, lease)
+        return tasks, len(portion) < len(offers)
 
     def _take(self, change: Change, offers: Sequence[Offer], lease: Lease) -> list[Task]:
         tr, shape = change.tr, self.shape
         self.claim(tr, offers)
         records = [record_of(offer.value) for offer in offers]
-        data = ask_data(tr, shape.keys, shape.codec, records)  # with what the discipline reads
-        taken = edges.take(change, records, lease)
+        asked = ask_payloads(tr, shape.keys, records)  # with what the discipline reads
+        tasks = self._read(change, edges.take(change, records, lease), asked)
         change.finish()
-        return tasks_with(taken, data)
+        return tasks
+
+    def _read(
+        self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
+    ) -> list[Task]:
+        """The tasks that were taken, with their data; not those whose payloads cannot be read."""
+        decode = self.shape.codec.decode
+        try:
+            return [task_of(record, decode(asked[n]())) for n, record in enumerate(records)]
+        except NOT_READ:
+            return self._sort_out(change, records, asked)
+
+    def _sort_out(
+        self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
+    ) -> list[Task]:
+        """The same where some payloads cannot be read: a task with one that nobody can read is buried, one
+        that others may read goes back, and is passed over from now on.
+        """
+        tasks: list[Task] = []
+        for record, payload in zip(records, asked, strict=True):
+            try:
+                tasks.append(task_of(record, self.shape.codec.decode(payload())))
+            except PayloadUnreadable as error:
+                edges.bury(change, [record], Failure(type_name(error), str(error)))
+            except NOT_HERE as error:
+                edges.give_back(change, [record])
+                self.passed.note(record.id, located(error, self.shape.name, id_text(record.id)))
+        return tasks
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        """Raises the error of the first ready task that was passed over. Reads the first ready ones."""
+        if not self.passed:
+            return
+        paused = tr.get(self.shape.keys.paused)
+        found = self.shape.discipline.first(tr, len(self.passed) + 1)
+        if not paused.present():
+            self.passed.require_none_of(record.id for record in found)
 
     # The line's Source.
 
@@ -142,9 +199,28 @@ class TaskSource:
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         now_us = round(self._runtime.now() * 1_000_000)
         # Serialisably: once a pause has committed, nothing is taken.
-        paused, found = tr.get(self.shape.keys.paused), self.shape.discipline.first(tr, limit)
+        passed = self.passed
+        paused = tr.get(self.shape.keys.paused)
+        found = self.shape.discipline.first(tr, limit + len(passed) if passed else limit)
         # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
-        return (_offer(record) for record in found if record.expires_us > now_us and not paused.present())
+        return self._offers(tr, found, limit, now_us, paused)
+
+    def _offers(
+        self, tr: Transaction, found: Iterable[Record], limit: int, now_us: int, paused: Value
+    ) -> Iterator[Offer]:
+        passed, mender, seen = self.passed, self.shape.mender, set()
+        while True:
+            removed = mender.removed
+            for record in found:
+                if record.expires_us <= now_us or record.id in passed or record.id in seen:
+                    continue
+                if paused.present():
+                    return
+                seen.add(record.id)
+                yield _offer(record)
+            if mender.removed == removed:
+                return
+            found = self.shape.discipline.first(tr, limit + len(passed))  # what is behind those set aside
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether there is a task to take. Reads the first ready task by snapshot."""
@@ -183,9 +259,11 @@ class TaskSource:
             if asked[params_of(Lease(record.session, record.token))].present()
             and record.until_us > change.now_us
         ]
+        asked_payloads = ask_payloads(tr, self.shape.keys, live)
         edges.give_back(change, [record for record in held if record not in live])
+        tasks = self._read(change, live, asked_payloads)
         change.finish()
-        return list(read_tasks(tr, self.shape.keys, self.shape.codec, live))
+        return list(tasks)
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         return self.collect(tr, self.deliver(tr, offers, params))

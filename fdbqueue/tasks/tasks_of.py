@@ -9,22 +9,19 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, id_text
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.unreadable import shown
 
 
-def read_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]) -> list[Task]:
-    """The tasks of `records`, their payloads read together."""
-    return tasks_with(records, ask_data(tr, keys, codec, records))
+def shown_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]) -> list[Task]:
+    """The tasks of `records` for a listing, their payloads read together. An Unreadable stands for data that
+    cannot be read.
+    """
+    asked = ask_payloads(tr, keys, records)
+    return [task_of(record, shown(codec, payload)) for record, payload in zip(records, asked, strict=True)]
 
 
-def ask_data(
-    tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]
-) -> Callable[[], list[Any]]:
-    asked = [ask_payload(tr, keys, record) for record in records]
-    return lambda: [codec.decode(payload()) for payload in asked]
-
-
-def tasks_with(records: Sequence[Record], data: Callable[[], list[Any]]) -> list[Task]:
-    return [task_of(record, datum) for record, datum in zip(records, data(), strict=True)]
+def ask_payloads(tr: Any, keys: TaskKeys, records: Sequence[Record]) -> list[Callable[[], bytes]]:
+    return [ask_payload(tr, keys, record) for record in records]
 
 
 def task_of(record: Record, data: Any) -> Task:

@@ -14,10 +14,11 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
-from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, record_of
+from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
+from fdbqueue.unreadable import shown
 
 UNKNOWN = object()
 
@@ -50,7 +51,7 @@ def put(
     """
     tr, keys = change.tr, change.shape.keys
     checks = change.shape.guard(tr), ask_owner(tr)
-    last = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=1, reverse=True)
+    last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
     change.ask_create({draft.key for draft in drafts})
     for check in checks:
@@ -170,6 +171,7 @@ def peek(change: Change, target: Target) -> Task:
     record = _read(change, target)
     current = as_of(record, change.now_us) if record is not None else None
     if current is None:
+        change.require_sound(target.id)
         raise _not_found(change, target)
     return _done(change, target, current, lambda: [current])
 
@@ -180,8 +182,8 @@ def kick(change: Change, count: int) -> tuple[int, int]:
     Reads the first buried tasks; conflicts with any change of those.
     """
     change.shape.guard(change.tr)()
-    found = _swept(change, change.shape.keys.buried, count)
-    return len(edges.kick(change, _in_state(found, TaskState.BURIED))), len(found)
+    looked_at, found = _swept(change, change.shape.keys.buried, count)
+    return len(edges.kick(change, _in_state(found, TaskState.BURIED))), looked_at
 
 
 def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:
@@ -191,13 +193,13 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     Reads the keys by snapshot, the tasks serialisably; conflicts with any change of those.
     """
     change.shape.guard(change.tr)()
-    found = _swept(change, under, count)
+    looked_at, found = _swept(change, under, count)
     taken = _in_state(found, TaskState.TAKEN)
     if died:
         edges.forsake(change, taken)
     else:
         edges.release(change, taken)
-    return len(found)
+    return looked_at
 
 
 def require_few(change: Change, under: slice) -> None:
@@ -231,7 +233,12 @@ def remove_first(change: Change, count: int) -> int:
     found = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count).to_list()
     for entry in found:
         tr.add_read_conflict_key(entry.key)
-    change.discard([record_of(entry.value) for entry in found])
+    prefix = len(keys.tasks.start)
+    sound = [(entry.key[prefix:], sound_record(entry.value, entry.key[prefix:])) for entry in found]
+    change.discard([record for _, record in sound if record is not None])
+    for id_, record in sound:
+        if record is None:
+            change.shape.mender.forget(tr, id_)
     change.count("other")
     return len(found)
 
@@ -262,6 +269,7 @@ def failures_of(change: Change, id_: bytes) -> list[Failure]:
     asked = ask_failures(change.tr, change.shape.keys, id_)
     target = Target(id_)
     if _read(change, target) is None:
+        change.require_sound(id_)
         raise _not_found(change, target)
     return asked()
 
@@ -316,16 +324,23 @@ def _done(change: Change, target: Target, record: Record, edge: Callable[[], lis
     """Take the edge; the task as it is then, with its payload."""
     if target.data is not UNKNOWN:
         return task_of(edge()[0], target.data)
-    payload = ask_payload(change.tr, change.shape.keys, record)()  # before the edge may clear it
-    return task_of(edge()[0], change.shape.codec.decode(payload))
+    # Before the edge may clear it. Whoever ends or removes a task need not be able to read it.
+    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
+    return task_of(edge()[0], data)
 
 
-def _swept(change: Change, under: slice, count: int) -> list[Record]:
-    """The first tasks with keys `under` it, after what time has done to them has been written down."""
+def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]:
+    """The first keys `under` it, and their tasks, after what time has done to them has been written down."""
     found = change.tr.snapshot.get_range(under.start, under.stop, limit=count).to_list() if count else []
-    records = [record for record in change.read(id_in(entry.key) for entry in found) if record is not None]
+    read = change.read(id_in(entry.key) for entry in found)
+    for entry, record in zip(found, read, strict=True):
+        if record is None:
+            change.lost(entry.key, entry.value)
+    records = [record for record in read if record is not None]
     apply(change, plan(records, change.now_us))
-    return [record if record.timer_us > change.now_us else edges.freed(record) for record in records]
+    return len(found), [
+        record if record.timer_us > change.now_us else edges.freed(record) for record in records
+    ]
 
 
 def _in_state(records: Sequence[Record], state: TaskState) -> list[Record]:

@@ -338,6 +338,7 @@ def test_it_is_the_fifo_task_queue_of_that_name(q: PersistentQueue, db: object, 
         "buried": 0,
         "delayed": 0,
         "due": 0,
+        "unreadable": 0,
         "done": 0,
         "total": 2,
     }

@@ -118,7 +118,13 @@ class Model:
         tasks = {name: live[name] for name in STATES.values()}
         names = ("put", "take", "ack", "release", "bury", "kick", "delete", "touch", "ttl", "ttr", "delay")
         return {
-            "tasks": {**tasks, "due": 0, "done": self.calls["done"], "total": len(self.tasks)},
+            "tasks": {
+                **tasks,
+                "due": 0,
+                "unreadable": 0,
+                "done": self.calls["done"],
+                "total": len(self.tasks),
+            },
             "calls": {name: self.calls[name] for name in names},
             "ends": {
                 "acked": self.calls["ack"],

@@ -31,7 +31,7 @@ def test_killed_workers_lose_nothing_and_double_nothing(
     assert effects == {1: tasks}
     found = queue.statistics(db)
     calls = found["calls"]
-    nothing = dict.fromkeys(("ready", "taken", "buried", "delayed", "due", "total"), 0)
+    nothing = dict.fromkeys(("ready", "taken", "buried", "delayed", "due", "unreadable", "total"), 0)
     assert found["tasks"] == {**nothing, "done": tasks}
     assert (calls["put"], calls["ack"]) == (tasks, tasks)
     # Whatever was taken and not acked, came back in one of these ways.

@@ -499,7 +499,16 @@ def test_statistics_of_the_worked_example(bench: MakeBench) -> None:
     b.take()
     b.put(5, delay=1000)
     assert b.queue.statistics(b.db) == {
-        "tasks": {"ready": 1, "taken": 1, "buried": 1, "delayed": 1, "due": 0, "done": 2, "total": 4},
+        "tasks": {
+            "ready": 1,
+            "taken": 1,
+            "buried": 1,
+            "delayed": 1,
+            "due": 0,
+            "unreadable": 0,
+            "done": 2,
+            "total": 4,
+        },
         "ends": {"acked": 1, "expired": 0, "deleted": 1, "buried": 2},
         "calls": {
             **dict.fromkeys(("touch", "ttl", "ttr", "delay"), 0),

@@ -1,0 +1,206 @@
+"""Stored values that cannot be read: set aside as they are, until somebody looks at them and removes them.
+
+They lie under L, the prefix of the queue's waiting line, beside its columns: an earlier release, which asks
+whether a subspace holds keys of its own shapes only, takes them for those of a line.
+
+    L[5] id           entry   key, reason, sizes   aside(); `fdbqueue aside`
+    L[6] id, number   part    bytes                the same: a stored value, as it was
+    L[7]              count   little-endian        unreadable(); statistics
+
+`id` is the time in microseconds, 8 bytes, and 8 bytes of a hash of the key: in order of time. The first part
+is the value of the key; those of its payload follow. An entry and its parts come and go together.
+"""
+
+import struct
+from base64 import b32hexdecode, b32hexencode
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.arguments import writable
+from fdbqueue.database import run, runtime_of
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
+from fdbqueue.seam import Transaction, Value
+
+ENTRY, PART, COUNT = 5, 6, 7
+ID_BYTES = 16
+
+_HASH_BYTES = 8
+_NUMBER = struct.Struct(">I")
+_COUNTER = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """What was stored under one key of a queue, and could not be read."""
+
+    id: str
+    when: float
+    """When it was set aside, in seconds since the epoch."""
+    key: bytes
+    """The key that it was stored under, without the prefix of the queue."""
+    reason: str
+    values: Sequence[bytes]
+    """The value of the key, as it was stored; then those of its payload, if that had keys of its own."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """As stored. Append fields with a default; never reorder them."""
+
+    key: bytes
+    reason: str
+    sizes: list[int]
+
+
+DAMAGED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding a stored Struct raises for bytes that are none."""
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_from_bytes = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Aside:
+    def __init__(self, prefix: bytes, line: bytes) -> None:
+        """`prefix` is that of the queue, `line` that of its waiting line."""
+        self._prefix = prefix
+        self._entry, self._part, self.count_key, end = (
+            layer.pack((n,), prefix=line) for n in (ENTRY, PART, COUNT, COUNT + 1)
+        )
+        self.everything = slice(self._entry, end)
+
+    def put(self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str) -> None:
+        """Set `values` aside, which were found at `key` and beside it. The caller clears them.
+
+        Reads: `key`, serialisably. Writes: the entry, a key for each value, the count.
+        Conflicts: any change of `key`.
+        """
+        tr.add_read_conflict_key(key)
+        id_ = self._id(round(runtime_of(tr).now() * 1_000_000), key)
+        kept = values[: limits.ASIDE_PARTS_MAX]
+        shown = key.removeprefix(self._prefix)
+        tr.set(self._entry + id_, _to_bytes(Entry(shown, reason, [len(value) for value in kept])))
+        for number, value in enumerate(kept):
+            tr.set(self._part + id_ + _NUMBER.pack(number), value)
+        tr.add(self.count_key, _COUNTER.pack(1))
+
+    def page(self, tr: Transaction, limit: int, after: bytes) -> Page[SetAside]:
+        """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger.
+
+        Reads: the entries and their parts, by snapshot. Conflicts: nothing.
+        """
+        start = self._entry + after + b"\x00" if after else self._entry
+        found = list(tr.snapshot.get_range(start, self._part, limit=limit + 1))
+        entries = [(row.key[len(self._entry) :], _entry_of(row.value)) for row in found]
+        count, total = 0, 0
+        for _, entry in entries[:limit]:
+            total += sum(entry.sizes)
+            if count and total > limits.BATCH_BYTES_MAX:
+                break
+            count += 1
+        asked = [(id_, entry, self._ask_parts(tr, id_)) for id_, entry in entries[:count]]
+        rows = [
+            SetAside(_text(id_), _when(id_), entry.key, entry.reason, parts()) for id_, entry, parts in asked
+        ]
+        return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
+
+    def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
+        """How many of them there were. Reads and clears them; conflicts with their removal."""
+        asked = [(id_, tr.get(self._entry + id_)) for id_ in ids]
+        there = [id_ for id_, entry in asked if entry.present()]
+        for id_ in there:
+            tr.clear(self._entry + id_)
+            tr.clear_range(self._part + id_, self._part + id_ + b"\xff" * (_NUMBER.size + 1))
+        if there:
+            tr.add(self.count_key, _COUNTER.pack(-len(there)))
+        return len(there)
+
+    def ask_count(self, tr: Transaction) -> Callable[[], int]:
+        """Ask how many there are. Reads one key by snapshot."""
+        found = tr.snapshot.get(self.count_key)
+        return lambda: _counted(found)
+
+    def _ask_parts(self, tr: Transaction, id_: bytes) -> Callable[[], list[bytes]]:
+        under = self._part + id_
+        rows = tr.snapshot.get_range(under, under + b"\xff" * (_NUMBER.size + 1))
+        return lambda: [bytes(row.value) for row in rows]
+
+    def _id(self, now_us: int, key: bytes) -> bytes:
+        return now_us.to_bytes(ID_BYTES - _HASH_BYTES, "big") + sha256(key).digest()[:_HASH_BYTES]
+
+
+class KeepsAside:
+    """The calls of a queue about what was set aside."""
+
+    _aside: Aside
+    _ask_exists: Callable[[Transaction], Callable[[], None]]
+
+    def aside(self, tr: Any, limit: int, *, after: str | None = None) -> Page[SetAside]:
+        """A page of what could not be read and was set aside, the oldest first: up to `limit`,
+        limits.BATCH_ITEMS_MAX and limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the
+        `after` of the page that follows, None at the end.
+
+        Reads: by snapshot. Conflicts: nothing. Raises: InvalidArgument.
+        """
+        most, place = checked_limit(limit), place_bytes(after) or b""
+        if place and len(place) != ID_BYTES:
+            raise no_place(after)
+        return run(tr, lambda tr: self._there(tr).page(tr, most, place))
+
+    def remove_aside(self, tr: Any, ids: Iterable[str]) -> int:
+        """Remove what was set aside under these ids, at most limits.VERB_BATCH; how many there were. An id
+        that is gone is no mistake.
+
+        Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.
+        """
+        known = [_id_of(id_) for id_ in ids]
+        if len(known) > limits.VERB_BATCH:
+            wanted = f"at most {limits.VERB_BATCH} ids"
+            raise InvalidArgument(name="ids", wanted=wanted, got=len(known))
+        return run(tr, lambda tr: self._there(tr).remove(writable(tr), known))
+
+    def unreadable(self, tr: Any) -> int:
+        """How many stored values have been set aside because they could not be read, and are still there.
+
+        Reads: one key by snapshot. Conflicts: nothing.
+        """
+        return run(tr, lambda tr: self._there(tr).ask_count(tr)())
+
+    def _there(self, tr: Transaction) -> Aside:
+        """Raises QueueDropped, SubspaceInUse."""
+        self._ask_exists(tr)()
+        return self._aside
+
+
+def _entry_of(value: bytes) -> Entry:
+    try:
+        return _from_bytes(value)
+    except DAMAGED:
+        return Entry(b"", "what was written down of it cannot be read itself", [])
+
+
+def _counted(found: Value) -> int:
+    return int.from_bytes((found.value or b"")[: _COUNTER.size], "little", signed=True)
+
+
+def _text(id_: bytes) -> str:
+    return b32hexencode(id_).decode()
+
+
+def _id_of(text: Any) -> bytes:
+    try:
+        id_ = b32hexdecode(text)
+    except (TypeError, ValueError):
+        id_ = b""
+    if len(id_) != ID_BYTES:
+        raise InvalidArgument(name="ids", wanted="ids of what aside() lists", got=text)
+    return id_
+
+
+def _when(id_: bytes) -> float:
+    return int.from_bytes(id_[: ID_BYTES - _HASH_BYTES], "big") / 1_000_000

@@ -1,0 +1,54 @@
+"""What a handle passes over: items that its process cannot decode, and others may.
+
+A codec, a class or a release is missing here, or the handle has another type. Such an item stays where it is,
+and takes go on behind it. They raise its error only where there is nothing else to take.
+
+A queue that is not registered stores no codec: the handle names one. Until a handle has put or read an item
+there, bytes that its codec refuses may as well be those of another codec, and are passed over, too.
+"""
+
+from collections.abc import Iterable
+
+from fdbqueue import limits
+from fdbqueue.errors import FdbQueueError, PayloadUnreadable
+
+
+class Passed(dict[bytes, FdbQueueError]):
+    """The ids of the items that were passed over, and why. One for each handle: another may read them."""
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        self.codec_is_known = registered
+        """True if the codec of the handle is that of the queue: bytes that it refuses are damaged."""
+
+    def learn_codec(self) -> None:
+        """The handle has put an item, or has read one."""
+        self.codec_is_known = True
+        for id_, error in list(self.items()):
+            if isinstance(error, PayloadUnreadable):
+                self.pop(id_, None)
+
+    def is_damage(self, error: FdbQueueError) -> bool:
+        """True if nobody can read the item, false if it is to be passed over."""
+        return self.codec_is_known and isinstance(error, PayloadUnreadable)
+
+    def note(self, id_: bytes, error: FdbQueueError) -> None:
+        """Raises `error` if there are too many of them to look for another item behind them all."""
+        if len(self) >= limits.PASSED_OVER_MAX:
+            self.clear()
+            raise error
+        self[id_] = error
+
+    def require_none_of(self, ids: Iterable[bytes]) -> None:
+        """Raises the error of the first of `ids` that was passed over."""
+        first = next((id_ for id_ in ids if id_ in self), None)
+        if first is not None:
+            raise self[first]
+
+
+def located(error: FdbQueueError, queue: str, key: str) -> FdbQueueError:
+    """The error, with the queue and the key of the item that it is about."""
+    if not hasattr(error, "queue"):
+        error.queue, error.key = queue, key  # type: ignore[attr-defined]
+        error.args = (f"{error.args[0]} It is {key} in the queue {queue!r}.", *error.args[1:])
+    return error

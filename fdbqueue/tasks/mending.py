@@ -1,0 +1,166 @@
+"""Mending: what becomes of a record that cannot be read, so that no other task is held up by it.
+
+A ready task has its record in the index that takers read, too. Where one of the two is damaged, the other one
+is written in its place. Else the task is set aside (aside.py): its values as they are stored, its payload
+with them. Nothing but keys tells of which task they were. The key of its state ends in the id and holds, as
+the value, the key of the task; so the counters, and the others of its key, are told that it has gone.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from fdbqueue import limits
+from fdbqueue.aside import Aside
+from fdbqueue.disciplines.discipline import Discipline
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.seam import KeyValue, Transaction
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.keys import (
+    ID_BYTES,
+    NEVER_US,
+    NUMBER,
+    SESSION_BYTES,
+    Record,
+    TaskKeys,
+    id_in,
+    record_to_bytes,
+    sound_record,
+)
+from fdbqueue.tasks.statistics import LIVE, LIVE_OF, packed
+
+NO_RECORD = "the record of a task cannot be read"
+NO_INDEX = "the entry of a ready task cannot be read"
+
+
+class Mender:
+    """The mending of one queue."""
+
+    def __init__(self, keys: TaskKeys, discipline: Discipline, aside: Aside) -> None:
+        self._keys = keys
+        self._discipline = discipline
+        self._aside = aside
+        self.removed = 0
+        """How many entries were removed from indexes: whoever reads one sees that it must read on."""
+
+    def entry(self, tr: Transaction, key: bytes, value: bytes) -> Record | None:
+        """The ready task at `key` of an index, its entry written anew; None if the task was set aside.
+
+        Reads: the record, serialisably. Conflicts: any change of the task and of the entry.
+        """
+        id_ = id_in(key)
+        raw = tr.get(self._keys.task(id_)).value
+        record = sound_record(raw, id_) or self._copy_of(tr, id_)
+        if record is not None and record.state == TaskState.READY and self._is_of(tr, key, record):
+            tr.add_read_conflict_key(key)
+            for damaged in (key, self._keys.task(id_)):
+                tr.set(damaged, record_to_bytes(record))
+            return record
+        self.removed += 1
+        if record is not None:  # the entry is none of that task
+            self._aside.put(tr, key, [value], NO_INDEX)
+            tr.clear(key)
+            return None
+        self._set_aside(tr, key, [value] if raw is None else [value, raw], NO_INDEX)
+        return None
+
+    def record(self, tr: Transaction, id_: bytes, raw: bytes) -> None:
+        """The record of the task cannot be read: write it anew from the index, or set it aside.
+
+        Reads: the key of its state, among the first limits.SEARCHED_MAX of each state, by snapshot.
+        """
+        record = self._copy_of(tr, id_)
+        if record is None:
+            self._set_aside(tr, self._keys.task(id_), [raw], NO_RECORD)
+        else:
+            tr.add_read_conflict_key(self._discipline.filed(record))
+            tr.set(self._keys.task(id_), record_to_bytes(record))
+
+    def lost(self, tr: Transaction, key: bytes, value: bytes) -> None:
+        """The key of a state names a task that there is not: clear it, and count the task no longer."""
+        gone = self._stand_in(key, value)
+        tr.add_read_conflict_key(key)
+        tr.clear(key)
+        if gone is None:
+            return
+        tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
+        # Without its key it cannot be told whose task has gone.
+        if gone.key or not isinstance(self._discipline, Keyed):
+            self._discipline.shift(tr, [gone], ())
+
+    def forget(self, tr: Transaction, id_: bytes) -> None:
+        """Remove a task, whether or not anything of it can be read. Reads like `record`."""
+        state = self._state_of(tr, id_)
+        if state is not None:
+            self.lost(tr, state.key, state.value)
+        self._clear(tr, id_)
+
+    def _set_aside(self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str) -> None:
+        id_ = id_in(key)
+        payload = self._keys.payloads_of(id_)
+        pieces = tr.snapshot.get_range(payload.start, payload.stop, limit=limits.ASIDE_PARTS_MAX)
+        self._aside.put(tr, key, [*values, *(bytes(piece.value) for piece in pieces)], reason)
+        self.forget(tr, id_)
+        tr.clear(key)
+
+    def _clear(self, tr: Transaction, id_: bytes) -> None:
+        payload, failures = self._keys.payloads_of(id_), self._keys.failures_of(id_)
+        tr.add_read_conflict_key(self._keys.task(id_))
+        tr.clear(self._keys.task(id_))
+        tr.clear_range(payload.start, payload.stop)
+        tr.clear_range(failures.start, failures.stop)
+
+    def _is_of(self, tr: Transaction, key: bytes, record: Record) -> bool:
+        """True if `key` is that of the ready task in an index that takers read."""
+        if self._discipline.filed(record) == key:
+            return True
+        return isinstance(self._discipline, Keyed) and self._discipline.points_at(tr, key, record)
+
+    def _copy_of(self, tr: Transaction, id_: bytes) -> Record | None:
+        """The record of a ready task, from the index."""
+        copies = (sound_record(row.value, id_) for row in self._entries_of(tr, self._discipline.index, id_))
+        return next((copy for copy in copies if copy is not None), None)
+
+    def _state_of(self, tr: Transaction, id_: bytes) -> KeyValue | None:
+        """The key of the state that the task is in, if it is among the first of that state."""
+        for under in (self._discipline.index, self._keys.taken, self._keys.delayed, self._keys.buried):
+            for row in self._entries_of(tr, under, id_):
+                return row
+        return None
+
+    def _entries_of(self, tr: Transaction, under: slice, id_: bytes) -> Iterator[KeyValue]:
+        rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.SEARCHED_MAX)
+        return (row for row in rows if row.key.endswith(id_))
+
+    def _stand_in(self, key: bytes, value: bytes) -> Record | None:
+        """What a key of a state tells of its task; None for a key that no task has."""
+        for state, under in (
+            (TaskState.READY, self._discipline.index),
+            (TaskState.TAKEN, self._keys.taken),
+            (TaskState.DELAYED, self._keys.delayed),
+            (TaskState.BURIED, self._keys.buried),
+        ):
+            if under.start <= key < under.stop and len(key) >= len(under.start) + ID_BYTES:
+                place = key[len(under.start) : -ID_BYTES]
+                return self._told(state, place, value, id_in(key))
+        return None
+
+    def _told(self, state: TaskState, place: bytes, value: bytes, id_: bytes) -> Record | None:
+        key = value
+        if state == TaskState.READY:
+            key = b""
+            if isinstance(self._discipline, Keyed):
+                key, place = self._discipline.parted(place)
+        session = place if state == TaskState.TAKEN else b""
+        numbered = state != TaskState.TAKEN and len(place) == NUMBER.size
+        if state == TaskState.TAKEN and len(session) != SESSION_BYTES:
+            return None
+        return Record(
+            id=id_,
+            state=state,
+            pri=NUMBER.unpack(place)[0] if numbered else 0,
+            created_us=0,
+            expires_us=NEVER_US,
+            ttr_us=NEVER_US,
+            size_bytes=0,
+            key=key,
+            session=session,
+        )

@@ -1,0 +1,33 @@
+"""What a listing shows in place of data that this process cannot read: it reports, and moves nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.codec import NOT_HERE, PayloadCodec
+from fdbqueue.errors import FdbQueueError, PayloadUnreadable
+
+NOT_READ = (PayloadUnreadable, *NOT_HERE)
+"""What decoding a stored payload raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The data of a task, or an item, that cannot be read here."""
+
+    error: FdbQueueError
+    payload: bytes
+    """As it is stored; empty if it is not there as a whole."""
+
+    def __str__(self) -> str:
+        return f"unreadable: {self.error}"
+
+
+def shown(codec: PayloadCodec, payload: Callable[[], bytes]) -> Any:
+    """The data, or an Unreadable in its place."""
+    raw = b""
+    try:
+        raw = payload()
+        return codec.decode(raw)
+    except NOT_READ as error:
+        return Unreadable(error, raw)

@@ -1,0 +1,345 @@
+"""Poison costs itself and nothing else: a task that cannot be read holds no other task up."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Session, TaskQueue, TaskState, Worker, limits, register_codec
+from fdbqueue import codec as codecs
+from fdbqueue.errors import (
+    InvalidArgument,
+    NotTaken,
+    PayloadMismatch,
+    PayloadUnknown,
+    RecordUnreadable,
+    TaskNotFound,
+)
+from fdbqueue.tasks.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
+from fdbqueue.unreadable import Unreadable
+
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+LARGE = "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+@pytest.fixture(params=KINDS)
+def queue(request: pytest.FixtureRequest, db: Database, space: Subspace) -> TaskQueue:
+    return TaskQueue.create(db, "q", request.param, root=space)
+
+
+@pytest.fixture
+def keys(queue: TaskQueue) -> TaskKeys:
+    return TaskKeys(queue.contents)
+
+
+def put(db: Database, queue: TaskQueue, data: Any, key: Any = "k") -> bytes:
+    keyed = queue.kind not in ("fifo", "fifottl")
+    return id_bytes(queue.put(db, data, **({"key": key} if keyed else {})).id)
+
+
+def spoil_payload(db: Database, queue: TaskQueue, id_: bytes, payload: bytes = b"{not json") -> None:
+    """Damage the payload of a ready task, wherever it lies."""
+    keys = TaskKeys(queue.contents)
+    beside = db[keys.payload(id_)]
+    if beside is not None:
+        db[keys.payload(id_)] = payload.ljust(len(beside), b"{")
+        return
+    for row in records_of(db, queue, id_):
+        record = record_of(row.value)
+        spoilt = msgspec.structs.replace(record, payload=payload, size_bytes=len(payload))
+        db[row.key] = record_to_bytes(spoilt)
+
+
+def records_of(db: Database, queue: TaskQueue, id_: bytes) -> list[Any]:
+    """Every key that holds the record of the task."""
+    under = queue.contents.range()
+    return [row for row in db.get_range(under.start, under.stop) if sound_record(row.value, id_)]
+
+
+def spoil_records(db: Database, queue: TaskQueue, id_: bytes) -> None:
+    for row in records_of(db, queue, id_):
+        db[row.key] = b"\xff damaged"
+
+
+def counts(db: Database, queue: TaskQueue) -> dict[str, int]:
+    found = queue.statistics(db)["tasks"]
+    return {name: n for name, n in found.items() if n and name not in ("total", "done", "due")}
+
+
+# Payloads.
+
+
+@pytest.mark.parametrize("data", ["small", LARGE], ids=["in the record", "beside it"])
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_task_with_an_unreadable_payload_is_buried_by_its_taker(
+    db: Database, queue: TaskQueue, data: str, in_transaction: bool
+) -> None:
+    poison = put(db, queue, data)
+    put(db, queue, "good")
+    spoil_payload(db, queue, poison)
+    if in_transaction:
+        tr = db.create_transaction()
+        task = queue.take(tr, 0)
+        tr.commit().wait()
+    else:
+        task = queue.take(db, 0)
+    assert task is not None
+    assert task.data == "good"
+    assert counts(db, queue) == {"taken": 1, "buried": 1}
+    queue.ack(db, task)
+    [buried] = queue.tasks(db, TaskState.BURIED, 9)
+    assert isinstance(buried.data, Unreadable)
+    assert buried.attempts == 1
+    [failure] = queue.failures(db, buried)
+    assert (failure.error, failure.outcome) == ("PayloadUnreadable", "buried")
+    assert "json" in failure.message
+    assert queue.take(db, 0) is None
+
+
+def test_a_payload_of_which_a_part_is_missing_is_unreadable(db: Database, queue: TaskQueue) -> None:
+    keys = TaskKeys(queue.contents)
+    ids = [put(db, queue, "x" * size) for size in (1_000, 200_000)]
+    db.clear(keys.payload(ids[0]))
+    db.clear(keys.payload(ids[1], 1))
+    put(db, queue, "good")
+    assert queue.take(db, 0).data == "good"
+    assert counts(db, queue) == {"taken": 1, "buried": 2}
+
+
+def test_many_unreadable_payloads_are_buried_one_take_after_the_other(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    for _ in range(50):
+        spoil_payload(db, queue, put(db, queue, "bad"))
+    put(db, queue, "good")
+    assert queue.take(db, 5).data == "good"
+    assert counts(db, queue) == {"taken": 1, "buried": 50}
+
+
+def test_a_task_that_others_can_read_is_passed_over(db: Database, queue: TaskQueue, space: Subspace) -> None:
+    """It stays where it is; its error is raised where there is nothing else to take."""
+    poison = put(db, queue, {"y": 1}, "a")
+    for x in (1, 2):
+        put(db, queue, {"x": x}, f"good {x}")
+    typed = TaskQueue.open(db, "q", type=Point, root=space)
+    assert typed.take(db, 0).data == Point(1)
+    assert typed.take(db, 1).data == Point(2)
+    for timeout in (0, 0.1):
+        with pytest.raises(PayloadMismatch, match=r"Point.*'q'") as raised:
+            typed.take(db, timeout)
+        assert raised.value.queue == "q"
+    assert counts(db, queue) == {"ready": 1, "taken": 2}
+    plain = queue.take(db, 0)
+    assert (id_bytes(plain.id), plain.data, plain.attempts) == (poison, {"y": 1}, 1)
+    assert typed.take(db, 0) is None
+
+
+def test_a_take_in_a_transaction_passes_over_and_moves_nothing(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    put(db, queue, {"y": 1})
+    typed = TaskQueue.open(db, "q", type=Point, root=space)
+    tr = db.create_transaction()
+    with pytest.raises(PayloadMismatch):
+        typed.take(tr, 0)
+    put(db, queue, {"x": 1})
+    tr = db.create_transaction()
+    assert typed.take(tr, 0).data == Point(1)
+    tr.commit().wait()
+    assert counts(db, queue) == {"ready": 1, "taken": 1}
+
+
+def test_a_class_that_is_missing_here_buries_nothing(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lacking:
+        def encode(self, value: Any) -> bytes:
+            return bytes(value)
+
+        def decode(self, payload: bytes) -> Any:
+            raise ImportError(f"no module named 'shop' for {payload!r}")
+
+    monkeypatch.setattr(codecs, "_registered", {})
+    register_codec("lacking", Lacking())
+    queue = TaskQueue.create(db, "q", codec="lacking", root=space)
+    put(db, queue, b"1")
+    with pytest.raises(PayloadUnknown, match="shop"):
+        queue.take(db, 0)
+    assert counts(db, queue) == {"ready": 1}
+
+
+def test_more_tasks_than_are_remembered_raise_at_once(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    queue.put_many(db, [{"y": 1}] * (limits.PASSED_OVER_MAX + 20))
+    typed = TaskQueue.open(db, "q", type=Point, root=space)
+    with pytest.raises(PayloadMismatch):
+        typed.take(db, 0)
+    assert counts(db, queue) == {"ready": limits.PASSED_OVER_MAX + 20}
+
+
+def test_who_ends_or_removes_a_task_need_not_be_able_to_read_it(db: Database, queue: TaskQueue) -> None:
+    ids = [put(db, queue, "bad", n) for n in range(4)]
+    for id_ in ids:
+        spoil_payload(db, queue, id_)
+    [deleted, buried, *_] = queue.tasks(db, TaskState.READY, 9)
+    assert isinstance(queue.delete(db, deleted.id).data, Unreadable)
+    assert isinstance(queue.bury(db, buried.id).data, Unreadable)
+    assert isinstance(queue.peek(db, buried.id).data, Unreadable)
+    assert queue.truncate_some(db, 1) == 1
+    queue.truncate(db)
+    assert counts(db, queue) == {}
+
+
+def test_a_worker_goes_on_with_its_other_queues(db: Database, space: Subspace) -> None:
+    """Nothing waits for a queue in which there is nothing but what is passed over."""
+    first, second = (TaskQueue.create(db, name, root=space) for name in ("first", "second"))
+    spoil_payload(db, first, put(db, first, "bad"))
+    put(db, first, {"y": 1})
+    typed, done = TaskQueue.open(db, "first", type=Point, root=space), []
+    for n in range(10):
+        put(db, second, n)
+    worker = Worker(db, [typed, second], lambda task: done.append(task.data), threads=1, root=space)
+    worker.start()
+    while len(done) < 10:
+        db.runtime.sleep(0.01)
+    worker.stop()
+    worker.join()
+    assert worker.error is None
+    assert counts(db, first) == {"ready": 1, "buried": 1}
+    with pytest.raises(PayloadMismatch):
+        Worker(db, [typed, second], print, root=space).run(until_empty=True)
+
+
+# Records.
+
+
+def test_a_ready_task_is_mended_from_the_copy_of_its_record(db: Database, queue: TaskQueue) -> None:
+    for number in range(3):
+        put(db, queue, number)
+    for number in range(3):
+        task = queue.tasks(db, TaskState.READY, 1)[0]
+        rows = records_of(db, queue, id_bytes(task.id))
+        for row in rows:
+            value = row.value
+            db[row.key] = b"\xff damaged"
+            queue.statistics(db)
+            db[row.key] = value if row is not rows[number % len(rows)] else b"\xff"
+        taken = queue.take(db, 0)
+        assert (taken.id, taken.data) == (task.id, number)
+        queue.ack(db, taken)
+    assert counts(db, queue) == {}
+
+
+def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: TaskQueue) -> None:
+    poison = put(db, queue, LARGE)
+    spoil_records(db, queue, poison)
+    goods = [put(db, queue, f"good {n}") for n in range(2)]
+    for n, good in enumerate(goods):
+        task = queue.take(db, 0)
+        assert (id_bytes(task.id), task.data) == (good, f"good {n}")
+        queue.ack(db, task)
+    assert queue.take(db, 0) is None
+    assert counts(db, queue) == {"unreadable": 1}
+    [found] = queue.aside(db, 9)
+    assert found.key.endswith(poison)
+    assert b"\xff damaged" in found.values
+    assert any(LARGE.encode() in value for value in found.values)
+    left = [row.key for row in db.get_range_startswith(queue.contents.key()) if poison in row.key]
+    assert left == []
+
+
+@pytest.mark.parametrize("state", ["taken", "buried", "delayed"])
+def test_a_task_whose_record_is_damaged_is_set_aside_by_who_meets_it(
+    db: Database, queue: TaskQueue, state: str
+) -> None:
+    """And the others of its key are not held up."""
+    session = Session(db, ttr=30, root=db_root(queue))
+    id_, good = put(db, queue, "bad"), put(db, queue, "good")
+    if state == "delayed":
+        task = queue.take(db, 0, session=session)
+        queue.defer(db, task, 0.2)
+    elif state == "buried":
+        queue.bury(db, queue.take(db, 0, session=session))
+    else:
+        queue.take(db, 0, session=session)
+    db[TaskKeys(queue.contents).task(id_)] = b"\xff damaged"
+    with pytest.raises(RecordUnreadable, match="'q'"):
+        queue.peek(db, id_text(id_))
+    with pytest.raises(NotTaken):
+        queue.ack(db, id_text(id_))
+    assert queue.tasks(db, TaskState[state.upper()], 9) == []
+    if state == "taken":
+        queue.release_all(db)
+    elif state == "buried":
+        assert queue.kick(db, 9) == 0
+    else:
+        db.runtime.sleep(0.25)
+        queue.statistics(db)
+    assert counts(db, queue) == {"ready": 1, "unreadable": 1}
+    task = queue.take(db, 0)
+    assert id_bytes(task.id) == good
+    with pytest.raises(TaskNotFound):
+        queue.peek(db, id_text(id_))
+    session.end()
+
+
+@pytest.mark.parametrize("remove", ["truncate_some", "truncate", "drop"])
+def test_removal_needs_no_record(db: Database, queue: TaskQueue, remove: str) -> None:
+    for n in range(3):
+        spoil_records(db, queue, put(db, queue, LARGE, n))
+    put(db, queue, "good")
+    calls: dict[str, Callable[[], Any]] = {
+        "truncate_some": lambda: queue.truncate_some(db),
+        "truncate": lambda: queue.truncate(db),
+        "drop": lambda: queue.drop(db),
+    }
+    calls[remove]()
+    if remove != "drop":
+        assert counts(db, queue) == {}
+
+
+def test_a_dead_session_ends_behind_keys_of_tasks_that_are_gone(db: Database, queue: TaskQueue) -> None:
+    """It ended never: the keys of taken tasks were found again and again."""
+    session = Session(db, ttr=30, root=db_root(queue))
+    lost = put(db, queue, "lost")
+    queue.take(db, 0, session=session)
+    db.clear(TaskKeys(queue.contents).task(lost))
+    session.end()
+    assert counts(db, queue) == {}
+
+
+def test_a_timer_of_no_task_is_cleared(db: Database, queue: TaskQueue) -> None:
+    keys = TaskKeys(queue.contents)
+    db[keys.timer(1, b"\xff" * 20)] = b""
+    db[keys.timers.start + b"\x00"] = b""
+    queue.statistics(db)
+    assert list(db.get_range(keys.timers.start, keys.timers.stop)) == []
+
+
+def test_what_was_set_aside_is_listed_in_pages_and_removed_by_id(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    for n in range(5):
+        spoil_records(db, queue, put(db, queue, LARGE, n))
+    assert queue.take(db, 0) is None
+    assert queue.unreadable(db) == 5
+    first = queue.aside(db, 3)
+    rest = queue.aside(db, 3, after=first.next)
+    assert (len(first), len(rest), rest.next) == (3, 2, None)
+    assert len({found.id for found in [*first, *rest]}) == 5
+    assert queue.remove_aside(db, [first[0].id]) == 1
+    assert queue.remove_aside(db, [found.id for found in first]) == 2
+    assert queue.unreadable(db) == 2
+    assert [found.id for found in queue.aside(db, 9)] == [found.id for found in rest]
+    for wrong in (["nonsense"], [5], ["0" * 8]):
+        with pytest.raises(InvalidArgument):
+            queue.remove_aside(db, wrong)
+    with pytest.raises(InvalidArgument):
+        queue.aside(db, 1, after="00")
+
+
+def db_root(queue: TaskQueue) -> Any:
+    return Subspace((), queue._shape.root.prefix)
