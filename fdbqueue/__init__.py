@@ -1,5 +1,6 @@
 """fdbqueue: a transactional queue layer on FoundationDB, and on one directory of a laptop."""
 
+from fdbqueue.aside import SetAside as SetAside
 from fdbqueue.codec import Codec as Codec
 from fdbqueue.codec import register_codec as register_codec
 from fdbqueue.database import Database as Database
@@ -42,6 +43,7 @@ from fdbqueue.tasks.key_statistics import KeyStatistics as KeyStatistics
 from fdbqueue.tasks.kinds import register_kind as register_kind
 from fdbqueue.tasks.queue import TaskQueue as TaskQueue
 from fdbqueue.transactional import transactional as transactional
+from fdbqueue.unreadable import Unreadable as Unreadable
 from fdbqueue.version import __version__ as __version__
 
 # Not `open`: `from fdbqueue import *` would hide the builtin.

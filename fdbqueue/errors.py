@@ -296,6 +296,10 @@ class UnreadableElement(QueueError, ValueError):
     """{reason}: element {name} was added with another schema. It stays where it is."""
 
 
+class DamagedElement(UnreadableElement):
+    """The element {name} of the queue {queue!r} is damaged ({reason}): it is set aside when it is got or dequeued, and `fdbqueue aside` lists it."""
+
+
 class QueueLockError(QueueError):
     """couldn't lock element: {name}: {reason}"""
 

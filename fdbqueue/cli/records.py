@@ -48,8 +48,9 @@ def queue_record(place: Place, database: Database, definition: Definition) -> Re
         return {**record, "unreadable": queue.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
         under, guard = place.registry.contents(definition), place.registry.guard(definition)
-        count = SimpleElementQueue(under, root=place.root, guard=guard).count(database)
-        return {**record, "options": dict(definition.options), "items": count}
+        elements = SimpleElementQueue(under, root=place.root, guard=guard)
+        record |= {"options": dict(definition.options), "items": elements.count(database)}
+        return {**record, "unreadable": elements.unreadable(database)}
     if not is_kind(definition.kind):
         return {**record, "options": dict(definition.options)}
     tasks = TaskQueue(database, place.registry, definition)

@@ -12,13 +12,14 @@ from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_int, checked_prefix, checked_seconds, too_much, writable
+from fdbqueue.aside import KeepsAside
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.elements.cursor import Cursor
 from fdbqueue.elements.keys import ElementKeys, Lock
 from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.elements.store import Elements, payload_of
-from fdbqueue.errors import CannotLock, ElementNotLocked, InvalidArgument, InvalidElementName
+from fdbqueue.errors import CannotLock, DamagedElement, ElementNotLocked, InvalidArgument, InvalidElementName
 from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe.items import Guard
 from fdbqueue.root_keys import RootKeys
@@ -31,7 +32,7 @@ LockToken = NewType("LockToken", str)
 """Tells one lock of an element from any other; printable."""
 
 
-class ElementBase:
+class ElementBase(KeepsAside):
     """Every method takes a database or a transaction first. One thread at a time may use an object's cursor
     (`first`, `next`, `names`, `purge`); `copy()` has another.
     """
@@ -61,6 +62,7 @@ class ElementBase:
         self._named_us = 0
         self.root = RootKeys(root)
         self.store = Elements(ElementKeys(subspace), guard, self.root.prefix)
+        self._aside, self._ask_exists = self.store.aside, self.store.guard
         self._cursor = Cursor(batch_max)
 
     def copy(self) -> Self:
@@ -180,7 +182,17 @@ class ElementBase:
 
     def _get(self, target: Any, name: str, token: LockToken | str | None) -> Pieces:
         self._check_name(name)
-        return run(target, lambda tr: self.store.get(tr, name, _bytes(token)))
+        body = partial(self.store.get, name=name, token=_bytes(token))
+        return self._setting_aside(target, name, lambda: run(target, body))
+
+    def _setting_aside(self, target: Any, name: str, act: Callable[[], T]) -> T:
+        """Raises what `act` raises; an element that turns out to be damaged is set aside."""
+        try:
+            return act()
+        except DamagedElement:
+            if not is_transaction(target) or hasattr(target, "snapshot"):
+                self._once(target, partial(self.store.set_aside, name=name))
+            raise
 
     def _take(
         self, target: Any, name: str, permissive: bool, body: Callable[[Transaction, str], T], wrote: bool

@@ -10,6 +10,7 @@ the identity of a directory on disk, 16 bytes.
     S[5] folder, name     arrival    empty                    import-dirq: added, still in the folder
     S[6] folder, name     departure  empty                    export-dirq: removed, not yet in it
     S[7]                  mark       16 bytes                 both: which leftovers are this queue's
+    S[8, ...]             aside      see aside.py             what could not be read
 
 An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
 S[1] and no payload.
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fdb import tuple as layer
 
-ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE, MARK = range(1, 8)
+ELEMENT, PAYLOAD, LOCK, COUNT, ARRIVAL, DEPARTURE, MARK, ASIDE = range(1, 9)
 
 FOLDER_BYTES = 16
 COUNTER = struct.Struct("<q")
@@ -30,7 +31,7 @@ _SINCE = struct.Struct(">Q")
 # Longer than any name. What is longer is none, and must not become a key that the engine refuses.
 _NAME_BYTES_MAX = 32
 
-_COLUMNS = frozenset(layer.pack((n,)) for n in range(ELEMENT, MARK + 1))
+_COLUMNS = frozenset(layer.pack((n,)) for n in range(ELEMENT, ASIDE + 1))
 _NAMED_COLUMNS = frozenset((layer.pack((ELEMENT,)), layer.pack((LOCK,))))
 _SINGLE_COLUMNS = frozenset((layer.pack((COUNT,)), layer.pack((MARK,))))
 
@@ -46,13 +47,16 @@ class Lock(NamedTuple):
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "Lock":
+        """A value that is none of a lock is one that is old, and has been anybody's."""
+        if len(value) < _SINCE.size:
+            return cls(0, b"")
         return cls(_SINCE.unpack_from(value)[0], value[_SINCE.size :])
 
 
 class ElementKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, MARK + 1)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, ASIDE + 1)}
         self._element, self._payload, self._lock = columns[ELEMENT], columns[PAYLOAD], columns[LOCK]
         self._arrival, self._departure = columns[ARRIVAL], columns[DEPARTURE]
         self.prefix = prefix
@@ -61,6 +65,7 @@ class ElementKeys:
         self.locks = slice(columns[LOCK], columns[COUNT])
         self.count = columns[COUNT]
         self.mark = columns[MARK]
+        self.aside = columns[ASIDE]
 
     def is_key(self, key: bytes) -> bool:
         """True if `key` may be one of this queue; its subspace may hold keys of something else."""
@@ -89,6 +94,11 @@ class ElementKeys:
 
     def locks_after(self, name: str) -> slice:
         return slice(_after(self._lock, name), self.locks.stop)
+
+    def is_sound(self, key: bytes) -> bool:
+        """True if a key of S[1] or S[3] ends in what may be a name."""
+        rest = key[len(self._element) :]
+        return 0 < len(rest) <= _NAME_BYTES_MAX and rest.isascii() and rest.decode().isprintable()
 
     def name_in(self, key: bytes) -> str:
         """The name that a key of S[1], S[3], S[5] or S[6] ends in, or one of S[2] without its number."""

@@ -9,6 +9,7 @@ for name in queue.names(db):
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fdbqueue.arguments import checked_count, checked_int
@@ -100,7 +101,8 @@ class ElementQueue(ElementBase):
         or gone, or CannotLock, an OSError, if not `permissive`; and as `get` does.
         """
         self._schema.require()
-        return self._take(tr, name, permissive, self._dequeue, wrote=True)
+        take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
+        return self._setting_aside(tr, name, take)
 
     def get_element(self, tr: Any, name: str, permissive: bool = True) -> dict[str, Any]:
         """The pieces of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""

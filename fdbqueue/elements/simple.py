@@ -1,6 +1,7 @@
 """SimpleElementQueue: elements that are one byte string (elements.md 7)."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -103,7 +104,8 @@ class SimpleElementQueue(ElementBase):
         Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
         or gone, or CannotLock, an OSError, if not `permissive`.
         """
-        return self._take(tr, name, permissive, self._dequeue, wrote=True)
+        take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
+        return self._setting_aside(tr, name, take)
 
     def get_element(self, tr: Any, name: str, permissive: bool = True) -> bytes:
         """The data of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""

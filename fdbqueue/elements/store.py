@@ -18,13 +18,21 @@ from typing import Any
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.aside import DAMAGED, Aside
 from fdbqueue.elements.keys import COUNTER, ElementKeys, Lock
 from fdbqueue.elements.names import following
 from fdbqueue.elements.schema import Pieces
-from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, PayloadTooLarge, QueueLockError
+from fdbqueue.errors import (
+    DamagedElement,
+    ElementNotFound,
+    ElementNotLocked,
+    LockLost,
+    PayloadTooLarge,
+    QueueLockError,
+)
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.recipe.items import Guard, pieces_of
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import KeyValue, Transaction
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(Pieces).decode
@@ -45,7 +53,8 @@ class Elements:
     def __init__(self, keys: ElementKeys, guard: Guard | None, root: bytes | None = None) -> None:
         """Without a `guard` the queue is not registered: its subspace may hold keys of something else."""
         self.keys = keys
-        self._guard = guard or Occupancy(keys.prefix, keys.is_key, root).ask_until_known
+        self.aside = Aside(keys.prefix, keys.aside)
+        self.guard = guard or Occupancy(keys.prefix, keys.is_key, root).ask_until_known
 
     def add(self, tr: Transaction, name: str, payload: bytes) -> str:
         """The new element's name: `name`, or the first one after it that is free.
@@ -53,7 +62,7 @@ class Elements:
         Reads its own key serialisably; writes the element, its payload and the count; conflicts with nothing
         but an add of the same name.
         """
-        check = self._guard(tr)
+        check = self.guard(tr)
         while tr.get(self.keys.element(name)).present():
             name = following(name)
         check()
@@ -75,7 +84,7 @@ class Elements:
 
     def refusal(self, tr: Transaction, name: str) -> str:
         """Why the element cannot be locked, "" if it can. Reads the element and its lock."""
-        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        check, held = self.guard(tr), tr.get(self.keys.lock(name))
         element = tr.get(self.keys.element(name))
         check()
         if not element.present():
@@ -109,6 +118,20 @@ class Elements:
             raise QueueLockError(name=name, reason=refused)
         return payload()
 
+    def set_aside(self, tr: Transaction, name: str) -> None:
+        """Set an element aside that is still damaged. Reads it; writes it elsewhere, and the counts."""
+        payload, element = self._ask_payload(tr, name), tr.get(self.keys.element(name))
+        if not element.present():
+            return
+        try:
+            payload()
+        except DamagedElement as damage:
+            under = self.keys.payload_of(name)
+            pieces = tr.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
+            values = [element.value, *(bytes(piece.value) for piece in pieces)]
+            self.aside.put(tr, self.keys.element(name), values, str(damage))
+            self._clear(tr, name)
+
     def discard(self, tr: Transaction, name: str) -> None:
         """Remove an element that this transaction has just peeked at."""
         self._clear(tr, name)
@@ -118,7 +141,7 @@ class Elements:
 
         Reads the element and its lock, writes the lock; conflicts with any change of it.
         """
-        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        check, held = self.guard(tr), tr.get(self.keys.lock(name))
         element = tr.get(self.keys.element(name))
         check()
         if not element.present():
@@ -132,7 +155,7 @@ class Elements:
 
         Reads the lock, clears it; conflicts with any change of it: a lock that has been renewed stays.
         """
-        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        check, held = self.guard(tr), tr.get(self.keys.lock(name))
         check()
         old = held.present() and Lock.from_bytes(held.value).since_us < before_us
         if old:
@@ -145,29 +168,35 @@ class Elements:
 
     def locks(self, tr: Any, after: str, limit: int) -> list[tuple[str, Lock]]:
         """The next locks, in order of the names. Reads by snapshot; conflicts with nothing."""
-        check, under = self._guard(tr), self.keys.locks_after(after)
-        found = _snapshot(tr).get_range(under.start, under.stop, limit=limit)
-        check()
+        found = self._sound(tr, self.keys.locks_after(after), limit)
         return [(self.keys.name_in(entry.key), Lock.from_bytes(entry.value)) for entry in found]
 
     def count(self, tr: Any) -> int:
         """Reads one key by snapshot; conflicts with nothing."""
-        check, counter = self._guard(tr), _snapshot(tr).get(self.keys.count)
+        check, counter = self.guard(tr), _snapshot(tr).get(self.keys.count)
         check()
-        return COUNTER.unpack(counter.value)[0] if counter.present() else 0
+        return int.from_bytes((counter.value or b"")[: COUNTER.size], "little", signed=True)
 
     def _names(self, tr: Any, under: slice, limit: int) -> list[str]:
-        check = self._guard(tr)
-        found = _snapshot(tr).get_range(under.start, under.stop, limit=limit)
-        check()
-        return [self.keys.name_in(entry.key) for entry in found]
+        return [self.keys.name_in(entry.key) for entry in self._sound(tr, under, limit)]
+
+    def _sound(self, tr: Any, under: slice, limit: int) -> list[KeyValue]:
+        """The first `limit` keys that end in a name; damaged ones are passed over."""
+        check, start, sound = self.guard(tr), under.start, list[KeyValue]()
+        while True:
+            found = _snapshot(tr).get_range(start, under.stop, limit=limit).to_list()
+            check()
+            sound += [entry for entry in found if self.keys.is_sound(entry.key)]
+            if len(found) < limit or len(sound) >= limit:
+                return sound[:limit]
+            start = found[-1].key + b"\x00"
 
     def _require_lock(self, tr: Any, name: str, token: bytes | None, action: str) -> Callable[[], None]:
         """Ask for the lock; the reply raises ElementNotLocked or LockLost.
 
         Reads the lock; if there is none, the element by snapshot, only to say why.
         """
-        check, held = self._guard(tr), tr.get(self.keys.lock(name))
+        check, held = self.guard(tr), tr.get(self.keys.lock(name))
 
         def require() -> None:
             check()
@@ -182,7 +211,14 @@ class Elements:
     def _ask_payload(self, tr: Any, name: str) -> Callable[[], Pieces]:
         under = self.keys.payload_of(name)
         asked = _snapshot(tr).get_range(under.start, under.stop)
-        return lambda: _from_bytes(_joined([piece.value for piece in asked]))
+        return lambda: self._pieces_of(name, _joined([piece.value for piece in asked]))
+
+    def _pieces_of(self, name: str, payload: bytes) -> Pieces:
+        """Raises DamagedElement."""
+        try:
+            return _from_bytes(payload)
+        except DAMAGED as reason:
+            raise DamagedElement(name=name, queue=repr(self.keys.prefix), reason=str(reason)) from reason
 
     def _clear(self, tr: Transaction, name: str) -> None:
         payload = self.keys.payload_of(name)

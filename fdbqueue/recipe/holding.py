@@ -77,13 +77,13 @@ class Holder:
         if overdue:
             line.results.return_overdue(tr, overdue)
             offers = self._first(tr)
-        if not offers:
-            return []
-        offers, values = self._recipe.hold_back(tr, offers)
+        found = offers
+        offers, values = self._recipe.hold_back(tr, found)
         for _ in range(limits.TIDY_ROUNDS_MAX):
-            if offers:
+            if offers or not found:
                 break
-            offers, values = self._recipe.hold_back(tr, self._first(tr))
+            found = self._first(tr)
+            offers, values = self._recipe.hold_back(tr, found)
         if not offers:
             self._recipe.require_none_passed(tr)
             return []

@@ -359,6 +359,7 @@ class Recipe:
         pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
         values = [value, *(bytes(piece.value) for piece in pieces)]
         self.aside.put(tr, self.keys.item(name), values, str(error))
+        tr.clear_range(under.start, under.stop)  # its value may not tell that there are pieces
 
     def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:
         name, payload = item

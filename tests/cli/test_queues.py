@@ -218,7 +218,7 @@ def test_stats_and_top_tell_how_tasks_have_ended_and_what_is_due(program: Within
     (found,) = map(json.loads, program.run("top", "q", "-n", "1", "--json")[1].splitlines())
     assert (found["ends"], found["due"]) == (ends, 0)
     _, out, _ = program.run("top", "q", "-n", "1")
-    assert out.rstrip("\n").split("\t")[-4:] == ["0", "2", "1", "1"]
+    assert out.rstrip("\n").split("\t")[-5:] == ["0", "2", "1", "1", "0"]
     lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
     assert (lines["ends.acked"], lines["ends.deleted"], lines["tasks.due"]) == ("2", "1", "0")
 

@@ -1,0 +1,131 @@
+"""`fdbqueue aside`: what could not be read, and was set aside; to be listed, exported, removed."""
+
+import os
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from fdbqueue import limits
+from fdbqueue.aside import KeepsAside, SetAside
+from fdbqueue.cli.exits import say
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.session import ELEMENT_KINDS, Place
+from fdbqueue.cli.show import Columns, Record, field, show, tell
+from fdbqueue.cli.signals import Signals
+from fdbqueue.cli.values import line_of
+from fdbqueue.database import Database
+from fdbqueue.elements.simple import SimpleElementQueue
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
+
+EXPORT_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@cli.command()
+@queue_argument
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
+@click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all to FILE")
+@click.option("--remove", "ids", multiple=True, metavar="ID", help="remove this one; may be repeated")
+@click.option("--remove-all", is_flag=True, help="remove all; after --export, what was exported")
+@json_option
+@in_a_place
+@click.pass_obj
+def aside(
+    signals: Signals,
+    place: Place,
+    queue: str,
+    count: int,
+    path: Path | None,
+    ids: tuple[str, ...],
+    remove_all: bool,
+    as_json: bool,
+) -> None:
+    """List what was set aside of QUEUE because it could not be read, the oldest first.
+
+    Columns: id, when (in seconds since the epoch), bytes, key (in hexadecimal), reason. --json, and each line
+    of an exported file, also has `values`: what was stored, in base64; the value of the key comes first,
+    those of the payload follow. A task is buried if only its payload cannot be read: `tasks --state buried`.
+    """
+    with place.database() as database:
+        found = _queue(place, database, queue)
+        if path is not None:
+            exported = _export(database, found, path)
+            count = len(exported)
+            tell(signals, f"{count} exported to {path}", {"queue": queue, "exported": count}, as_json)
+            ids += tuple(exported) if remove_all else ()
+        elif remove_all:
+            ids += tuple(entry.id for entry in _entries(database, found))
+        if ids or remove_all:
+            removed = _remove(signals, database, found, ids)
+            tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
+        elif path is None:
+            show(signals, _listed(database, found, count), ASIDE_COLUMNS, as_json)
+
+
+def _queue(place: Place, database: Database, name: str) -> KeepsAside:
+    """The queue of that name, of whatever kind. Raises Trouble."""
+    definition = place.definition(database, name)
+    if definition.kind == PLAIN:
+        return Queue.named(database, name, root=place.root, create=False)
+    if definition.kind in ELEMENT_KINDS:
+        registry = place.registry
+        under, guard = registry.contents(definition), registry.guard(definition)
+        return SimpleElementQueue(under, root=place.root, guard=guard)
+    return place.tasks_in(database, name)
+
+
+def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:
+    after = None
+    while True:
+        page = queue.aside(database, limits.VERB_BATCH, after=after)
+        yield from page
+        after = page.next
+        if after is None:
+            return
+
+
+def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Record]:
+    for number, entry in enumerate(_entries(database, queue)):
+        if number == count:
+            say(f"more follow the first {count}: -n N lists N")
+            return
+        yield aside_record(entry)
+
+
+def aside_record(entry: SetAside) -> Record:
+    return {
+        "id": entry.id,
+        "when": entry.when,
+        "bytes": sum(map(len, entry.values)),
+        "key": entry.key.hex(),
+        "reason": entry.reason,
+        "values": [b64encode(value).decode() for value in entry.values],
+    }
+
+
+def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
+    """The ids of what is written. A file that is there already is appended to, none is overwritten."""
+    written = []
+    with path.open("ab") as file:
+        for entry in _entries(database, queue):
+            file.write(line_of(aside_record(entry)))
+            written.append(entry.id)
+        file.flush()
+        os.fsync(file.fileno())  # what was exported may be removed next
+    return written
+
+
+def _remove(signals: Signals, database: Database, queue: KeepsAside, ids: tuple[str, ...]) -> int:
+    removed = 0
+    for start in range(0, len(ids), limits.VERB_BATCH):
+        with signals.deferred():
+            removed += queue.remove_aside(database, ids[start : start + limits.VERB_BATCH])
+    return removed
+
+
+ASIDE_COLUMNS: Columns = {
+    **{name: field(name) for name in ("id", "when", "bytes", "key")},
+    "reason": field("reason"),
+}

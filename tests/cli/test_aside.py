@@ -1,0 +1,47 @@
+"""`fdbqueue aside`: what was set aside is listed, exported and removed."""
+
+import json
+from base64 import b64decode
+from pathlib import Path
+
+import fdbqueue
+from fdbqueue import Queue
+from tests.cli.shell import Shell
+
+
+def poisoned(shell: Shell, count: int) -> None:
+    with fdbqueue.open(shell.url) as db:
+        queue = Queue.named(db, "q")
+        queue.enqueue_many(db, ["bad"] * count)
+        under = queue._recipe.keys.items
+        for row in list(db.get_range(under.start, under.stop)):
+            db[row.key] = b"\x00{damaged"
+        queue.enqueue(db, "good")
+        assert queue.dequeue(db) == "good"
+
+
+def test_what_was_set_aside_is_listed(shell: Shell) -> None:
+    poisoned(shell, 3)
+    status, out, err = shell.run("aside", "q", "-n", "2", "--json")
+    assert (status, "more follow the first 2" in err) == (0, True)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [b64decode(value) for record in found for value in record["values"]] == [b"\x00{damaged"] * 2
+    status, out, _ = shell.run("aside", "q")
+    assert (status, len(out.splitlines())) == (0, 3)
+    assert found[0]["id"] in out
+    assert json.loads(shell.run("stats", "q", "--json")[1])["unreadable"] == 3
+
+
+def test_what_was_exported_can_be_removed(shell: Shell, tmp_path: Path) -> None:
+    poisoned(shell, 3)
+    file = tmp_path / "aside.jsonl"
+    status, out, _ = shell.run("aside", "q", "--export", str(file), "--json")
+    assert (status, json.loads(out)) == (0, {"queue": "q", "exported": 3})
+    ids = [json.loads(line)["id"] for line in file.read_text().splitlines()]
+    assert shell.run("aside", "q", "--remove", ids[0])[0] == 0
+    assert len(shell.run("aside", "q")[1].splitlines()) == 2
+    assert shell.run("aside", "q", "--export", str(file), "--remove-all")[0] == 0
+    assert len(file.read_text().splitlines()) == 5
+    assert shell.run("aside", "q") == (0, "", "")
+    assert shell.run("aside", "q", "--remove", "nonsense")[0] == 2
+    assert shell.run("aside", "nothing")[0] == 2

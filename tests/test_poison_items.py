@@ -1,0 +1,263 @@
+"""Poison costs itself and nothing else: items of plain and fair queues, and elements, that cannot be read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import (
+    Database,
+    ElementQueue,
+    FairQueue,
+    PersistentQueue,
+    Queue,
+    SimpleElementQueue,
+    limits,
+)
+from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
+from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.tasks.keys import TaskKeys, record_of, record_to_bytes
+from fdbqueue.unreadable import Unreadable
+
+LARGE = "x" * 200_000
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+@pytest.fixture(params=["named", "subspace"])
+def plain(request: pytest.FixtureRequest, db: Database, space: Subspace) -> Queue:
+    return Queue.named(db, "q", root=space) if request.param == "named" else Queue(space[1], root=space[0])
+
+
+def keys_of(queue: Queue) -> QueueKeys:
+    return queue._recipe.keys
+
+
+def items(db: Database, queue: Queue) -> list[Any]:
+    under = keys_of(queue).items
+    return list(db.get_range(under.start, under.stop))
+
+
+def leave_as_it_is(_: Database, __: Queue) -> None: ...
+
+
+def cut_a_piece(db: Database, queue: Queue) -> None:
+    under = keys_of(queue).pieces
+    last = list(db.get_range(under.start, under.stop))[-1]
+    db[last.key] = last.value[:-1]
+
+
+def lose_a_piece(db: Database, queue: Queue) -> None:
+    under = keys_of(queue).pieces
+    db.clear(next(iter(db.get_range(under.start, under.stop))).key)
+
+
+def overwrite(value: bytes) -> Callable[[Database, Queue], None]:
+    def damage(db: Database, queue: Queue) -> None:
+        db[items(db, queue)[0].key] = value
+
+    return damage
+
+
+VALUES = (b"", b"\xff", b"\x00{", b"\x00", b"\x01", b"\x01\x15\x01\x15\x02")
+DAMAGES = {
+    "cut piece": cut_a_piece,
+    "lost piece": lose_a_piece,
+    **{repr(value): overwrite(value) for value in VALUES},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("how", ["transaction", "take", "wait", "many", "hold"])
+def test_a_damaged_item_is_set_aside_and_the_next_one_taken(
+    db: Database, plain: Queue, damage: Callable[[Database, Queue], None], how: str
+) -> None:
+    for value in (LARGE, "good"):
+        plain.enqueue(db, value)
+    damage(db, plain)
+    assert isinstance(plain.items(db, 9)[0], Unreadable)
+    with pytest.raises(PayloadUnreadable, match="in the queue"):
+        plain.peek(db)
+    assert plain.unreadable(db) == 0
+    assert taken(db, plain, how) == ["good"]
+    assert (plain.size(db), plain.unreadable(db), items(db, plain)) == (0, 1, [])
+    [found] = plain.aside(db, 9)
+    assert found.reason
+    assert plain.dequeue(db) is None
+    under = keys_of(plain).pieces
+    assert list(db.get_range(under.start, under.stop)) == []
+    assert plain.remove_aside(db, [found.id]) == 1
+    assert plain.unreadable(db) == 0
+
+
+def taken(db: Database, queue: Queue, how: str) -> list[Any]:
+    if how == "transaction":
+        tr = db.create_transaction()
+        found = [queue.dequeue(tr)]
+        tr.commit().wait()
+        return found
+    if how == "hold":
+        holder = queue.holder(db)
+        found = holder.hold(2)
+        holder.settle(len(found))
+        return found
+    if how == "many":
+        return queue.dequeue_many(db, 9)
+    return [queue.dequeue(db, timeout=5 if how == "wait" else 0)]
+
+
+@pytest.mark.parametrize("how", ["transaction", "take", "wait", "many", "hold"])
+def test_an_item_of_another_type_is_passed_over(db: Database, space: Subspace, how: str) -> None:
+    plain, typed = Queue.named(db, "q", root=space), Queue.named(db, "q", type=Point, root=space)
+    plain.enqueue_many(db, [{"y": 1}, {"x": 1}])
+    assert taken(db, typed, how) == [Point(1)]
+    with pytest.raises(PayloadMismatch):
+        taken(db, typed, how if how != "wait" else "take")
+    assert (plain.size(db), plain.unreadable(db)) == (1, 0)
+    assert plain.dequeue(db) == {"y": 1}
+    assert typed.dequeue(db) is None
+
+
+def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspace) -> None:
+    """A queue that is not registered stores no codec: what this one refuses may be sound."""
+    right, wrong = Queue(space[1], codec="msgpack", root=space[0]), Queue(space[1], root=space[0])
+    right.enqueue_many(db, [["a"], ["b"], ["c"]])
+    for _ in range(3):
+        with pytest.raises(PayloadUnreadable):
+            wrong.dequeue(db)
+    assert (right.size(db), right.unreadable(db)) == (3, 0)
+    assert right.dequeue_many(db, 3) == [["a"], ["b"], ["c"]]
+
+
+def test_a_format_of_a_newer_release_is_passed_over(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    queue.enqueue_many(db, ["newer", "good"])
+    db[items(db, queue)[0].key] = b"\x02newer"
+    assert queue.dequeue(db) == "good"
+    with pytest.raises(LookupError, match="storage format 2"):
+        queue.dequeue(db)
+    assert (queue.size(db), queue.unreadable(db)) == (1, 0)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x00", b"\xfe", b"\x1d\x08" + b"\xff" * 8, b"\x1c" + b"\xff" * 8])
+def test_a_damaged_key_of_an_item_stops_no_enqueue(db: Database, space: Subspace, rest: bytes) -> None:
+    plain = Queue.named(db, "q", root=space)
+    plain.enqueue(db, 1)
+    prefix = keys_of(plain)._item_prefix
+    db[prefix + rest] = b"\x00{"
+    plain.enqueue(db, 2)
+    assert [plain.dequeue(db), plain.dequeue(db)] == [1, 2]
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"\xff" * 8, b"\x7f" * 8, b"1" * 20])
+def test_a_damaged_counter_stops_nothing(db: Database, plain: Queue, value: bytes) -> None:
+    plain.enqueue_many(db, [1, 2])
+    db[keys_of(plain).size] = db[keys_of(plain).floor] = value
+    plain.enqueue(db, 3)
+    plain.size(db)
+    assert plain.dequeue_many(db, 3) == [1, 2, 3]
+
+
+def fair_of(space: Subspace, **options: Any) -> FairQueue:
+    return FairQueue(space[1], key=lambda item: len(str(item)), root=space[0], **options)
+
+
+@pytest.mark.parametrize("timeout", [0, 5, None])
+def test_a_damaged_item_of_a_fair_queue_is_set_aside(
+    db: Database, space: Subspace, timeout: float | None
+) -> None:
+    queue, keys = fair_of(space), TaskKeys(space[1])
+    for item in ("ab", "cd", LARGE):
+        queue.put(db, item)
+    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
+        try:
+            record = record_of(row.value)
+        except msgspec.MsgspecError:
+            continue
+        if record.payload == b'"ab"':
+            db[row.key] = record_to_bytes(msgspec.structs.replace(record, payload=b"{{{{"))
+    db.clear(next(iter(db.get_range(keys._payload, keys.taken.start))).key)
+    assert isinstance(queue.snapshot(db).round + queue.snapshot(db).lines, list)
+    if timeout is None:
+        tr = db.create_transaction()
+        assert queue.get(tr) == "cd"
+        tr.commit().wait()
+    else:
+        assert queue.get(db, timeout) == "cd"
+    assert queue.get(db) is None
+    assert (queue.size(db), queue.unreadable(db), len(queue.aside(db, 9))) == (0, 2, 2)
+
+
+def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: Subspace) -> None:
+    plain, typed = fair_of(space), fair_of(space, type=Point)
+    plain.put(db, {"y": 1})
+    plain.put(db, {"x": 12})
+    assert typed.get(db) == Point(12)
+    with pytest.raises(PayloadMismatch):
+        typed.get(db)
+    assert plain.get(db) == {"y": 1}
+
+
+def test_an_entry_of_a_fair_queue_that_nothing_tells_of_is_set_aside(db: Database, space: Subspace) -> None:
+    queue = fair_of(space)
+    queue.put(db, "ab")
+    for row in list(db.get_range(space[1].key(), space[1].key() + b"\xff")):
+        if b'"ab"' in row.value:
+            db[row.key] = b"damaged"
+    queue.put(db, "cd")
+    queue.put(db, "abc")
+    assert {queue.get(db), queue.get(db)} == {"cd", "abc"}
+    assert (queue.get(db), queue.size(db), queue.unreadable(db)) == (None, 0, 1)
+
+
+def test_a_persistent_queue_buries_what_it_cannot_read(db: Database, space: Subspace) -> None:
+    queue = PersistentQueue(db, "q", root=space)
+    for item in ("bad" * 200, "good"):
+        queue.put(item)
+    keys = queue._stored.shape.keys
+    payload = next(iter(db.get_range(keys._payload, keys.ready.start)))
+    db[payload.key] = b"{" * len(payload.value)
+    assert queue.get(timeout=5) == "good"
+    queue.task_done()
+    assert queue.empty()
+    queue.close()
+
+
+@pytest.mark.parametrize("how", ["get", "dequeue"])
+def test_a_damaged_element_is_reported_once_and_set_aside(db: Database, space: Subspace, how: str) -> None:
+    queue = ElementQueue(space[1], schema={"body": "string"}, root=space[0])
+    bad, good = queue.add(db, {"body": "x" * limits.PAYLOAD_PIECE_BYTES_MAX}), queue.add(db, {"body": "good"})
+    keys = queue.store.keys
+    db.clear(keys.payload(bad, 1))
+    with pytest.raises(DamagedElement, match=bad):
+        queue.get_element(db, bad)
+    assert queue.count(db) == 2
+    if how == "get":
+        assert queue.lock(db, bad)
+        with pytest.raises(DamagedElement):
+            queue.get(db, bad)
+    else:
+        with pytest.raises(DamagedElement):
+            queue.dequeue(db, bad)
+    assert list(queue.names(db)) == [good]
+    assert (queue.count(db), queue.unreadable(db)) == (1, 1)
+    assert queue.dequeue(db, good) == {"body": "good"}
+
+
+def test_damaged_names_and_locks_of_elements_stop_no_pass(db: Database, space: Subspace) -> None:
+    queue = SimpleElementQueue(space[1], root=space[0])
+    names = [queue.add(db, str(n)) for n in range(20)]
+    keys = queue.store.keys
+    for junk in (b"", b"\xff" * 5, b"\x00", b"0" * 40):
+        db[keys._element + junk] = b""
+        db[keys._lock + junk] = b"?"
+    db[keys.lock(names[0])] = b""
+    db[keys.count] = b"12"
+    assert list(queue.names(db)) == names
+    queue.purge(db)
+    assert queue.lock(db, names[0])
+    assert isinstance(queue.count(db), int)
