@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.counters import Counters
@@ -18,6 +18,7 @@ from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
 from fdbqueue.seam import EngineDatabase, Transaction
+from fdbqueue.services import Service, Services
 from fdbqueue.trouble import Troubles
 from fdbqueue.waiters import Waiter, Waiters
 
@@ -26,10 +27,6 @@ T = TypeVar("T")
 # The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
 # large or misused meets is its author's own affair.
 _AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
-
-
-class Service(Protocol):
-    def close(self) -> None: ...
 
 
 S = TypeVar("S", bound=Service)
@@ -61,7 +58,8 @@ class Database:
         self._closer: int | None = None  # the thread that closes it, or has closed it
         self._waiters = Waiters(self.runtime)
         self._lock = self.runtime.lock()
-        self._services: dict[Hashable, Service] = {}
+        self._services = Services()
+        self._recent = self._services.recent
         self._process_id = self.runtime.process_id()
         self._raw: Any = None
 
@@ -73,7 +71,8 @@ class Database:
         return transaction
 
     def service(self, key: Hashable, make: Callable[["Database"], S]) -> S:
-        """The one service of this process under `key`, made at first use, closed with the database.
+        """The one service of this process under `key`, made at first use, closed with the database. One that
+        has not been used for long may be forgotten, and made anew (services.py).
 
         Raises DatabaseClosed as soon as closing has begun: every call given a database asks for a service.
         """
@@ -81,18 +80,20 @@ class Database:
             raise DatabaseClosed
         if self._process_id != self.runtime.process_id():
             self._start_afresh_after_fork()
-        found = self._services.get(key)
+        found = self._recent.get(key)
         if found is None:
             with self._lock:
-                found = self._services.get(key)
+                found = self._services.find(key)
                 if found is None:
-                    found = self._services[key] = make(self)
+                    found = make(self)
+                    self._services.add(key, found)
         return found  # type: ignore[return-value]  # the key determines the type
 
     def _start_afresh_after_fork(self) -> None:
         # The parent's threads, and the locks they may have held, did not come along.
         self._lock = self.runtime.lock()
-        self._services = {}
+        self._services = Services()
+        self._recent = self._services.recent
         self._waiters = Waiters(self.runtime)
         self.troubles = Troubles(self.runtime, is_away)
         self._process_id = self.runtime.process_id()
@@ -118,7 +119,7 @@ class Database:
         self._closer = self.runtime.thread_id()
         if self._process_id == self.runtime.process_id():
             self._waiters.close(limits.CLOSE_TIMEOUT_S)
-            for service in list(self._services.values()):
+            for service in self._services.all():
                 service.close()
         self._closed = True
         self._raw = None

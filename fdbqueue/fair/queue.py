@@ -194,6 +194,9 @@ class FairCalls:
         if self._items.passed:
             run(self._database, self._items.require_none_passed)
 
+    def is_needed(self) -> bool:
+        return False
+
     def put(self, new: NewItem) -> None:
         self._puts.call([new], 1, len(new.payload))
 

@@ -29,6 +29,7 @@ class Calls(Protocol):
         """
 
     def close(self) -> None: ...
+    def is_needed(self) -> bool: ...
 
 
 class QueueCalls:
@@ -46,6 +47,9 @@ class QueueCalls:
 
     def close(self) -> None:
         """Nothing to end: the database has ended the waits."""
+
+    def is_needed(self) -> bool:
+        return False
 
     def append(self, payloads: Sequence[bytes]) -> None:
         self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
@@ -85,6 +89,9 @@ class SimpleCalls:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def is_needed(self) -> bool:
+        return False
 
     def append(self, payloads: Sequence[bytes]) -> None:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)

@@ -54,7 +54,7 @@ class Keeper:
         self._lock = database.runtime.lock()
         self._stop = database.runtime.event()
         self._sessions: list[Kept] = []
-        self._queues: list[Tidied] = []
+        self._queues: list[weakref.ref[Tidied]] = []
         self._ending = database.runtime.lock()
         self._burying = database.runtime.lock()
         self._process_id = database.runtime.process_id()
@@ -73,6 +73,9 @@ class Keeper:
         for session in list(self._sessions):
             with suppress(Exception):
                 session.end_within(limits.CLOSE_TIMEOUT_S)
+
+    def is_needed(self) -> bool:
+        return True
 
     def _rest(self) -> None:
         self._stop.set()
@@ -100,8 +103,9 @@ class Keeper:
                 self._sessions.remove(session)
 
     def look_after(self, queue: Tidied) -> None:
+        """Sweep it for as long as anything else refers to it."""
         with self._lock:
-            self._queues = [*self._queues, queue]
+            self._queues.append(weakref.ref(queue))
         self.start()
 
     def end_unwanted(self) -> None:
@@ -252,10 +256,16 @@ class Keeper:
         return None
 
     def _tidy_all(self) -> None:
-        queues, step = self._queues, limits.QUEUES_PER_TRANSACTION
+        queues, step = self._living(), limits.QUEUES_PER_TRANSACTION
         for start in range(0, len(queues), step):
             for queue in self.ask(partial(self._due_among, queues[start : start + step])):
                 self._tidy(queue)
+
+    def _living(self) -> list[Tidied]:
+        with self._lock:
+            found = [(known, known()) for known in self._queues]
+            self._queues = [known for known, queue in found if queue is not None]
+        return [queue for _, queue in found if queue is not None]
 
     def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
         """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
@@ -284,7 +294,7 @@ class Keeper:
             check()
         except QueueNotFound:
             with self._lock:
-                self._queues = [other for other in self._queues if other is not queue]
+                self._queues = [other for other in self._queues if other() is not queue]
             return False
         return True
 
@@ -306,7 +316,7 @@ class Keeper:
     def _put_last(self, queue: Tidied) -> None:
         """It may be the only one for which the database is too slow: the others get their turn."""
         with self._lock:
-            self._queues = [*(other for other in self._queues if other is not queue), queue]
+            self._queues.sort(key=lambda other: other() is queue)
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run it in a transaction, for a bounded time; `silence` knows for how long nothing was answered."""

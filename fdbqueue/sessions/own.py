@@ -18,6 +18,9 @@ class OwnSession:
     def close(self) -> None:
         """Nothing to end: the keeper ends every session."""
 
+    def is_needed(self) -> bool:
+        return True
+
     def get(self) -> Session:
         """The session, opened at first use, and again when it has been lost."""
         with self._opening:

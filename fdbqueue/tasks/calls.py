@@ -51,10 +51,14 @@ class Care:
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
         self.callbacks = Callbacks(database)
         self.keeper = keeper
-        keeper.look_after(TaskSource(shape, database.runtime, self.callbacks))
+        self._swept = TaskSource(shape, database.runtime, self.callbacks)
+        keeper.look_after(self._swept)  # for as long as this lives
 
     def close(self) -> None:
         """Nothing to end: the keeper does the sweeping."""
+
+    def is_needed(self) -> bool:
+        return self.callbacks.callback is not None
 
 
 def _nothing() -> None: ...
@@ -77,6 +81,7 @@ class TaskCalls:
 
     def __init__(self, database: Database, shape: Shape, care: Care) -> None:
         self.callbacks = care.callbacks
+        self._care = care  # the queue of a call that waits is swept
         self.source = TaskSource(shape, database.runtime, care.callbacks)
         self.shape = shape
         self._database = database
@@ -89,6 +94,9 @@ class TaskCalls:
 
     def close(self) -> None:
         """Nothing to end: the database has ended the waits."""
+
+    def is_needed(self) -> bool:
+        return False
 
     def once(self, body: Callable[[Change], T]) -> T:
         """Run a verb; its effect happens once."""

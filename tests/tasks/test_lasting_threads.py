@@ -61,7 +61,8 @@ def fail_with(error: BaseException) -> Callable[..., Any]:
 def plant(b: Bench, step: str, error: BaseException, patch: pytest.MonkeyPatch) -> None:
     """Have the step of the keeper fail, for a session or a queue of its own."""
     if step in ("guard", "due", "tidy"):
-        keeper(b.db).look_after(Broken(step, error))
+        b.broken = Broken(step, error)  # type: ignore[attr-defined]  # lives as long as the test
+        keeper(b.db).look_after(b.broken)  # type: ignore[attr-defined]
         return
     other = Session(b.db, ttr=TTR_S)
     if step == "wanted":

@@ -242,7 +242,8 @@ def test_a_queue_that_cannot_be_tidied_keeps_no_dead_session_alive(bench: MakeBe
     b.put("a")
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
     other = Keeper(b.db, KEYS)  # another process, which does not keep that session alive
-    other.look_after(Untidy())
+    untidy = Untidy()
+    other.look_after(untidy)
     b.clock.advance(6)
     other.tick()
     assert b.counts("ready", "taken") == (1, 0)

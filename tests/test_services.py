@@ -1,0 +1,186 @@
+"""A process forgets the queues that it does not use any more, and none that it does."""
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, TaskQueue, limits
+from fdbqueue.recipe.calls import QueueCalls
+from fdbqueue.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.keeper import keeper_of
+from tests.support import PATIENCE_S, wait_until
+
+REMEMBERED = 20
+MANY = 10 * REMEMBERED
+SPACE = Subspace(("services",))
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    monkeypatch.setattr(limits, "SERVICES_REMEMBERED", REMEMBERED)
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+def remembered(db: Database) -> int:
+    gc.collect()  # a service and its combiners refer to each other
+    return len(db._services.all())
+
+
+def use_others(db: Database) -> None:
+    for number in range(MANY):
+        Queue(SPACE["other", number]).enqueue(db, number)
+
+
+def use_subspace(db: Database, number: int) -> None:
+    queue = Queue(SPACE[number])
+    queue.enqueue(db, number)
+    assert queue.dequeue(db) == number
+
+
+def use_fair(db: Database, number: int) -> None:
+    queue = FairQueue(SPACE[number], key=str)
+    queue.put(db, number)
+    assert queue.get(db) == number
+
+
+def use_named(db: Database, number: int) -> None:
+    queue = Queue.named(db, f"named {number}")
+    queue.enqueue(db, number)
+    Registry().drop(db, f"named {number}")
+
+
+def use_tasks(db: Database, number: int) -> None:
+    queue = TaskQueue.create(db, f"tasks {number}")
+    queue.put(db, number)
+    task = queue.take(db, 0)
+    assert task is not None
+    queue.ack(db, task)
+    queue.drop(db)
+
+
+@pytest.mark.parametrize("use", [use_subspace, use_fair, use_named, use_tasks])
+def test_the_queues_that_a_process_remembers_are_bounded(
+    memory: Database, use: Callable[[Database, int], None]
+) -> None:
+    for number in range(MANY):
+        use(memory, number)
+    assert remembered(memory) <= 2 * REMEMBERED + 5
+    keeper = keeper_of(memory, RootKeys(DEFAULT_ROOT))
+    assert len(keeper._living()) <= REMEMBERED + 2
+
+
+def test_a_queue_that_was_forgotten_is_used_again(memory: Database) -> None:
+    queue, tasks = Queue(SPACE["forgotten"]), TaskQueue.create(memory, "tasks")
+    queue.enqueue(memory, 1)
+    tasks.put(memory, 1)
+    use_others(memory)
+    gc.collect()
+    assert queue.dequeue(memory) == 1
+    task = tasks.take(memory, 0)
+    assert task is not None
+    use_others(memory)
+    gc.collect()
+    assert tasks.ack(memory, task).data == 1
+
+
+def calls_alive(db: Database, kind: type) -> int:
+    gc.collect()
+    return sum(isinstance(service, kind) for service in db._services.all())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda _: Queue(SPACE["waited for"]), lambda db: TaskQueue.create(db, "waited for")]
+)
+def test_a_call_that_waits_is_served_whatever_else_is_used(
+    memory: Database, make: Callable[..., Any]
+) -> None:
+    queue, found, lines = make(memory), [], memory.counters.requests
+    wait = queue.dequeue if isinstance(queue, Queue) else queue.take
+    thread = threading.Thread(target=lambda: found.append(wait(memory, timeout=PATIENCE_S)))
+    thread.start()
+    wait_until(lambda: memory.counters.requests > lines)
+    use_others(memory)
+    gc.collect()
+    (queue.enqueue if isinstance(queue, Queue) else queue.put)(memory, "x")
+    thread.join(PATIENCE_S)
+    assert [getattr(one, "data", one) for one in found] == ["x"]
+
+
+def test_calls_in_flight_and_those_that_come_later_share_one_combiner(
+    memory: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second of two generations of callers would not see the first."""
+    queue, append = Queue(SPACE["combined"]), QueueCalls._append_for
+    begun, may_end, seen = threading.Event(), threading.Event(), []
+
+    def append_late(calls: QueueCalls, crew: Any, leader: Any) -> None:
+        if calls._recipe.keys.prefix == SPACE["combined"].key():
+            seen.append(id(calls))
+            begun.set()
+            assert may_end.wait(PATIENCE_S)
+        append(calls, crew, leader)
+
+    monkeypatch.setattr(QueueCalls, "_append_for", append_late)
+    threads = [threading.Thread(target=queue.enqueue, args=(memory, number)) for number in range(2)]
+    threads[0].start()
+    assert begun.wait(PATIENCE_S)
+    use_others(memory)
+    gc.collect()
+    threads[1].start()
+    wait_until(lambda: sum(thread.is_alive() for thread in threads) == 2)
+    may_end.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert (queue.size(memory), len(set(seen))) == (2, 1)
+
+
+def test_a_callback_is_told_of_all_changes_of_a_queue_that_is_not_used(memory: Database) -> None:
+    queue, told = TaskQueue.create(memory, "told", "fifottl"), threading.Event()
+    queue.on_task_change(lambda _, event: told.set() if event == "ttl" else None)
+    queue.put(memory, "x", ttl=0.5)
+    use_others(memory)
+    gc.collect()
+    assert told.wait(PATIENCE_S)
+
+
+def test_what_was_remembered_is_closed_with_its_database(memory: Database) -> None:
+    queue = TaskQueue.create(memory, "closed")
+    queue.put(memory, 1)
+    queue.take(memory, 0)
+    use_others(memory)
+    memory.close()
+    assert all(session.lost for session in keeper_sessions(memory))
+
+
+def keeper_sessions(db: Database) -> list[Any]:
+    return [session for service in db._services.all() for session in getattr(service, "_sessions", [])]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda db: Queue.named(db, "gone").enqueue_many(db, range(3)),
+        lambda db: Queue.named(db, "gone").enqueue(db, "x" * 200_000),
+        lambda db: TaskQueue.create(db, "gone", "fifottl").put_many(db, range(3)),
+        lambda db: TaskQueue.create(db, "gone", "utube").put(db, 1, key="k"),
+        lambda db: PersistentQueue(db, "gone").put(1),
+        lambda db: ElementQueue.named(db, "gone", {"body": "string"}).add(db, {"body": "x"}),
+    ],
+    ids=["queue", "pieces", "fifottl", "utube", "persistent", "elements"],
+)
+def test_nothing_is_left_of_a_queue_that_was_dropped(
+    memory: Database, make: Callable[[Database], object]
+) -> None:
+    """Nor its size."""
+    make(memory)
+    contents = Registry().contents(Registry().find(memory, "gone")).key()
+    assert list(memory.get_range_startswith(contents))
+    Registry().drop(memory, "gone")
+    assert list(memory.get_range_startswith(contents)) == []
