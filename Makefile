@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check docs simulate bench load clean
+.PHONY: demo test slow check docs simulate soak bench load clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -31,6 +31,9 @@ docs: $(VENV)/.ready   ## rewrite what is generated in docs/
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)
 
+soak: $(VENV)/.ready       ## eight processes, killed and stopped at random, then a count; MINUTES=1
+	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES)
+
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.queue
@@ -42,6 +45,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.elements
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.waking
+	$(BIN)/python -m benchmarks.growth
 
 load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/
 	rm -rf load-report && mkdir load-report

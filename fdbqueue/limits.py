@@ -175,7 +175,7 @@ SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
 DEAD_SESSIONS_MAX = 100
 # A process remembers so many services of queues in each of two generations: some kilobytes each.
-SERVICES_REMEMBERED = 1_000
+SERVICES_REMEMBERED = 500
 # What fails over and over in the background is told of no oftener.
 TROUBLE_TOLD_EVERY_S = 60.0
 # So many different troubles are known at a time: the one met first is forgotten, and would be told of anew.

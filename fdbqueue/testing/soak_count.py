@@ -1,0 +1,129 @@
+"""The count at the end of a soak: the journals of its processes against what the database holds."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Database, TaskQueue
+from fdbqueue.testing.soak_writer import EFFECTS, ENDS, JOURNALS, NAME, items, url_in
+
+SHOWN = 5
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class Journals:
+    """What the processes were told, and what they tried."""
+
+    tried: frozenset[str]
+    put: frozenset[str]
+    done: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the database holds."""
+
+    effects: dict[str, int]
+    ends: dict[str, int]
+    tasks: list[str]
+    items: list[str]
+    size: int
+    """The counter of the items."""
+    statistics: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Count:
+    acknowledged: int
+    done: int
+    left: int
+    errors: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told = f"{self.acknowledged} acknowledged puts, {self.done} effects, {self.left} left"
+        return "\n".join([told, *(self.errors or ["nothing lost, nothing twice, all counters exact"])])
+
+
+def counted(directory: Path) -> Count:
+    with fdbqueue.open(url_in(directory)) as db:
+        return judged(journals_in(directory), stored_in(db))
+
+
+def journals_in(directory: Path) -> Journals:
+    lines = [line for path in (directory / JOURNALS).iterdir() for line in path.read_text().splitlines()]
+    words = [line.split(" ") for line in lines]
+    return Journals(
+        *(frozenset(v for word, v in words if word == wanted) for wanted in ("try", "put", "done"))
+    )
+
+
+def stored_in(db: Database) -> Stored:
+    queue: Any = TaskQueue.open(db, NAME)
+    queue.release_all(db)  # of processes that were killed
+    return Stored(
+        _counters(db, EFFECTS),
+        _counters(db, ENDS),
+        [task.data for task in _pages(lambda after: queue.tasks(db, "r", PAGE, after=after))],
+        _pages(lambda after: items().items(db, PAGE, after=after)),
+        items().size(db),
+        queue.statistics(db),
+    )
+
+
+def _counters(db: Database, under: Any) -> dict[str, int]:
+    rows = db.get_range_startswith(under.key())
+    return {under.unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in rows}
+
+
+def _pages(page_after: Any) -> list[Any]:
+    page = page_after(None)
+    found = list(page)
+    while page.next is not None:
+        page = page_after(page.next)
+        found += page
+    return found
+
+
+def judged(told: Journals, stored: Stored) -> Count:
+    left = [*stored.tasks, *stored.items]
+    errors = [*_compared(told, stored, left), *_counted_wrong(stored)]
+    return Count(len(told.put), len(stored.effects), len(left), tuple(errors))
+
+
+def _compared(told: Journals, stored: Stored, left: list[str]) -> Iterable[str]:
+    there = set(left) | set(stored.effects)
+    twice = {value for value, count in Counter(left).items() if count > 1}
+    twice |= {value for value, count in stored.effects.items() if count != 1}
+    yield from _told("lost", told.put - there)
+    yield from _told("twice", twice | (set(left) & set(stored.effects)))
+    yield from _told("from nowhere", there - told.tried)
+    yield from _told("told as done, without its effect", told.done - set(stored.effects))
+
+
+def _told(what: str, values: Iterable[str]) -> Iterable[str]:
+    found = sorted(values)
+    if found:
+        yield f"{what}: {len(found)}, the first of them {', '.join(found[:SHOWN])}"
+
+
+def _counted_wrong(stored: Stored) -> Iterable[str]:
+    tasks, calls = stored.statistics["tasks"], stored.statistics["calls"]
+    done = sum(value.startswith("t.") for value in stored.effects)
+    back = calls["release"] + calls["ttr"]
+    exact = {
+        "size of the items": (stored.size, len(stored.items)),
+        "ready tasks": (tasks["ready"], len(stored.tasks)),
+        "tasks": (tasks["total"], len(stored.tasks)),
+        "acks": (calls["ack"], done),
+        "tasks done": (tasks["done"], done),
+        "puts": (calls["put"], done + len(stored.tasks)),
+        "takes": (calls["take"], done + back),
+        "effects by process": (sum(stored.ends.values()), len(stored.effects)),
+    }
+    for name, (counter, real) in exact.items():
+        if counter != real:
+            yield f"the counter of the {name} says {counter}, there are {real}"
