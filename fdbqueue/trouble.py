@@ -57,7 +57,7 @@ class Troubles:
     # Not "until it succeeds": under load, every other round does.
 
     def __init__(self, runtime: Runtime, is_away: Callable[[BaseException], bool] = lambda _: False) -> None:
-        """`is_away`: true of the error of a database that is away, whose traceback explains nothing."""
+        """`is_away`: true of the error of a database that is away. Its traceback explains nothing."""
         self._runtime = runtime
         self._is_away = is_away
         self._lock = runtime.lock()

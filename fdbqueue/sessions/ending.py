@@ -64,7 +64,7 @@ def end_session(
 
 
 def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bool]:
-    """Ask for what an end depends on. The reply begins it; whether it is to be finished."""
+    """Ask for the keys that an end depends on. The reply begins the end; true if it is to be finished."""
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
     begun = tr.get(keys.beat_due(now_us, session))
 
@@ -108,7 +108,7 @@ def _name_in(record: bytes) -> str | None:
 
 
 def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], died: bool) -> None:
-    """Finish the ends of sessions whose entries among the heartbeats have these deadlines."""
+    """Finish the ends of sessions. `entries`: the deadline of each, as its entry has it."""
     left = {session for end in _enders for session in end(database, keys, tuple(entries), died)}
     done = {session: deadline_us for session, deadline_us in entries.items() if session not in left}
     run(database, lambda tr: _forget(tr, keys, done))
@@ -231,7 +231,7 @@ def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue]) 
 
 
 def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> list[bytes]:
-    """The sessions whose ends are to be finished."""
+    """The sessions that are to be finished."""
     asked = [(dead, _ask_end(tr, keys, dead.session, now_us)) for dead in found]
     return [dead.session for dead, begin in asked if begin(_is_dead(keys, dead))]
 

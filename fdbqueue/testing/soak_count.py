@@ -1,4 +1,4 @@
-"""The count at the end of a soak: the journals of its processes against what the database holds."""
+"""The count at the end of a soak: the journals of its processes are compared with the database."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class Journals:
-    """What the processes were told, and what they tried."""
+    """The lines of all journals: changes that were tried, and answers."""
 
     tried: frozenset[str]
     put: frozenset[str]
@@ -25,7 +25,7 @@ class Journals:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the database holds."""
+    """The contents of the database."""
 
     effects: dict[str, int]
     ends: dict[str, int]

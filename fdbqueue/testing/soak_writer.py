@@ -1,4 +1,4 @@
-"""A process of the soak: it puts, takes and acks until it is killed, and keeps a journal of what it was told.
+"""A process of the soak: it puts, takes and acks until it is killed, and keeps a journal of the answers.
 
 Each line of a journal is one write to a file: a process that is killed has written it or not.
 

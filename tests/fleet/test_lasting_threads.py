@@ -229,7 +229,7 @@ def test_an_error_of_whatever_kind_is_a_failed_attempt(db, space, odd, kind):
 
 
 def test_a_failure_that_the_disk_refuses_does_not_hold_its_task(db, space, monkeypatch):
-    """Of a kind whose leases never end on their own."""
+    """The leases of this kind never end on their own."""
     queue, fail, full = (
         TaskQueue.create(db, "full", "fifo", root=space),
         Settling.fail,

@@ -25,7 +25,7 @@ ERRORS = [KeyError("gone"), TypeError("option"), DeprecationWarning("odd"), Memo
 
 
 class Broken:
-    """A queue of which one step fails."""
+    """A queue with one step that fails."""
 
     name = "broken"
 
@@ -170,7 +170,7 @@ def memory() -> Iterator[Database]:
 
 
 class Ticks:
-    """Rounds of a keeper, of which the first raises; can be waited for."""
+    """Rounds of a keeper: the first raises. A test can wait for them."""
 
     def __init__(self, error: BaseException) -> None:
         self._error: BaseException | None = error
