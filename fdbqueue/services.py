@@ -1,9 +1,9 @@
 """Services: objects that a process has once for each database, and for each queue that it uses there.
 
 A process may use any number of queues. The service of a queue lives as long as a call uses it: each call
-holds it on its stack, also while it waits, or while another call fetches its answer. Those used last are kept besides, in
-two generations: when the younger one is full it becomes the older one, and the older one is forgotten. So a
-use costs one look into a dict, and no list of uses has to be kept.
+holds it on its stack, also while it waits, or while another call fetches its answer. Those used last are
+kept besides, in two generations: when the younger one is full it becomes the older one, and the older one is
+forgotten. So a use costs one look into a dict, and no list of uses has to be kept.
 """
 
 from collections.abc import Hashable

@@ -12,7 +12,6 @@ system without sockets, a disk without room for the board, more processes than s
 """
 
 import contextlib
-import logging
 import mmap
 import select
 import socket
@@ -22,10 +21,11 @@ from collections.abc import Callable, Collection
 
 from fdbqueue.embedded import bytelocks
 from fdbqueue.embedded.directory import Directory, by_descriptor
+from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.trouble import Troubles
 
-log = logging.getLogger("fdbqueue.embedded")
+log = logger("fdbqueue.embedded")
 
 _DIRECTORY = "doorbells"
 _BOARD = "board"

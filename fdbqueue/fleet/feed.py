@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from fdbqueue import limits
 from fdbqueue.codec import NOT_HERE
-from fdbqueue.database import Database
-from fdbqueue.errors import FdbQueueError, QueueNotFound
+from fdbqueue.database import Database, is_away
+from fdbqueue.errors import FdbQueueError, QueueNotFound, UnknownSession
+from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.shares import Shares
 from fdbqueue.logger import logger
 from fdbqueue.runtime import Thread
@@ -30,6 +31,7 @@ class Feed:
         self._queues = [queue for queue, _ in queues]
         self._shares = Shares([weight for _, weight in queues])
         self._look_at = [float("-inf")] * len(queues)
+        self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: set[int] = set()
         self._passed: dict[int, FdbQueueError] = {}
         """Queues of which the last take has found only tasks that cannot be read here."""
@@ -40,7 +42,7 @@ class Feed:
         """Up to `count` tasks, waiting for the first; of several queues perhaps one more of each. Raises
         QueueNotFound when the last queue is gone, UnknownSession.
         """
-        there = self._there()
+        there = self._sound()
         if len(there) == 1:
             return self._take(there[0], count, session, timeout_s)
         return self._look(count, session) or self._wait(session, timeout_s)
@@ -90,12 +92,26 @@ class Feed:
             raise QueueNotFound(name=", ".join(queue.name for queue in self._queues))
         return there
 
+    def _sound(self) -> list[int]:
+        """Those that are there and are not left alone; all of them if there are none."""
+        there = self._there()
+        return [number for number in there if not self._outages[number].left_s()] or there
+
+    def _leave_alone(self, number: int, error: Exception) -> bool:
+        """Ask the queue later, longer each time, as it fails; false if it is the last that can be asked."""
+        if not any(other != number and not self._outages[other].left_s() for other in self._there()):
+            return False
+        self._outages[number].met()
+        title = f"nothing is taken from the queue {self._queues[number].name!r}, and it will be tried again"
+        self._database.troubles.met(_log, title, error)
+        return True
+
     def _look(self, count: int, session: Session) -> Found:
         """What the first queue has, by its share, that has anything now."""
         now = self._runtime.monotonic()
         for number in self._shares.order():
             # While others are busy, one that was empty is not asked every time.
-            if number in self._gone or self._look_at[number] > now:
+            if number in self._gone or self._look_at[number] > now or self._outages[number].left_s():
                 continue
             if found := self._take(number, count, session, 0):
                 self._shares.took(number, len(found))
@@ -115,8 +131,15 @@ class Feed:
         except NOT_HERE as error:
             self._pass_over(number, error)
             found = []
+        except UnknownSession:
+            raise
+        except Exception as error:
+            if is_away(error) or not self._leave_alone(number, error):
+                raise
+            found = []
         else:
             self._passed.pop(number, None)
+            self._outages[number].over()
         return [(queue, task) for task in found]
 
     def _wait(self, session: Session, timeout_s: float) -> Found:
@@ -124,7 +147,7 @@ class Feed:
         wait = Wait(self, session, timeout_s)
         threads: list[Thread] = []
         try:
-            threads.extend(wait.start(number) for number in self._there())
+            threads.extend(wait.start(number) for number in self._sound())
             wait.over.wait(timeout_s)
         except RuntimeError as error:  # no thread to be had: those that stand in line may bring something
             wait.errors.append(error)

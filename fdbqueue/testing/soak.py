@@ -2,8 +2,8 @@
 
 N processes put, take and ack on one directory of the embedded engine. Each of them is killed (SIGKILL) and
 stopped (SIGSTOP) at random moments, and another takes its place. At the end all are killed, and the
-journals of the processes are compared with the database (soak_count.py). The exit status is 1 if an acknowledged
-change is lost, a change has happened twice, or a counter is not exact; then the directory stays.
+journals of the processes are compared with the database (soak_count.py). The exit status is 1 if an
+acknowledged change is lost, a change has happened twice, or a counter is not exact; then the directory stays.
 """
 
 import argparse

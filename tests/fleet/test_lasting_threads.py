@@ -332,3 +332,23 @@ def test_a_supervisor_that_cannot_start_a_process_tries_again(tmp_path, monkeypa
         Fleet(url, "jobs", "builtins:id", processes=1, until_empty=True).run()
         assert queue.statistics(db)["tasks"]["done"] == 1
     assert failures == []
+
+
+def test_a_queue_that_fails_keeps_no_other_waiting(db, space, monkeypatch):
+    """It is asked again after a pause, and the others have no pause."""
+    queues = [TaskQueue.create(db, name, root=space) for name in ("bad", "good")]
+    for queue in queues:
+        queue.put_many(db, range(10))
+    done, take, failures = [], TaskQueue.take_many, []
+
+    def take_good(queue, *arguments, **options):
+        if queue.name == "bad" and len(done) < 10:
+            failures.append(1)
+            raise TypeError("option")
+        return take(queue, *arguments, **options)
+
+    monkeypatch.setattr(TaskQueue, "take_many", take_good)
+    worker = Worker(db, queues, lambda task: done.append(task.queue), threads=1, root=space)
+    worker.run(until_empty=True)
+    assert done == ["good"] * 10 + ["bad"] * 10
+    assert len(failures) < 10
