@@ -105,6 +105,7 @@ def test_the_engine_knows_nothing_of_queues():
         "fdbqueue.embedded",
         "fdbqueue.errors",
         "fdbqueue.limits",
+        "fdbqueue.logger",
         "fdbqueue.runtime",
         "fdbqueue.trouble",
     }
