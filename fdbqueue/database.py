@@ -16,6 +16,7 @@ from fdbqueue import limits
 from fdbqueue.counters import Counters
 from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
+from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
 from fdbqueue.seam import EngineDatabase, Transaction
 from fdbqueue.services import Service, Services
@@ -23,6 +24,8 @@ from fdbqueue.trouble import Troubles
 from fdbqueue.waiters import Waiter, Waiters
 
 T = TypeVar("T")
+
+_log = logger("fdbqueue")
 
 # The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
 # large or misused meets is its author's own affair.
@@ -120,11 +123,18 @@ class Database:
         if self._process_id == self.runtime.process_id():
             self._waiters.close(limits.CLOSE_TIMEOUT_S)
             for service in self._services.all():
-                service.close()
+                self._end(service)
         self._closed = True
         self._raw = None
         if self._on_close is not None:
             self._on_close()
+
+    def _end(self, service: Service) -> None:
+        """The others, and the engine, are closed whatever one of them meets."""
+        try:
+            service.close()
+        except Exception as error:
+            self.troubles.met(_log, f"closing, a {type(service).__name__} has failed", error)
 
     def __enter__(self) -> "Database":
         return self

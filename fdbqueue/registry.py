@@ -4,7 +4,8 @@ Every call on a named queue reads its definition serialisably, in the round trip
 that was dropped, or dropped and created again, is noticed, and nothing is put where nobody will look.
 """
 
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,18 +17,26 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_text, writable
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import (
+    DefinitionUnreadable,
     QueueDropped,
     QueueExists,
     QueueKindMismatch,
     QueueNotFound,
     SubspaceInUse,
 )
+from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
 from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")
+
+UNREADABLE = "unreadable"
+"""The kind, in listings, of a queue whose definition cannot be read."""
+UNPACKING = (ValueError, IndexError, struct.error)
+"""What the tuple layer raises for bytes that it has not packed."""
+ID_MAX = 2**62
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,20 @@ class Definition:
 
     @classmethod
     def from_bytes(cls, name: str, value: bytes) -> "Definition":
-        id_, kind, options = layer.unpack(value)
-        return cls(name, id_, kind, msgspec.json.decode(options))
+        """Raises DefinitionUnreadable for the value of a newer release, which has more parts, or none."""
+        try:
+            id_, kind, options = layer.unpack(value)
+            return cls(name, _checked_id(id_), _text(kind), _mapping(msgspec.json.decode(options)))
+        except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
+            raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
+
+    @classmethod
+    def listed(cls, name: str, value: bytes) -> "Definition":
+        """The same for listings: of one that cannot be read only the name is known, and perhaps the id."""
+        try:
+            return cls.from_bytes(name, value)
+        except DefinitionUnreadable:
+            return cls(name, _id_in(value), UNREADABLE, {})
 
 
 class Registry:
@@ -141,7 +162,10 @@ class Registry:
             return 1
         if len(last) != LAST_ID_BYTES:
             raise SubspaceInUse(prefix=self.keys.prefix, key=self.keys.last_id, shown=self.keys.last_id)
-        return int.from_bytes(last, "little") + 1
+        id_ = int.from_bytes(last, "little") + 1
+        if id_ >= ID_MAX:
+            raise SubspaceInUse(prefix=self.keys.prefix, key=self.keys.last_id, shown=self.keys.last_id)
+        return id_
 
     def _require_free(self, tr: Transaction, id_: int) -> None:
         """Raises SubspaceInUse for a new queue's prefix that is not empty: `truncate` would clear it."""
@@ -149,17 +173,30 @@ class Registry:
         require_ours(prefix, ask_ends(tr, prefix)(), lambda _: False)
 
     def _drop(self, tr: Transaction, name: str) -> None:
-        found = self._read(tr, name)
-        if found is None:
+        value = tr.get(self.keys.definition(name)).value
+        if value is None:
             raise QueueNotFound(name=name)
+        found = Definition.listed(name, value)
         tr.clear(self.keys.definition(name))
-        contents = self.contents(found).range()
-        tr.clear_range(contents.start, contents.stop)
+        if found.id:  # else it cannot be told which contents are its own
+            contents = self.contents(found).range()
+            tr.clear_range(contents.start, contents.stop)
+
+    def _rows(self, tr: Transaction, begin: bytes, limit: int) -> list[tuple[str, bytes]]:
+        """Names and values of the next definitions; a key that ends in no name is passed over."""
+        rows: list[tuple[str, bytes]] = []
+        while True:
+            found = tr.snapshot.get_range(begin, self.keys.definitions.stop, limit=limit).to_list()
+            named = [(self.keys.name_of(entry.key), entry.value) for entry in found]
+            rows += [(name, value) for name, value in named if name is not None]
+            if len(found) < limit or len(rows) >= limit:
+                return rows[:limit]
+            begin = found[-1].key + b"\x00"
 
     def _names(self, tr: Transaction, after: str, limit: int) -> list[Definition]:
         begin = self.keys.definition(after) + b"\x00" if after else self.keys.definitions.start
-        found = tr.snapshot.get_range(begin, self.keys.definitions.stop, limit=limit)
-        return [Definition.from_bytes(self.keys.name_of(entry.key), entry.value) for entry in found]
+        found = self._rows(tr, begin, limit)
+        return [Definition.listed(name, value) for name, value in found]
 
 
 def checked_name(name: str) -> str:
@@ -172,6 +209,22 @@ def of_kind(definition: Definition, kind: str) -> Definition:
     if definition.kind != kind:
         raise QueueKindMismatch(name=definition.name, found=definition.kind, wanted=kind)
     return definition
+
+
+def require_options(definition: Definition, known: Collection[str]) -> None:
+    """Raises DefinitionUnreadable for an option that a newer release has added."""
+    unknown = sorted(set(definition.options) - set(known))
+    if unknown:
+        raise DefinitionUnreadable(name=definition.name, reason=f"unknown options: {', '.join(unknown)}")
+
+
+def codec_of(definition: Definition) -> str:
+    """The codec of a plain queue. Raises DefinitionUnreadable."""
+    require_options(definition, ["codec"])
+    codec = definition.options.get("codec")
+    if not isinstance(codec, str):
+        raise DefinitionUnreadable(name=definition.name, reason="it names no codec")
+    return codec
 
 
 def exists_already(
@@ -203,3 +256,29 @@ def _told(value: Any) -> str:
 def _check(name: str, found: bytes | None, expected: bytes) -> None:
     if found != expected:
         raise QueueDropped(name=name)
+
+
+def _checked_id(id_: Any) -> int:
+    if not isinstance(id_, int) or not 0 < id_ < ID_MAX:
+        raise TypeError("its id is none")
+    return id_
+
+
+def _text(kind: Any) -> str:
+    if not isinstance(kind, str):
+        raise TypeError("its kind is no text")
+    return kind
+
+
+def _mapping(options: Any) -> Mapping[str, Any]:
+    if not isinstance(options, dict):
+        raise TypeError("its options are none")
+    return options
+
+
+def _id_in(value: bytes) -> int:
+    """The id in a definition that cannot be read as a whole; 0 if there is none."""
+    try:
+        return _checked_id(layer.unpack(value)[0])
+    except (*UNPACKING, TypeError):
+        return 0

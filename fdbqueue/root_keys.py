@@ -76,18 +76,24 @@ class RootKeys:
 
     def _shape_of(self, key: bytes) -> list[Any]:
         """The column and the types of what follows; [None] for a key that no tuple makes."""
+        column, *rest = self._parts_of(key)
+        return [column, *map(type, rest)]
+
+    def _parts_of(self, key: bytes) -> list[Any]:
+        """The column and what follows; [None] for a key that no tuple makes."""
         try:
-            column, *rest = layer.unpack(key, prefix_len=len(self.prefix))
+            return list(layer.unpack(key, prefix_len=len(self.prefix))) or [None]
         except (ValueError, IndexError, struct.error):
             return [None]
-        return [column, *map(type, rest)]
 
     def definition(self, name: str) -> bytes:
         return self._pack(DEFINITION, name)
 
-    def name_of(self, definition_key: bytes) -> str:
-        name: str = layer.unpack(definition_key, prefix_len=len(self.prefix))[1]
-        return name
+    def name_of(self, definition_key: bytes) -> str | None:
+        """None for a key that ends in no name."""
+        column, *rest = self._parts_of(definition_key)
+        name = rest[0] if column == DEFINITION and len(rest) == 1 else None
+        return name if isinstance(name, str) and self.definition(name) == definition_key else None
 
     def contents(self, id_: int) -> Subspace:
         return Subspace((CONTENTS, id_), self.prefix)

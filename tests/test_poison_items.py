@@ -261,3 +261,14 @@ def test_damaged_names_and_locks_of_elements_stop_no_pass(db: Database, space: S
     queue.purge(db)
     assert queue.lock(db, names[0])
     assert isinstance(queue.count(db), int)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x00", b"\xff", b"\x15\x01", b"\x02text\x00"])
+def test_a_damaged_member_of_an_owner_stops_no_opening(db: Database, space: Subspace, rest: bytes) -> None:
+    queue = PersistentQueue(db, "q", owner="me", root=space)
+    queue.put("a")
+    assert queue.get() == "a"
+    db[queue._client.owner._under + b"\x00" + rest] = b"junk"
+    again = PersistentQueue(db, "q", owner="me", root=space)
+    assert again.get(timeout=5) == "a"
+    again.close()

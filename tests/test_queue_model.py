@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.line.decision import Look, Otherwise, Reason
-from fdbqueue.line.keys import Ticket, notice_of
+from fdbqueue.line.keys import Notice, Ticket, notice_of
 from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import WHOLE, QueueKeys
@@ -148,7 +148,9 @@ class QueueMachine(RuleBasedStateMachine):
         keys = self.line.keys
         beside = self.db.get_range(keys.all_results.start, keys.all_results.stop)
         notices = self.db.get_range(keys.all_notices.start, keys.all_notices.stop)
-        inside = [result for notice in notices for result in notice_of(notice.value).results]
+        inside = [
+            result for notice in notices for result in (notice_of(notice.value) or Notice(0, 0)).results
+        ]
         return [*inside, *((keys.item_id_of(row.key), row.value) for row in beside)]
 
     @invariant()

@@ -14,7 +14,7 @@ from fdbqueue.cli.show import Columns, Record, field, show, tell
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
-from fdbqueue.errors import QueueBusy, QueueExists
+from fdbqueue.errors import DefinitionUnreadable, QueueBusy, QueueExists
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.kinds import kind_names
@@ -138,15 +138,19 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
     The tasks go first, some at a time, then the queue: interrupted, it is still there, with the rest.
     """
     with place.database() as database:
-        found = place.definition(database, queue)
-        tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
-        there = _items_in(queue_record(place, database, found))
+        try:
+            found = place.definition(database, queue)
+            tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
+            items = _items_in(queue_record(place, database, found))
+            there = f"the {items} item(s)"
+        except DefinitionUnreadable as reason:
+            tasks, items, there = None, 0, f"all that is there (unread, as {reason})"
         if not yes:
-            raise Refused(f"drop would remove {queue!r} and the {there} item(s) in it: say --yes")
+            raise Refused(f"drop would remove {queue!r} and {there} in it: say --yes")
         if tasks is None:
             place.registry.drop(database, queue)
         else:
-            _drop_tasks(signals, database, tasks, there)
+            _drop_tasks(signals, database, tasks, items)
     tell(signals, f"{queue!r} is gone", {"queue": queue, "dropped": True}, as_json)
 
 

@@ -10,7 +10,7 @@ from fdbqueue.cli.show import Record
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.errors import QueueNotFound, TaskNotFound
+from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry import Definition
@@ -63,8 +63,15 @@ def queue_records(place: Place, database: Database) -> list[Record]:
     records = []
     for definition in place.definitions(database):
         with suppress(QueueNotFound):
-            records.append(queue_record(place, database, definition))
+            records.append(_record_or_error(place, database, definition))
     return records
+
+
+def _record_or_error(place: Place, database: Database, definition: Definition) -> Record:
+    try:
+        return queue_record(place, database, definition)
+    except DefinitionUnreadable as error:
+        return {"name": definition.name, "kind": definition.kind, "error": str(error)}
 
 
 def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from fdbqueue.cli.show import Columns, Record, field, on_a_terminal, plain_line,
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.key_statistics import KeyStatistics
@@ -87,7 +87,7 @@ class Samples:
         for definition in wanted:
             try:
                 records.append(self._record(TaskQueue(self._database, self._place.registry, definition)))
-            except QueueNotFound:
+            except (QueueNotFound, DefinitionUnreadable):
                 self._last.pop(definition.name, None)
         return records
 

@@ -16,7 +16,7 @@ from fdbqueue.arguments import checked_count, checked_int
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
 from fdbqueue.recipe.items import Guard
-from fdbqueue.registry import Registry
+from fdbqueue.registry import Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 
@@ -71,7 +71,8 @@ class ElementQueue(ElementBase):
             if create
             else registry.find(target, name, KIND)
         )
-        types = schema or found.options["schema"]
+        require_options(found, ["schema"])
+        types = schema or found.options.get("schema")
         return cls(registry.contents(found), types, root=root, guard=registry.guard(found))
 
     def add(self, tr: Any, data: Mapping[str, Any]) -> str:

@@ -36,8 +36,9 @@ from fdbqueue.tasks.keys import (
     new_id,
     record_of,
     record_to_bytes,
+    sound_record,
 )
-from fdbqueue.tasks.mending import Mender
+from fdbqueue.tasks.mending import NO_RECORD, Mender
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 from fdbqueue.tasks.statistics import LIVE, count_of, packed
 from fdbqueue.tasks.tasks_of import ask_payloads
@@ -198,7 +199,7 @@ class FairItems:
         return [Delivery(offer.id, offer.value) for offer in offers]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
-        records = _records(deliveries)
+        records = self._sound(tr, deliveries)
         return self._collected(tr, records, ask_payloads(tr, self.keys, records))
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
@@ -206,7 +207,7 @@ class FairItems:
         return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
-        self._return(tr, _records(deliveries))
+        self._return(tr, self._sound(tr, deliveries))
 
     # How it is done.
 
@@ -267,6 +268,18 @@ class FairItems:
                 self._set_aside(tr, record, why)
             clear_payload(tr, self.keys, record)
         return data
+
+    def _sound(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Record]:
+        """The records of items that were handed out; one that is damaged is set aside."""
+        found = [(delivery, sound_record(delivery.value, delivery.id)) for delivery in deliveries]
+        for delivery, record in found:
+            if record is None:
+                under = self.keys.payloads_of(delivery.id)
+                pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
+                values = [delivery.value, *(bytes(piece.value) for piece in pieces)]
+                self.aside.put(tr, self.keys.task(delivery.id), values, NO_RECORD)
+                tr.clear_range(under.start, under.stop)
+        return [record for _, record in found if record is not None]
 
     def _set_aside(self, tr: Transaction, record: Record, error: FdbQueueError) -> None:
         under = self.keys.payloads_of(record.id)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.aside import DAMAGED
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
@@ -63,8 +64,16 @@ def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> l
         if whole or len(more) < limits.WORKERS_LISTED_MAX:
             break
         start = more[-1].key + b"\x00"
-    listed = [_from_bytes(row.value) for row in found]
-    return [worker for worker in listed if queue is None or queue in worker.queues]
+    listed = [_read(row.value) for row in found]
+    return [worker for worker in listed if worker is not None and (queue is None or queue in worker.queues)]
+
+
+def _read(value: bytes) -> Presence | None:
+    """None for the value of a newer release, or a damaged one: its worker writes it again."""
+    try:
+        return _from_bytes(value)
+    except DAMAGED:
+        return None
 
 
 def _rows(tr: Any, start: bytes, stop: bytes) -> list[Any]:

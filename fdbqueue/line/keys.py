@@ -63,6 +63,8 @@ class Due:
 
     deadline_us: int
     rid: bytes
+    damaged: bytes = b""
+    """The key, if it is none of ours: due at once, and for nobody."""
 
 
 class LineKeys:
@@ -95,7 +97,7 @@ class LineKeys:
         return self._notice + rid
 
     def due_key(self, due: Due) -> bytes:
-        return self._due + _NUMBER.pack(due.deadline_us) + due.rid
+        return due.damaged or self._due + _NUMBER.pack(due.deadline_us) + due.rid
 
     def result(self, rid: bytes, item_id: bytes) -> bytes:
         return self._result + rid + item_id
@@ -110,6 +112,8 @@ class LineKeys:
 
     def due_of(self, key: bytes) -> Due:
         start = len(self._due)
+        if len(key) < start + _NUMBER.size:
+            return Due(0, b"", bytes(key))
         return Due(_NUMBER.unpack_from(key, start)[0], key[start + _NUMBER.size :])
 
     def item_id_of(self, result_key: bytes) -> bytes:
@@ -117,7 +121,8 @@ class LineKeys:
 
     def ticket_of(self, key: bytes, value: bytes) -> tuple[Ticket, int]:
         """The ticket a request stands for, and its first deadline in microseconds."""
-        count, deadline_us = _REQUEST.unpack_from(value)
+        # A damaged request is one for nothing, of somebody dead: whoever is the first behind it drops it.
+        count, deadline_us = _REQUEST.unpack_from(value) if len(value) >= _REQUEST.size else (0, 0)
         rid_at = len(self._request) + STAMP_BYTES
         ticket = Ticket(key[len(self._request) : rid_at], key[rid_at:], count, value[_REQUEST.size :])
         return ticket, deadline_us
@@ -139,13 +144,19 @@ def notice_value(notice: Notice) -> bytes:
 
 
 def deadline_of(renewal: bytes) -> int:
-    deadline_us: int = _NUMBER.unpack(renewal)[0]
+    """0 for a damaged one, whose request looks dead."""
+    deadline_us: int = _NUMBER.unpack(renewal)[0] if len(renewal) == _NUMBER.size else 0
     return deadline_us
 
 
-def notice_of(value: bytes) -> Notice:
-    deadline_us, crowd = _NOTICE.unpack_from(value)
-    return Notice(deadline_us, crowd, list(_results_in(value)))
+def notice_of(value: bytes) -> Notice | None:
+    """None for a damaged one."""
+    try:
+        deadline_us, crowd = _NOTICE.unpack_from(value)
+        results = list(_results_in(value))
+    except struct.error:
+        return None
+    return Notice(deadline_us, crowd, results)
 
 
 def _results_in(notice: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -155,4 +166,6 @@ def _results_in(notice: bytes) -> Iterator[tuple[bytes, bytes]]:
         id_at = at + _RESULT_SIZES.size
         value_at = id_at + id_bytes
         at = value_at + value_bytes
+        if at > len(notice):
+            raise struct.error("it is cut")
         yield notice[id_at:value_at], notice[value_at:at]

@@ -9,6 +9,8 @@ from fdbqueue.line.keys import Due, LineKeys, Notice, Ticket, notice_of, notice_
 from fdbqueue.line.source import Delivery, Source
 from fdbqueue.seam import Range, Transaction
 
+NO_NOTICE = "what lay ready for a caller cannot be read"
+
 
 class Results:
     def __init__(self, keys: LineKeys, source: Source) -> None:
@@ -39,6 +41,18 @@ class Results:
         tr.clear(self._keys.due_key(Due(notice.deadline_us, ticket.rid)))
         return values if deliveries else None
 
+    def sound(self, tr: Transaction, rid: bytes, value: bytes) -> Notice | None:
+        """The notice to `rid`. One that is damaged is set aside with the results beside it."""
+        notice = notice_of(value)
+        if notice is None:
+            beside = self._keys.results(rid)
+            rows = tr.get_range(beside.start, beside.stop, limit=limits.SERVE_MAX)
+            values = [value, *(bytes(row.value) for row in rows)]
+            self._source.aside.put(tr, self._keys.notice(rid), values, NO_NOTICE)
+            tr.clear_range(beside.start, beside.stop)
+            tr.clear(self._keys.notice(rid))
+        return notice
+
     def ask_due(self, tr: Transaction) -> Range:
         """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
         due = self._keys.due
@@ -56,7 +70,7 @@ class Results:
         """
         asked = [(entry, tr.get(self._keys.notice(entry.rid))) for entry in overdue]
         for entry, found in asked:
-            notice = None if found.value is None else notice_of(found.value)
+            notice = None if found.value is None else self.sound(tr, entry.rid, found.value)
             if notice is not None and notice.deadline_us == entry.deadline_us:
                 self._source.give_back(tr, self._delivered(tr, entry.rid, notice))
                 self._clear(tr, entry.rid, notice)

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fdbqueue.aside import Aside
 from fdbqueue.line.shares import Offer
 from fdbqueue.seam import Transaction
 
@@ -24,6 +25,8 @@ class Source(Protocol):
 
     doorbell: bytes
     """A key that changes whenever an item may have become available."""
+    aside: Aside
+    """Where damaged values of the queue go."""
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""

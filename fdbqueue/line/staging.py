@@ -41,7 +41,6 @@ from fdbqueue.line.keys import (
     Notice,
     Ticket,
     deadline_of,
-    notice_of,
     renewal_value,
     request_value,
 )
@@ -137,7 +136,7 @@ class Line:
         notice = tr.get(self.keys.notice(ticket.rid)).value  # asked for last: the rest is there when it is
         check()
         if notice is not None:
-            return self._collect(tr, ticket, notice_of(notice), look.wanted)
+            return self._collect(tr, ticket, notice, look.wanted)
         seen = self._see(tr, ticket, asked or self._ask(tr, ticket, look), look)
         return Turn(Outcome.GONE, wrote=False) if seen is None else self._proceed(tr, seen, look)
 
@@ -164,7 +163,7 @@ class Line:
         """
         notice = tr.get(self.keys.notice(ticket.rid)).value
         if notice is not None:
-            self._collect(tr, ticket, notice_of(notice), wanted=0)
+            self._collect(tr, ticket, notice, wanted=0)
         elif tr.get(self.keys.request(ticket)).present():
             self._leave(tr, ticket)
 
@@ -348,7 +347,10 @@ class Line:
         watches = [tr.watch(self.keys.request(seen.mine)), tr.watch(self.source.doorbell)]
         return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=seen.next_due_us, leads=True)
 
-    def _collect(self, tr: Transaction, ticket: Ticket, notice: Notice, wanted: int) -> Turn:
+    def _collect(self, tr: Transaction, ticket: Ticket, value: bytes, wanted: int) -> Turn:
+        notice = self.results.sound(tr, ticket.rid, value)
+        if notice is None:
+            return Turn(Outcome.GONE)
         values = self.results.collect(tr, ticket, notice, wanted)
         if values is None:
             return Turn(Outcome.GONE, crowd=notice.crowd)

@@ -8,6 +8,7 @@ they held is at the front of the queue. A session is enrolled before anything is
 transaction that reads the claim: whoever has lost the name fetches nothing more.
 """
 
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -69,7 +70,7 @@ class Owner:
 
     def _end_earlier(self) -> None:
         while earlier := run(self._database, self._earlier):
-            for session in earlier:
+            for session in filter(None, map(self._session_in, earlier)):
                 self._end(session)
             run(self._database, lambda tr: self._clear(tr, earlier))
 
@@ -78,14 +79,22 @@ class Owner:
         end_in(self._database, self._shape, session, died=False)  # one that had been ended half way
 
     def _earlier(self, tr: Transaction) -> list[bytes]:
-        """Reads the claim and the first members; writes nothing."""
+        """The keys of the first members. Reads the claim, too; writes nothing."""
         self._require_mine(tr)
-        found = tr.get_range(self._member(b""), self._under + b"\xff", limit=limits.DEAD_SESSIONS_MAX)
-        return [layer.unpack(entry.key, prefix_len=len(self._under))[0] for entry in found]
+        found = tr.get_range(self._under + b"\x00", self._under + b"\xff", limit=limits.DEAD_SESSIONS_MAX)
+        return [bytes(entry.key) for entry in found]
 
-    def _clear(self, tr: Transaction, sessions: Sequence[bytes]) -> None:
-        for session in sessions:
-            tr.clear(self._member(session))
+    def _session_in(self, member: bytes) -> bytes | None:
+        """The session of a member's key; None for a damaged key, which names none."""
+        try:
+            session = layer.unpack(member, prefix_len=len(self._under))[0]
+        except (ValueError, IndexError, struct.error):
+            return None
+        return session if isinstance(session, bytes) else None
+
+    def _clear(self, tr: Transaction, members: Sequence[bytes]) -> None:
+        for member in members:
+            tr.clear(member)
 
     def _member(self, session: bytes) -> bytes:
         key: bytes = layer.pack((session,), prefix=self._under)

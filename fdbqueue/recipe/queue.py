@@ -33,7 +33,7 @@ from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Guard, Recipe
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry import Registry, exists_already
+from fdbqueue.registry import Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
 
@@ -113,11 +113,12 @@ class Queue(KeepsAside):
             if create
             else registry.find(target, name, KIND)
         )
-        if codec not in (None, found.options["codec"]):
+        stored = codec_of(found)
+        if codec not in (None, stored):
             raise exists_already(name, found.kind, found.options, KIND, options)
         return cls(
             registry.contents(found),
-            codec=found.options["codec"],
+            codec=stored,
             type=type,
             contended=contended,
             root=root,

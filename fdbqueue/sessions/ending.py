@@ -16,7 +16,7 @@ from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import leave_run
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.openers import deadline_if_readable, deadline_of
+from fdbqueue.sessions.openers import deadline_if_readable
 
 _log = logger("fdbqueue")
 
@@ -40,7 +40,8 @@ May = Callable[[Transaction, bytes], bool]
 
 
 def is_overdue(now_us: int) -> May:
-    return lambda _, heartbeat: deadline_of(heartbeat) <= now_us
+    """True, too, of a heartbeat that cannot be read."""
+    return lambda _, heartbeat: (deadline_if_readable(heartbeat) or 0) <= now_us
 
 
 def end_session(

@@ -1,5 +1,6 @@
 """Session: the name under which a process takes tasks. Its heartbeat is renewed in the background."""
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -144,7 +145,7 @@ class Session:
             raise UnknownSession(session=self.name)
         id_: bytes = known or fresh
         last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
-        owner, ttr_us = (self._opener, 0) if found is None else layer.unpack(found)[::2]
+        owner, ttr_us = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
         tr.set(self._keys.session(id_), layer.pack((owner, self.name, ttr_us)))
         if self.name is not None:
@@ -154,12 +155,24 @@ class Session:
         self._renew(tr, id_, last, ttr_us)
         return id_, ttr_us / 1_000_000
 
+    def _known(self, record: bytes | None) -> tuple[bytes, int]:
+        """The first opener and the ttr of a session, in microseconds; ours and 0, if no record tells them."""
+        try:
+            owner, _, ttr_us = (self._opener, None, 0) if record is None else layer.unpack(record)[:3]
+        except (ValueError, IndexError, struct.error):
+            return self._opener, 0
+        sound = isinstance(owner, bytes) and isinstance(ttr_us, int) and ttr_us > 0
+        return (owner, ttr_us) if sound else (self._opener, 0)
+
     def _beat(self, tr: Transaction) -> float | None:
         """The ttr of the session; None if it is over."""
         last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._keys.session(self.id)).value
         if record is None:
             return None
-        ttr_us: int = layer.unpack(record)[2]
+        _, ttr_us = self._known(record)
+        if not ttr_us:  # a damaged record is made anew
+            ttr_us = round(self.ttr * 1_000_000)
+            tr.set(self._keys.session(self.id), layer.pack((self._opener, self.name, ttr_us)))
         self._renew(tr, self.id, last, ttr_us)
         return ttr_us / 1_000_000
 

@@ -3,12 +3,16 @@
 from typing import Any
 
 from fdbqueue.database import as_database, is_transaction, run
+from fdbqueue.errors import DefinitionUnreadable
+from fdbqueue.logger import logger
 from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks import looking
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.statistics import Statistics
+
+_log = logger("fdbqueue")
 
 
 def list_queues(db: Any, *, root: Any = DEFAULT_ROOT) -> list[str]:
@@ -17,12 +21,24 @@ def list_queues(db: Any, *, root: Any = DEFAULT_ROOT) -> list[str]:
 
 
 def statistics(db: Any, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
-    """The statistics of every task queue under the root. Reads by snapshot, and conflicts with nothing; given
-    a database, also sweeps a batch of each queue.
+    """The statistics of every task queue under the root, but those whose definition cannot be read.
+
+    Reads by snapshot, and conflicts with nothing; given a database, also sweeps a batch of each queue.
     """
     registry = Registry(root)
-    shapes = [Shape(registry, found) for found in _definitions(db, registry) if is_kind(found.kind)]
+    known = [found for found in _definitions(db, registry) if is_kind(found.kind)]
+    shapes = [shape for found in known if (shape := _shape_of(db, registry, found)) is not None]
     return {shape.name: _statistics_of(db, shape) for shape in shapes}
+
+
+def _shape_of(target: Any, registry: Registry, definition: Definition) -> Shape | None:
+    """None, and a line in the log, for a definition that this release cannot read."""
+    try:
+        return Shape(registry, definition)
+    except DefinitionUnreadable as error:
+        database = as_database(target.db if is_transaction(target) else target)
+        database.troubles.met(_log, f"the queue {definition.name!r} is left out of the statistics", error)
+        return None
 
 
 def _statistics_of(target: Any, shape: Shape) -> Statistics:

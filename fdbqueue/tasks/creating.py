@@ -15,7 +15,7 @@ from fdbqueue.registry import Definition, Registry, exists_already
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
 from fdbqueue.sessions.own import own_session_of
-from fdbqueue.tasks.kinds import Settings, as_given
+from fdbqueue.tasks.kinds import Settings, as_given, owner_of
 
 
 def created(target: Any, registry: Registry, name: str, kind: str, settings: Settings) -> Definition:
@@ -77,7 +77,7 @@ def opened_or_created(
 
 
 def _usable(tr: Transaction, registry: Registry, found: Definition | None, own: bytes) -> Definition | None:
-    session = None if found is None else _session_of(found)
+    session = None if found is None else owner_of(found)
     if found is None or session is None:
         return found
     return found if session == own and _is_alive(tr, registry, found) else None
@@ -85,13 +85,13 @@ def _usable(tr: Transaction, registry: Registry, found: Definition | None, own: 
 
 def _is_alive(tr: Transaction, registry: Registry, found: Definition) -> bool:
     """True if the session of a temporary queue has not ended."""
-    return bool(tr.get(registry.keys.session(_session_of(found) or b"")).present())
+    return bool(tr.get(registry.keys.session(owner_of(found) or b"")).present())
 
 
 def _end_if_overdue(database: Database, registry: Registry, name: str, own: bytes) -> None:
     """End the session of a temporary queue if its time is over, whether or not a process has noticed."""
     found = registry.look(database, name)
-    session = None if found is None else _session_of(found)
+    session = None if found is None else owner_of(found)
     if session is not None and session != own:
         end_session(database, registry.keys, session, is_overdue(now_us_of(database)), died=True)
 
@@ -99,12 +99,6 @@ def _end_if_overdue(database: Database, registry: Registry, name: str, own: byte
 def _own_id(target: Any, registry: Registry) -> bytes:
     database = as_database(target.db if is_transaction(target) else target)
     return own_session_of(database, registry.keys).id()
-
-
-def _session_of(definition: Definition) -> bytes | None:
-    """The session that a temporary queue belongs to."""
-    session = definition.options.get("temporary")
-    return None if session is None else bytes.fromhex(session)
 
 
 def _exists(

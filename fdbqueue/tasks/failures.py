@@ -5,16 +5,19 @@ task goes.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from fdbqueue import limits
+from fdbqueue.aside import DAMAGED
 from fdbqueue.runs import run_of
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.task import Failure
 from fdbqueue.tasks.keys import Record, TaskKeys
+from fdbqueue.trouble import text_of
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
 EXHAUSTED, EXCUSED = "exhausted", "excused"
@@ -56,7 +59,14 @@ def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], lis
     """The same with their numbers."""
     under = keys.failures_of(id_)
     found = tr.snapshot.get_range(under.start, under.stop, limit=limits.FAILURES_KEPT)
-    return lambda: sorted((_from_bytes(row.value) for row in found), key=lambda entry: entry.number)
+    return lambda: sorted(_read(found), key=lambda entry: entry.number)
+
+
+def _read(rows: Iterable[KeyValue]) -> Iterator[Entry]:
+    """What can be read: nothing depends on a failure but who looks at it."""
+    for row in rows:
+        with suppress(*DAMAGED):
+            yield _from_bytes(row.value)
 
 
 def rewrite(
@@ -88,14 +98,21 @@ def clear_failures(tr: Transaction, keys: TaskKeys, records: Sequence[Record]) -
 
 def _whole(failure: Failure, outcome: str, attempt: int, now_us: int) -> Failure:
     return Failure(
-        failure.error,
-        head(failure.message, limits.FAILURE_MESSAGE_BYTES_MAX),
-        tail(failure.detail, limits.FAILURE_DETAIL_BYTES_MAX),
-        failure.worker,
+        head(_text(failure.error), limits.FAILURE_MESSAGE_BYTES_MAX),
+        head(_text(failure.message), limits.FAILURE_MESSAGE_BYTES_MAX),
+        tail(_text(failure.detail), limits.FAILURE_DETAIL_BYTES_MAX),
+        head(_text(failure.worker), limits.FAILURE_MESSAGE_BYTES_MAX),
         outcome,
         attempt,
         now_us / 1_000_000,
     )
+
+
+def _text(said: object) -> str:
+    """What is stored is text: a class by its name, anything else as it is written."""
+    if isinstance(said, str):
+        return said
+    return said.__name__ if isinstance(said, type) else text_of(said)
 
 
 def head(text: str, bytes_max: int) -> str:

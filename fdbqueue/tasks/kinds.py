@@ -5,9 +5,10 @@ definition, so that every process sees the same queue.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
@@ -28,7 +29,8 @@ from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
-from fdbqueue.errors import InvalidArgument, KindExists, UnknownKind, UnsupportedOption
+from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
+from fdbqueue.registry import Definition, require_options
 from fdbqueue.tasks.keys import NEVER_US, TaskKeys
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
@@ -145,6 +147,24 @@ def settings_for(kind: Kind, given: Settings) -> Settings:
     checked_count("key_concurrency", given.key_concurrency, limits.KEY_CONCURRENCY_MAX)
     codec_named(given.codec)
     return replace(given, ttl=ttl, ttr=ttr, capacity=given.capacity or None)
+
+
+def stored_settings(definition: Definition) -> Settings:
+    """What a queue was created with. Raises DefinitionUnreadable for options of a newer release, or none."""
+    require_options(definition, {field.name for field in fields(Settings)})
+    try:
+        return msgspec.convert(definition.options, Settings)
+    except msgspec.ValidationError as reason:
+        raise DefinitionUnreadable(name=definition.name, reason=str(reason)) from reason
+
+
+def owner_of(definition: Definition) -> bytes | None:
+    """The session that a temporary queue belongs to. Raises DefinitionUnreadable."""
+    session = definition.options.get("temporary")
+    try:
+        return None if session is None else bytes.fromhex(session)
+    except (TypeError, ValueError) as reason:
+        raise DefinitionUnreadable(name=definition.name, reason=f"its session is none: {reason}") from reason
 
 
 def _stored_span(name: str, seconds: float | None) -> float | None:

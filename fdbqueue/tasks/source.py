@@ -48,6 +48,7 @@ class TaskSource:
         self.shape = shape
         self.name = shape.name
         self.guard = shape.guard
+        self.aside = shape.aside
         self.doorbell = shape.keys.calls  # every change counts something there
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
@@ -297,8 +298,7 @@ def _params_of(delivery: Delivery) -> bytes:
 
 
 def _attempt_of(delivery: Delivery) -> int:
-    attempt: int = NUMBER.unpack(delivery.value[-NUMBER.size :])[0]
-    return attempt
+    return int.from_bytes(delivery.value[-NUMBER.size :], "big")
 
 
 def _params(deliveries: Sequence[Delivery]) -> set[bytes]:

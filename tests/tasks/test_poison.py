@@ -1,5 +1,6 @@
 """Poison costs itself and nothing else: a task that cannot be read holds no other task up."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Session, TaskQueue, TaskState, Worker, limits, register_codec
+from fdbqueue import Database, Failure, Session, TaskQueue, TaskState, Worker, limits, register_codec
 from fdbqueue import codec as codecs
 from fdbqueue.errors import (
     InvalidArgument,
@@ -339,6 +340,31 @@ def test_what_was_set_aside_is_listed_in_pages_and_removed_by_id(db: Database, s
             queue.remove_aside(db, wrong)
     with pytest.raises(InvalidArgument):
         queue.aside(db, 1, after="00")
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure("E", worker=os.getpid()), Failure(ValueError), Failure(b"x", None, 1.5)]
+)
+def test_a_failure_is_stored_as_text(db: Database, space: Subspace, failure: Failure) -> None:
+    """What could be stored and not read kept its task from every listing, and from its handler."""
+    queue = TaskQueue.create(db, "q", root=space)
+    queue.put(db, 1)
+    task = queue.release(db, queue.take(db, 0), failure=failure)
+    [found] = queue.failures(db, task)
+    assert all(isinstance(text, str) for text in (found.error, found.message, found.detail, found.worker))
+    Worker(db, "q", str, root=space).run(until_empty=True)
+    assert counts(db, queue) == {}
+
+
+def test_a_damaged_failure_is_left_out(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    id_ = put(db, queue, 1)
+    for _ in range(2):
+        queue.release(db, queue.take(db, 0), failure=Failure("E"))
+    db[TaskKeys(queue.contents).failure(id_, 0)] = b"damaged"
+    assert len(queue.failures(db, id_text(id_))) == 1
+    Worker(db, "q", str, root=space).run(until_empty=True)
+    assert counts(db, queue) == {}
 
 
 def db_root(queue: TaskQueue) -> Any:
