@@ -75,7 +75,7 @@ def test_what_an_ended_proxy_could_not_give_back_is_at_the_front_before_it_is_fo
     proxy = q.connect()
     assert proxy.get_nowait() == "a"
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._finish_end", lambda *_, **__: None)
+        patch.setattr("fdbqueue.sessions.ending._finish", lambda *_, **__: None)
         del proxy
         gc.collect()
         still.tick()
@@ -100,7 +100,7 @@ def test_what_was_half_way_to_its_end_is_finished_at_once(
     fetched(q, 2)
     still.clock.advance(10)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._finish_end", lambda *_: None)
+        patch.setattr("fdbqueue.sessions.ending._finish", lambda *_: None)
         still.end_the_dead()
     assert still.opened(owner="me").qsize() == 3
 
