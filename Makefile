@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check docs simulate soak bench load clean
+.PHONY: demo test slow check docs simulate soak fuzz bench load clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -33,6 +33,9 @@ simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINU
 
 soak: $(VENV)/.ready       ## eight processes, killed and stopped at random, then a count; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES)
+
+fuzz: $(VENV)/.ready   ## hostile values for every call and every option of the command line; MINUTES=1
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.engine

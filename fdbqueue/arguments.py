@@ -58,6 +58,13 @@ def _size_bytes(text: str) -> int:
         return 0
 
 
+def checked_bytes(name: str, value: Any, bytes_max: int) -> bytes:
+    """Raises InvalidArgument."""
+    if not isinstance(value, bytes) or len(value) > bytes_max:
+        raise InvalidArgument(name=name, wanted=f"at most {bytes_max} bytes", got=value)
+    return bytes(value)
+
+
 def checked_path(name: str, path: Any) -> Path:
     """The path of a file. Raises WrongType, InvalidArgument for one that the file system cannot have."""
     if not isinstance(path, str | os.PathLike):
@@ -212,7 +219,7 @@ def checked_items(name: str, items: Iterable[T]) -> list[T]:
 
     Raises WrongType for what cannot be iterated, TooMuchForOneTransaction.
     """
-    if isinstance(items, type) or not hasattr(type(items), "__iter__"):
+    if not isinstance(items, Iterable) or isinstance(items, type):
         raise WrongType(name=name, wanted="several values, such as a list", got=items)
     few = list(islice(items, limits.BATCH_ITEMS_MAX + 1))
     if len(few) > limits.BATCH_ITEMS_MAX:

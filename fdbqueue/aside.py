@@ -22,7 +22,7 @@ import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.arguments import writable
+from fdbqueue.arguments import checked_items, writable
 from fdbqueue.database import run, runtime_of
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
@@ -150,7 +150,7 @@ class KeepsAside:
         most, place = checked_limit(limit), place_bytes(after) or b""
         if place and len(place) != ID_BYTES:
             raise no_place(after)
-        return run(tr, lambda tr: self._there(tr).page(tr, most, place))
+        return run(tr, lambda tr: self._there(writable(tr)).page(tr, most, place))
 
     def remove_aside(self, tr: Any, ids: Iterable[str]) -> int:
         """Remove what was set aside under these ids, at most limits.VERB_BATCH; how many there were. An id
@@ -158,18 +158,18 @@ class KeepsAside:
 
         Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.
         """
-        known = [_id_of(id_) for id_ in ids]
+        known = [_id_of(id_) for id_ in checked_items("ids", ids)]
         if len(known) > limits.VERB_BATCH:
             wanted = f"at most {limits.VERB_BATCH} ids"
             raise InvalidArgument(name="ids", wanted=wanted, got=len(known))
-        return run(tr, lambda tr: self._there(tr).remove(writable(tr), known))
+        return run(tr, lambda tr: self._there(writable(tr)).remove(tr, known))
 
     def unreadable(self, tr: Any) -> int:
         """How many stored values have been set aside because they could not be read, and are still there.
 
         Reads: one key by snapshot. Conflicts: nothing.
         """
-        return run(tr, lambda tr: self._there(tr).ask_count(tr)())
+        return run(tr, lambda tr: self._there(writable(tr)).ask_count(tr)())
 
     def _there(self, tr: Transaction) -> Aside:
         """Raises QueueDropped, SubspaceInUse."""
@@ -197,7 +197,7 @@ def _id_of(text: Any) -> bytes:
         id_ = b32hexdecode(text)
     except (TypeError, ValueError):
         id_ = b""
-    if len(id_) != ID_BYTES:
+    if len(id_) != ID_BYTES or not isinstance(text, str):
         raise InvalidArgument(name="ids", wanted="ids of what aside() lists", got=text)
     return id_
 

@@ -230,6 +230,12 @@ def codec_named(name: str, type_: Any = None) -> PayloadCodec:
     return found or BytesCodec()
 
 
+def checked_codec(name: str, type_: Any = None) -> str:
+    """The name as it is stored. Raises UnknownCodec, InvalidArgument."""
+    codec_named(name, type_)
+    return str.__str__(name)
+
+
 def stored_codec(name: str, type_: Any = None) -> PayloadCodec:
     """The codec that a definition names, registered or not. Raises InvalidArgument."""
     try:

@@ -18,6 +18,7 @@ from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.signals import Interrupted, Signals
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
+    MESSAGE_LENGTH_MAX,
     FdbQueueError,
     InvalidArgument,
     NotTaken,
@@ -29,7 +30,7 @@ from fdbqueue.errors import (
     TaskNotFound,
     TooMuchForOneTransaction,
 )
-from fdbqueue.visible import visible
+from fdbqueue.visible import shortened, visible
 
 DONE, REFUSED, TROUBLE = 0, 1, 2
 _STDERR = 2
@@ -86,9 +87,10 @@ def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Si
 
 
 def say(message: str) -> None:
-    """One line on standard error, if there is one."""
+    """One line on standard error, if there is one: cut, for a mistaken argument may have megabytes."""
     if sys.stderr is not None:
-        print(f"fdbqueue: {visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
+        line = shortened(visible(" ".join(message.split())), MESSAGE_LENGTH_MAX)
+        print(f"fdbqueue: {line}", file=sys.stderr, flush=True)
 
 
 def _say(message: str, status: int) -> int:

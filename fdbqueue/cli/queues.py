@@ -182,7 +182,7 @@ def _weight(text: str) -> tuple[Any, int]:
     try:
         found, shares = _tuples(value_of(key)), int(weight if equals else "")
         hash(found)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise click.BadParameter(f"{text!r} is no KEY=N", param_hint="--weight") from None
     return found, shares
 

@@ -26,6 +26,8 @@ def value_of(text: str, as_text: bool = False) -> Any:
         return text
     try:
         return msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError(f"{shortened(text)} is nested too deeply") from None
     except msgspec.DecodeError as reason:
         if text.lstrip().startswith(_JSON_BEGINS):
             raise ValueError(f"{shortened(text)} is not JSON ({reason}); --text takes it as it is") from None

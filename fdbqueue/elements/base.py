@@ -14,6 +14,7 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_int, checked_prefix, checked_seconds, too_much, writable
 from fdbqueue.aside import KeepsAside
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.deferred import checked_function
 from fdbqueue.elements.cursor import Cursor
 from fdbqueue.elements.keys import ElementKeys, Lock
 from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
@@ -52,6 +53,8 @@ class ElementBase(KeepsAside):
     ) -> None:
         """`umask` is for a file system, checked and not used. Raises WrongType."""
         prefix = checked_prefix("subspace", subspace)
+        if guard is not None:
+            checked_function("guard", guard)
         for name, value in (("umask", umask), ("rndhex", rndhex)):
             if value is not None:
                 checked_int(name, value)

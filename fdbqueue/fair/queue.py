@@ -135,13 +135,13 @@ class FairQueue(KeepsAside):
 
         Reads one key by snapshot; conflicts with nothing.
         """
-        return run(tr, self._items.size)
+        return run(tr, lambda tr: self._items.size(writable(tr)))
 
     def key_statistics(self, tr: Any, limit: int) -> list[KeyStatistics]:
         """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
         checked_keys(limit)
         now_us = _now_us(runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime)
-        return run(tr, lambda tr: self._items.busiest(tr, limit, now_us))
+        return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
 
     def snapshot(
         self, tr: Any, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None
@@ -154,7 +154,7 @@ class FairQueue(KeepsAside):
         conflicts with nothing. Raises InvalidArgument.
         """
         most = checked_limit(limit)
-        return run(tr, lambda tr: snapshot(tr, self._items, most, after))
+        return run(tr, lambda tr: snapshot(writable(tr), self._items, most, after))
 
     def _key_of(self, item: Any) -> bytes:
         return key_bytes(require_finished("the key function", self._key(item)))

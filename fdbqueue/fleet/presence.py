@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.arguments import writable
 from fdbqueue.aside import DAMAGED
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
@@ -77,7 +78,7 @@ def _read(value: bytes) -> Presence | None:
 
 
 def _rows(tr: Any, start: bytes, stop: bytes) -> list[Any]:
-    found: list[Any] = tr.snapshot.get_range(start, stop, limit=limits.WORKERS_LISTED_MAX).to_list()
+    found: list[Any] = writable(tr).snapshot.get_range(start, stop, limit=limits.WORKERS_LISTED_MAX).to_list()
     return found
 
 

@@ -13,7 +13,14 @@ from platform import node
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_count, checked_items, checked_seconds, checked_span, checked_timeout
+from fdbqueue.arguments import (
+    checked_bytes,
+    checked_count,
+    checked_items,
+    checked_seconds,
+    checked_span,
+    checked_timeout,
+)
 from fdbqueue.database import as_database
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import (
@@ -107,7 +114,7 @@ class Worker:
         self._database = as_database(db)
         self._runtime = self._database.runtime
         self._root = root
-        self._run_id = run_id
+        self._run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self._handler = checked_function("handler", handler, "a function of a task")
         self._transactional = transactional
         self._timeout_s = None if timeout_s is None else checked_span("timeout_s", timeout_s)

@@ -267,7 +267,8 @@ class Proxy:
 
     def _until(self, block: bool, timeout: float | None, stop: Stop | None) -> float | None:
         """When patience ends, as runtime.monotonic(); None for never. Raises InvalidArgument."""
-        checked_event("stop", stop)
+        if stop is not None:
+            checked_event("stop", stop)
         now = self._runtime.monotonic()
         if not block:
             return now

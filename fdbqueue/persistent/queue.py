@@ -6,7 +6,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_span, checked_text
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import checked_codec
 from fdbqueue.database import as_database
 from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
@@ -55,8 +55,7 @@ class PersistentQueue(Proxy):
             owner = checked_text("owner", owner, limits.QUEUE_NAME_BYTES_MAX)
         database, registry = as_database(db), Registry(root)
         ttr_s = database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
-        asked = Settings(codec="json" if codec is None else codec)
-        codec_named(asked.codec, type)
+        asked = Settings(codec=checked_codec("json" if codec is None else codec, type))
         there = usable(database, registry, name)
         found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
         shape = Shape(registry, found, type)

@@ -25,8 +25,9 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.aside import KeepsAside
-from fdbqueue.codec import codec_named, encoded_each, stored_codec
+from fdbqueue.codec import checked_codec, codec_named, encoded_each, stored_codec
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.deferred import checked_function
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
@@ -75,6 +76,8 @@ class Queue(KeepsAside):
         """
         _require_contended(contended)
         prefix = checked_prefix("subspace", subspace)
+        if guard is not None:
+            checked_function("guard", guard)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
@@ -106,8 +109,7 @@ class Queue(KeepsAside):
         """
         registry = Registry(root)
         _require_contended(contended)
-        options = {"codec": "json" if codec is None else codec}
-        codec_named(options["codec"], type)
+        options = {"codec": checked_codec("json" if codec is None else codec, type)}
         found = (
             registry.find_or_create(target, name, KIND, options)
             if create
@@ -205,7 +207,7 @@ class Queue(KeepsAside):
         Reads by snapshot; conflicts with nothing. Raises InvalidArgument, PayloadUnreadable.
         """
         most, place = checked_limit(limit), place_bytes(after)
-        return run(tr, lambda tr: self._recipe.page(tr, most, place))
+        return run(tr, lambda tr: self._recipe.page(writable(tr), most, place))
 
     def empty(self, tr: Any) -> bool:
         """Whether there is nothing to dequeue. Reads, and conflicts, like `peek`."""
@@ -216,7 +218,7 @@ class Queue(KeepsAside):
 
         Reads one counter by snapshot; conflicts with nothing.
         """
-        return run(tr, self._recipe.size)
+        return run(tr, lambda tr: self._recipe.size(writable(tr)))
 
     def clear(self, tr: Any) -> None:
         """Remove every value. Clears the queue's ranges; conflicts with every taker.

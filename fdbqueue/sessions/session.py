@@ -7,7 +7,7 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_instance, checked_span, checked_text, checked_timeout
+from fdbqueue.arguments import checked_bytes, checked_span, checked_text, checked_timeout
 from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import InvalidArgument, UnknownSession
@@ -58,7 +58,7 @@ class Session:
         self.name = name
         self.ttr = ttr
         self.wanted = None if wanted is None else checked_function("wanted", wanted)
-        self.run_id = checked_instance("run_id", run_id, bytes)
+        self.run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self.lost = False
         """True once it is known to have ended. Openers that come or go do not end it for the others."""
         self._runtime = self._database.runtime
@@ -90,7 +90,7 @@ class Session:
         self.end_within(None)
 
     def end_within(self, timeout_s: float | None) -> None:
-        """End it, unless the database does not answer in time; then it dies after its grace.
+        """End it. Raises the engine's error if that takes longer; then the session dies after its grace.
 
         Raises InvalidArgument for a `timeout_s` that is neither None nor 0 or more seconds.
         """

@@ -22,7 +22,7 @@ from fdbqueue.arguments import (
     checked_text,
     checked_whole,
 )
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import checked_codec
 from fdbqueue.deferred import checked_function
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fair import Fair
@@ -145,8 +145,8 @@ def settings_for(kind: Kind, given: Settings) -> Settings:
     if given.capacity is not None:
         checked_whole("capacity", given.capacity, 0, WHOLE_MAX)
     checked_count("key_concurrency", given.key_concurrency, limits.KEY_CONCURRENCY_MAX)
-    codec_named(given.codec)
-    return replace(given, ttl=ttl, ttr=ttr, capacity=given.capacity or None)
+    codec = checked_codec(given.codec)
+    return replace(given, ttl=ttl, ttr=ttr, capacity=given.capacity or None, codec=codec)
 
 
 def stored_settings(definition: Definition) -> Settings:

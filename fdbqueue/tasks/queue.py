@@ -122,15 +122,16 @@ class TaskQueue(KeepsAside):
         """
         registry = Registry(root)
         given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed_weights(weights), codec)
-        settings = settings_for(kind_named(kind), given)
+        known = kind_named(kind)
+        settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.
-        Shape(registry, Definition(checked_name(name), 0, kind, settings.to_options()), type)
+        Shape(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
         if if_not_exists and (there := usable(db, registry, name)) is not None:
             return cls(db, registry, there, type)
         if temporary:
             settings = owned(db, registry, settings)
         create = opened_or_created if if_not_exists else created
-        return cls(db, registry, create(db, registry, name, kind, settings), type)
+        return cls(db, registry, create(db, registry, name, known.name, settings), type)
 
     @classmethod
     def open(cls, db: Any, name: str, *, type: Any = None, root: Any = DEFAULT_ROOT) -> "TaskQueue":
@@ -398,7 +399,7 @@ class TaskQueue(KeepsAside):
         checked_count("count", count)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
-            verbs.require_few(self._change(tr), self._shape.keys.buried)
+            verbs.require_few(self._change(writable(tr)), self._shape.keys.buried)
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
             more, looked = self._once(tr, partial(verbs.kick, count=batch))
@@ -415,7 +416,7 @@ class TaskQueue(KeepsAside):
         """
         taken = self._shape.keys.taken
         if is_transaction(tr):
-            verbs.require_few(self._change(tr), taken)
+            verbs.require_few(self._change(writable(tr)), taken)
         while self.release_some(tr):
             pass
 

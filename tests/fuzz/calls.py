@@ -1,0 +1,233 @@
+"""Every public call of the library, found by itself, with arguments that it accepts."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Subspace
+from fdbqueue.recipe.holding import Holder
+from fdbqueue.registry import Registry
+from tests.fuzz.world import KEYED, World
+
+Make = Callable[[World], Any]
+
+LEFT_OUT = {
+    "Codec": "an interface, for codecs of the user's own",
+    "Runtime": "an interface, for simulations",
+    "RealRuntime": "functions of Python's own modules",
+    "Subspace": "the binding's",
+    "Database": "its constructor is that of `open`, its other methods are the engine's",
+    "Database.service": "for parts of the library",
+    "Database.waiter": "for parts of the library",
+    "Proxy.join": "it waits for the acks of others",
+    "PersistentQueue.join": "it waits for the acks of others",
+    "Worker.join": "it waits for the end of the worker",
+    "Worker.run": "it works until it is stopped",
+    "Worker.start": "it works until it is stopped",
+    "Fleet.run": "it starts processes",
+    "Hooks.tell": "for workers, which give it an Event",
+    "Session.ask": "for parts of the library, which give it a transaction",
+    **dict.fromkeys(
+        ("Event", "FleetStatus", "HeldTask", "KeyStatistics", "Page", "Presence", "Task"),
+        "a value that calls return",
+    ),
+    "LockToken": "a type of texts",
+    "TaskState": "an enum",
+    "Failure": "a value: what is wrong with it shows where it is given to a call",
+    "FdbQueueError": "an error",
+    "WaitStopped": "an error",
+}
+"""Public names that are not called, and the reason."""
+
+
+class GoodCodec:
+    def encode(self, _: Any) -> bytes:
+        return b""
+
+    def decode(self, _: bytes) -> Any:
+        return None
+
+
+def _task_queue(kind: str) -> Make:
+    return lambda world: world.tasks[kind]
+
+
+RECEIVERS: Mapping[str, list[Make]] = {
+    "TaskQueue": [_task_queue("utubettl"), _task_queue("fair"), _task_queue("limfifottl")],
+    "Queue": [lambda world: world.plain],
+    "FairQueue": [lambda world: world.fair],
+    "ElementQueue": [lambda world: world.pieces.copy()],
+    "SimpleElementQueue": [lambda world: world.simple.copy()],
+    "NullQueue": [lambda _: fdbqueue.NullQueue()],
+    "QueueSet": [lambda world: fdbqueue.QueueSet(world.simple, world.pieces)],
+    "PersistentQueue": [lambda world: world.persistent],
+    "Proxy": [lambda world: world.proxy],
+    "Session": [lambda world: world.spare],
+    "Database": [lambda world: world.closed_db],
+    "Worker": [lambda world: fdbqueue.Worker(world.db, "fifo", print)],
+    "Fleet": [lambda world: fdbqueue.Fleet(world.url, "fair", "builtins:print")],
+    "Backoff": [lambda _: fdbqueue.Backoff()],
+    "Holder": [lambda world: world.plain.holder(world.db)],
+}
+"""What a method is called on."""
+
+GOOD: Mapping[str, Make] = {
+    **dict.fromkeys(("db", "tr", "target"), lambda world: world.db),
+    **dict.fromkeys(("n", "count", "limit", "value", "item", "increment", "failures", "cost"), lambda _: 1),
+    **dict.fromkeys(("delay", "timeout", "timeout_s", "shown"), lambda _: 0),
+    **dict.fromkeys(("runtime", "token", "callback"), lambda _: None),
+    **dict.fromkeys(("queue", "queues"), lambda _: "fair"),
+    "data": lambda _: {"body": "x"},
+    "failures_max": lambda _: 3,
+    "ids": lambda _: [],
+    "handler": lambda _: print,
+    "key": lambda _: lambda item: item,
+    "kind": lambda _: "fair",
+    "maxsize": lambda _: 0,
+    "name": lambda _: "new",
+    "path": lambda world: world.file(),
+    "random": lambda _: 0.5,
+    "state": lambda _: "r",
+    "subspace": lambda _: Subspace(("new",)),
+    "url": lambda world: world.url,
+    "values": lambda _: [1],
+    "Fleet.handler": lambda _: "builtins:print",
+    "PersistentQueue.ack.item": lambda world: world.persistent_item,
+    "Proxy.ack.item": lambda world: world.fetched,
+    "QueueSet.add.queues": lambda world: world.other_simple,
+    "QueueSet.queues": lambda world: world.simple,
+    "QueueSet.remove.queue": lambda world: world.simple,
+    "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
+    "TaskQueue.open.name": lambda _: "fifo",
+    "TaskQueue.put_many.data": lambda _: [1, 2],
+    "TaskQueue.registry": lambda _: Registry(),
+    "open.url": lambda _: "memory:",
+    "register_codec.codec": lambda _: GoodCodec(),
+    "register_kind.discipline": lambda _: lambda keys, options: None,  # noqa: ARG005
+    "register_kind.options": lambda _: ["ttl"],
+    "transactional.function": lambda _: lambda tr: None,  # noqa: ARG005
+    **{f"SimpleElementQueue.{name}.data": lambda _: b"x" for name in ("add", "enqueue", "add_ref")},
+}
+"""What a parameter is given, by its name, or by that of its call and its own."""
+
+OPTIONS = {"TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost")}
+"""What is taken as further keywords."""
+
+FREE = ("dequeue", "get_element", "lock", "acquire")
+"""Calls on an element that has no lock."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One public call."""
+
+    name: str
+    signature: inspect.Signature
+    bound: Callable[[World], Callable[..., Any]]
+    kind: str = "fifo"
+    """That of its task queue."""
+
+    @property
+    def parameters(self) -> list[str]:
+        known = self.signature.parameters.values()
+        named = [parameter.name for parameter in known if parameter.kind is not parameter.VAR_KEYWORD]
+        return named + [option for option in OPTIONS.get(self.name, ()) if option not in named]
+
+    def arguments(self, world: World, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """`given`, and arguments that are good for the parameters that need one."""
+        positional: list[Any] = []
+        named = {name: value for name, value in given.items() if name not in self.signature.parameters}
+        for parameter in self.signature.parameters.values():
+            if parameter.name not in given and not self._is_needed(parameter):
+                continue
+            value = given.get(parameter.name, _UNGIVEN)
+            value = self._good(world, parameter.name) if value is _UNGIVEN else value
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                positional.append(value)
+            else:
+                named[parameter.name] = value
+        if self.name.startswith("TaskQueue.put") and self.kind in KEYED:
+            named.setdefault("key", "k")
+        return positional, named
+
+    def _is_needed(self, parameter: inspect.Parameter) -> bool:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            return f"{self.name}.{parameter.name}" in GOOD
+        # A call without a timeout may wait for ever.
+        return parameter.default is parameter.empty or parameter.name in ("timeout", "function")
+
+    def _good(self, world: World, parameter: str) -> Any:
+        specific = GOOD.get(f"{self.name}.{parameter}")
+        if specific is not None:
+            return specific(world)
+        of, _, method = self.name.partition(".")
+        if of == "TaskQueue" and parameter in ("task", "tasks"):
+            task = world.held[self.kind]
+            return [task] if parameter == "tasks" else task
+        if of in ("ElementQueue", "SimpleElementQueue") and parameter == "name" and method != "named":
+            names = world.piece_names if of == "ElementQueue" else world.names
+            return names[1] if method in FREE else names[0]
+        if of.startswith("register_") and parameter == "name":
+            return "new kind or codec"
+        return GOOD[parameter](world)
+
+
+_UNGIVEN = object()
+
+
+def public_names() -> list[str]:
+    return [*fdbqueue.__all__, "open"]
+
+
+def calls() -> list[Call]:
+    """Every public call: functions, constructors, methods, and properties that can be set."""
+    found = [call for name in public_names() for call in _calls_of(name, getattr(fdbqueue, name))]
+    found += _methods_of("Holder", Holder)  # Queue.holder returns one
+    return [call for call in found if call.name not in LEFT_OUT]
+
+
+def _calls_of(name: str, thing: Any) -> Iterator[Call]:
+    if inspect.isfunction(thing):
+        yield Call(name, inspect.signature(thing), lambda _: thing)
+    elif inspect.isclass(thing) and (name not in LEFT_OUT or name == "Database"):
+        if name != "Proxy":  # which PersistentQueue.connect makes
+            yield Call(name, inspect.signature(thing), lambda _: thing)
+        yield from _methods_of(name, thing)
+
+
+def _methods_of(name: str, of: type) -> Iterator[Call]:
+    for method in dir(of):
+        thing = inspect.getattr_static(of, method)
+        full = f"{name}.{method}"
+        if method.startswith("_") or full in LEFT_OUT:
+            continue
+        if isinstance(thing, classmethod):
+            yield Call(full, inspect.signature(getattr(of, method)), _getter(lambda _: of, method))
+        elif inspect.isfunction(thing):
+            for receiver in RECEIVERS.get(name, ()):
+                kind = _kind_of(name, receiver)
+                yield Call(full, _without_self(thing), _getter(receiver, method), kind)
+        elif isinstance(thing, property) and thing.fset is not None:
+            for receiver in RECEIVERS.get(name, ()):
+                parameter = inspect.Parameter(method, inspect.Parameter.KEYWORD_ONLY)
+                yield Call(full, inspect.Signature([parameter]), _setter(receiver, method))
+
+
+def _kind_of(name: str, receiver: Make) -> str:
+    receivers = RECEIVERS["TaskQueue"]
+    return ("utubettl", "fair", "limfifottl")[receivers.index(receiver)] if name == "TaskQueue" else "fifo"
+
+
+def _without_self(function: Any) -> inspect.Signature:
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _getter(receiver: Make, method: str) -> Callable[[World], Any]:
+    return lambda world: getattr(receiver(world), method)
+
+
+def _setter(receiver: Make, name: str) -> Callable[[World], Callable[..., Any]]:
+    return lambda world: lambda **given: setattr(receiver(world), name, given[name])

@@ -1,0 +1,51 @@
+"""Every public call refuses hostile values with an error of ours, a short message, and nothing stored."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.calls import LEFT_OUT, calls, public_names
+from tests.fuzz.search import in_turn, search
+from tests.fuzz.trial import Trial, run
+from tests.fuzz.world import World
+from tests.simulation.test_seeds import first_seed
+
+LABELS_EACH = 8
+ALWAYS_REFUSED = {
+    "Database.create_transaction": "it is closed",
+    "SimpleElementQueue.get_path": "there is no file",
+    "TaskQueue.drop": "tasks are taken",
+    "TaskQueue.key_statistics": "one of the queues has no keys",
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    working = tmp_path / "working directory"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_every_public_name_is_called_or_left_out_for_a_reason() -> None:
+    called = {call.name.partition(".")[0] for call in calls()}
+    assert {name for name in public_names() if not name.startswith("_")} <= called | set(LEFT_OUT)
+
+
+def test_good_arguments_are_accepted(world: World) -> None:
+    """Else a call would be refused before it looks at the hostile one."""
+    refused = {call.name for call in calls() if run(world, Trial(call, {})).refused}
+    assert {name for name in refused if not name.startswith("NullQueue.")} <= set(ALWAYS_REFUSED)
+
+
+def test_hostile_arguments_are_refused(
+    world: World, rounds: Callable[[int | None, int | None], int | None]
+) -> None:
+    seed = first_seed()
+    found = search(world, in_turn(random.Random(seed), rounds(LABELS_EACH, None)))
+    assert not found.violations, f"seed {seed}: {found}"
+    assert found.refused > 0.7 * found.trials

@@ -1,0 +1,134 @@
+"""One call with hostile arguments: what may come of it, and what may not."""
+
+import queue
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from time import monotonic
+from typing import Any
+
+from fdbqueue import FdbQueueError
+from fdbqueue.database import engine_errors
+from fdbqueue.visible import visible
+from tests.fuzz.calls import Call
+from tests.fuzz.values import HOSTILE, CallersError
+from tests.fuzz.world import HOSTILE_HERE, World
+
+MESSAGE_LENGTH_MAX = 1_000
+PATIENCE_S = 20.0
+READ_MAX = 20
+TRANSACTIONS = frozenset({"transaction", "cancelled transaction", "snapshot"})
+LABELS = [*HOSTILE, *HOSTILE_HERE]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call, the labels of the hostile values that it is given, and whether it is given a transaction."""
+
+    call: Call
+    hostile: Mapping[str, str]
+    within: bool = False
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{name}=<{label}>" for name, label in self.hostile.items())
+        return f"{self.call.name}({given}){' in a transaction' if self.within else ''}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    refused: bool
+    violation: str = ""
+
+
+def run(world: World, trial: Trial) -> Verdict:
+    """Make the call. What it has stored is put back afterwards."""
+    verdict = _run_once(world, trial)
+    if "refusal has changed" in verdict.violation:
+        verdict = _run_once(world, trial)  # the thread that sweeps may have done it
+    return verdict
+
+
+def _run_once(world: World, trial: Trial) -> Verdict:
+    world.refresh()
+    before, began = world.image, monotonic()
+    result, error = _made(world, trial)
+    took_s = monotonic() - began
+    world.forget(result)
+    after = world.look()
+    if after != before:
+        world.restore(before)
+    if took_s > PATIENCE_S:
+        return Verdict(error is not None, f"it took {took_s:.0f} s")
+    if error is None:
+        return Verdict(False)
+    violation = _violation(trial, error)
+    if not violation and after != before and not trial.within:
+        changed = visible(repr(sorted(after.items() ^ before.items())[:2]))
+        violation = f"a refusal has changed {changed[:300]} ({type(error).__name__})"
+    return Verdict(True, violation)
+
+
+def _made(world: World, trial: Trial) -> tuple[Any, BaseException | None]:
+    """What the call returns, read to its end, or what it raises."""
+    made = {name: _value(world, label) for name, label in trial.hostile.items()}
+    transaction = None
+    if trial.within and "tr" in trial.call.parameters and "tr" not in made:
+        transaction = made["tr"] = world.db.create_transaction()
+    try:
+        function = trial.call.bound(world)
+        positional, named = trial.call.arguments(world, made)
+        result = function(*positional, **named)
+        if hasattr(type(result), "__next__"):
+            list(islice(result, READ_MAX))
+        elif hasattr(type(result), "__enter__") and trial.call.name.endswith("transaction"):
+            with result:
+                pass
+        if transaction is not None:
+            transaction.commit().wait()  # where the engine checks keys and values
+    except BaseException as error:
+        return None, error
+    return result, None
+
+
+def _value(world: World, label: str) -> Any:
+    return HOSTILE[label]() if label in HOSTILE else HOSTILE_HERE[label](world)
+
+
+def _violation(trial: Trial, error: BaseException) -> str:
+    """Why the error is none that a call may raise; empty if it is one."""
+    if isinstance(error, CallersError):
+        return ""
+    if not _is_documented(trial, error):
+        return f"{type(error).__name__} {_place_of(error)}"
+    try:
+        message = str(error)
+    except Exception as failure:
+        return f"str() of a {type(error).__name__} raises {type(failure).__name__}"
+    if isinstance(error, FdbQueueError) and len(message) >= MESSAGE_LENGTH_MAX:
+        return f"{type(error).__name__} with a message of {len(message)} characters {_place_of(error)}"
+    if visible(message, keep="\n") != message and isinstance(error, FdbQueueError):
+        return f"{type(error).__name__} with control characters {_place_of(error)}"
+    return ""
+
+
+def _is_documented(trial: Trial, error: BaseException) -> bool:
+    of, _, method = trial.call.name.partition(".")
+    if isinstance(error, engine_errors()):
+        # A transaction of the caller's may be cancelled; a session may not be told of its end in time.
+        return bool(TRANSACTIONS & set(trial.hostile.values())) or method == "end_within"
+    if isinstance(error, OSError) and "path" in trial.hostile:
+        return True
+    if isinstance(error, NotImplementedError):
+        return of == "NullQueue" or method == "get_path"
+    if isinstance(error, queue.Empty | queue.Full):
+        return of in ("Proxy", "PersistentQueue")
+    return isinstance(error, FdbQueueError)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the library it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/fdbqueue/" in frame.filename]
+    if not frames:
+        return "outside of the library"
+    return f"at {frames[-1].filename.rpartition('/fdbqueue/')[2]}:{frames[-1].lineno}"
