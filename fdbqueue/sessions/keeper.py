@@ -168,6 +168,10 @@ class Keeper:
         finally:  # one queue may be too slow to be swept
             self._end_the_dead()
 
+    def beat(self) -> None:
+        """Renew what is due, in the middle of work that takes long."""
+        self._untroubled(self._beat)
+
     def _beat(self) -> None:
         away: Exception | None = None
         for session in list(self._sessions):

@@ -17,6 +17,7 @@ from fdbqueue.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.sessions.ending import register_ender
+from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
@@ -135,4 +136,4 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
         return verbs.release_taken(change, shape.keys.all_taken_by(session), limits.VERB_BATCH, died)
 
     while run(database, lambda tr: calls.within(tr, release)):
-        pass
+        keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

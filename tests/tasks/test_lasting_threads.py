@@ -13,6 +13,7 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.errors import WaitStopped
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.sessions.openers import deadline_of
 from fdbqueue.tasks import ending
 from tests.support import PATIENCE_S
 from tests.tasks.support import Bench, keeper
@@ -157,6 +158,29 @@ def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
     keeper(b.db).tick()
     assert b.counts("ready", "taken") == (5, 0)
     assert keys_of_beats(b) == [b.session.id]
+
+
+def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold so many tasks that it takes longer than a ttr."""
+    b = bench()
+    mine, dead = Session(b.db, ttr=TTR_S), Session(b.db, ttr=1)
+    b.queue.put_many(b.db, range(12))
+    b.queue.take_many(b.db, 12, session=dead)
+    keeper(b.db).forget(dead)
+    release, left = ending.verbs.release_taken, []
+
+    def release_slowly(*arguments: Any) -> int:
+        b.clock.advance(TTR_S / 4)
+        left.append(deadline_of(b.db[KEYS.heartbeat(mine.id)]) / 1_000_000 - b.clock.now())
+        return release(*arguments)
+
+    monkeypatch.setattr(ending.verbs, "release_taken", release_slowly)
+    monkeypatch.setattr(fdbqueue.limits, "VERB_BATCH", 2)
+    b.clock.advance(2)
+    keeper(b.db).tick()
+    assert b.counts("ready") == (12,)
+    assert len(left) > 6
+    assert min(left) > 0
 
 
 def keys_of_beats(b: Bench) -> list[bytes]:
