@@ -55,6 +55,7 @@ class Doorbell:
         self._seat: int | None = None
         self._watched: Counter[int] = Counter()  # buckets, by how many of the watched keys are in each
         self._socket: socket.socket | None = None
+        self._is_listening = False
         self._ringer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ringer.setblocking(False)
         self._troubles = Troubles(runtime)
@@ -74,15 +75,24 @@ class Doorbell:
     # -- listening --------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Begin to listen, once; what was committed before is for the caller to look at."""
+        """Begin to listen, once; what was committed before is for the caller to look at.
+
+        Raises RuntimeError if no thread can be started; a later call tries again.
+        """
         with self._lock:
-            if self._socket is not None or self._closed:
+            if self._is_listening or self._closed:
                 return
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setblocking(False)
-            with contextlib.suppress(OSError):  # no sockets here: the slow look has to do
-                self._take_seat(self._socket)
-        self._runtime.spawn(self._listen, "fdbqueue-doorbell")
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+                with contextlib.suppress(OSError):  # no sockets here: the slow look has to do
+                    self._take_seat(self._socket)
+            self._is_listening = True
+        try:
+            self._runtime.spawn(self._listen, "fdbqueue-doorbell")
+        except BaseException:
+            self._is_listening = False
+            raise
 
     def _take_seat(self, listening: socket.socket) -> None:
         if self._board is None or self._lock_file is None:
@@ -127,8 +137,8 @@ class Doorbell:
             while not self._closed:
                 self._hear(rung)
         except BaseException:
-            if not self._closed:  # something ends this thread (GreenletExit)
-                self._runtime.spawn(self._listen, "fdbqueue-doorbell")
+            self._is_listening = False
+            self.listen()  # in another thread: something ends this one (GreenletExit)
             raise
         self._socket.close()
 

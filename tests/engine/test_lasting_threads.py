@@ -1,0 +1,112 @@
+"""Threads of the embedded engine: errors are planted at each step, and the engine goes on."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from greenlet import GreenletExit
+
+import fdbqueue
+from fdbqueue.embedded import doorbell
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.doorbell import Doorbell
+from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.embedded.versions import HandedOutVersions
+from fdbqueue.runtime import RealRuntime
+from tests.support import PATIENCE_S, wait_until
+
+ERRORS = [KeyError("gone"), OSError(9, "bad descriptor"), MemoryError()]
+ENDS = [SystemExit(1), KeyboardInterrupt(), GreenletExit()]
+
+
+class Looks:
+    """A step of a thread that fails the first time; a test can wait for it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+        self._semaphore = threading.Semaphore(0)
+
+    def __call__(self, *_: object) -> None:
+        error, self._error = self._error, None
+        self._semaphore.release()
+        if error is not None:
+            raise error
+
+    def wait_for(self, count: int) -> None:
+        assert all(self._semaphore.acquire(timeout=PATIENCE_S) for _ in range(count))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [*ERRORS, *ENDS], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("step", ["look", "drain"])
+def test_a_doorbell_is_heard_after_whatever_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, step: str
+) -> None:
+    looks, heard = Looks(error), threading.Semaphore(0)
+    monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
+    if step == "drain":
+        monkeypatch.setattr(Doorbell, "_drain", looks)
+    bell = Doorbell(Directory.open(str(tmp_path)), RealRuntime(), looks if step == "look" else heard.release)
+    bell.listen()
+    if step == "drain":
+        assert bell._seat is not None
+        bell._ring(bell._seat)
+    looks.wait_for(2 if step == "look" else 1)
+    assert step == "look" or heard.acquire(timeout=PATIENCE_S)
+    bell.close()
+    wait_until(lambda: bell._socket is not None and bell._socket.fileno() < 0)
+
+
+def test_a_doorbell_listens_as_soon_as_a_thread_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
+    heard = threading.Semaphore(0)
+    bell = Doorbell(Directory.open(str(tmp_path)), RealRuntime(), heard.release)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealRuntime, "spawn", Looks(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            bell.listen()
+    bell.listen()
+    assert heard.acquire(timeout=PATIENCE_S)
+    bell.close()
+    wait_until(lambda: bell._socket is not None and bell._socket.fileno() < 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [KeyError("gone"), GreenletExit()], ids=lambda error: type(error).__name__)
+def test_versions_are_released_after_the_thread_that_does_so_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Else the file would grow for as long as the process lives."""
+    monkeypatch.setattr("fdbqueue.embedded.versions._RELEASE_EVERY_S", 0.01)
+    releases = Looks(error)
+    monkeypatch.setattr(HandedOutVersions, "release_expired", releases)
+    with fdbqueue.open(f"embedded:{tmp_path}") as db:
+        versions: list[Any] = []
+        for _ in range(2):
+            transaction = db.create_transaction()
+            versions.append(transaction.get_read_version().wait())
+            releases.wait_for(1)
+            wait_until(lambda: not any_thread("fdbqueue-versions") or len(versions) == 2)
+        releases.wait_for(1)
+
+
+def any_thread(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1)], ids=lambda error: type(error).__name__)
+def test_a_callback_of_a_future_that_fails_keeps_no_other_from_being_called(error: BaseException) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    called: list[object] = []
+    callbacks: list[Callable[[Any], None]] = [fail, called.append]
+    future = PendingFuture(RealRuntime())
+    for callback in callbacks:
+        future.on_ready(callback)
+    future.complete("result")
+    assert called == [future]
