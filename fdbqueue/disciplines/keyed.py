@@ -268,6 +268,8 @@ class Keyed(ABC):
 
     def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
         old = self._read(tr, key, asked.state)
+        if shift.took and not old.pointer:  # what was taken had one: the state is lost
+            old = self._rebuilt(tr, key)
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:

@@ -24,12 +24,9 @@ from fdbqueue.fleet.logs import logging_at, write_above_the_bar
 from fdbqueue.fleet.memory import rss_bytes
 from fdbqueue.fleet.orders import Orders, Report, orders_of, to_line
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.logger import logger
 from fdbqueue.open import open as open_database
-from fdbqueue.trouble import Troubles
 
 REPORT_EVERY_S = 0.5
-_log = logger("fdbqueue.worker")
 REFUSED = 2
 # No other process would do better.
 NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind, UnknownCodec)
@@ -50,20 +47,17 @@ class Child:
         """Work until told to stop; the process's exit status."""
         try:
             with open_database(self._orders.url) as database:
-                return self._work(worker_of(self._orders, database, self._at_work), database.troubles)
+                return self._work(worker_of(self._orders, database, self._at_work))
         except NO_START as error:
             self._report(Report("refused", reason=str(error)))
             return REFUSED
 
-    def _work(self, worker: Worker, troubles: Troubles) -> int:
+    def _work(self, worker: Worker) -> int:
         worker.start(until_empty=self._orders.until_empty)
         while not worker.join(0):
             self._listen(worker)
-            try:
-                self._retire_if_due(worker)
-                self._report(self._report_of(worker))
-            except Exception as error:  # no descriptor to be had, say, of which a handler has used them all
-                troubles.met(_log, "a worker process cannot report, and goes on", error)
+            self._retire_if_due(worker)
+            self._report(self._report_of(worker))
         self._report(self._report_of(worker))
         if worker.error is not None:
             raise worker.error

@@ -1,5 +1,6 @@
 """Statistics by key: which keys have the most tasks waiting, and how long the first of each has waited."""
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class KeyStatistics:
 
 def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) -> list[KeyStatistics]:
     """Reads by snapshot, up to three times limits.KEYS_LOOKED_AT_MAX keys; conflicts with nothing."""
-    found = discipline.tally.busiest(tr.snapshot, limit)
+    found = [(key, numbers) for key, numbers in discipline.tally.busiest(tr.snapshot, limit) if _is_key(key)]
     asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
     records = [list(read_index(tr, line, no_mending)) for line in asked]
     return [
@@ -46,6 +47,14 @@ def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) ->
         )
         for (key, numbers), first in zip(found, records, strict=True)
     ]
+
+
+def _is_key(packed: bytes) -> bool:
+    """False for a damaged one, which no task has."""
+    try:
+        return len(layer.unpack(packed)) == 1
+    except (ValueError, IndexError, struct.error):
+        return False
 
 
 def checked_keys(limit: int) -> int:

@@ -1,6 +1,5 @@
 """Threads of a worker: errors are planted at each step, and leases live on, and tasks are settled."""
 
-import os
 import threading
 from collections import Counter
 
@@ -10,16 +9,13 @@ from greenlet import GreenletExit
 import fdbqueue
 from fdbqueue import Backoff, Fleet, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.errors import InvalidArgument, StorageFull
-from fdbqueue.fleet import child, supervisor
+from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.orders import Orders
 from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.settling import Settling
-from fdbqueue.fleet.status import Tally, WorkerStatus
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.sessions.silence import Silence
-from fdbqueue.trouble import Troubles
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, wait_until
 
@@ -356,43 +352,3 @@ def test_a_queue_that_fails_keeps_no_other_waiting(db, space, monkeypatch):
     worker.run(until_empty=True)
     assert done == ["good"] * 10 + ["bad"] * 10
     assert len(failures) < 10
-
-
-class Busy:
-    """A worker for so many looks at it."""
-
-    error, emptied = None, False
-
-    def __init__(self, looks):
-        self._looks = looks
-
-    def start(self, until_empty):
-        pass
-
-    def join(self, _):
-        self._looks -= 1
-        return self._looks < 0
-
-    def status(self):
-        return WorkerStatus("working", Tally(), (), 0)
-
-
-def test_a_process_that_cannot_report_goes_on(monkeypatch):
-    """All descriptors are in use, say: the tasks of its threads would have to wait for its session's end."""
-    (signals, signalling), (reports, reporting) = os.pipe(), os.pipe()
-    sizes = [1, OSError(24, "too many files"), OSError(24, "too many files"), 1]
-
-    def rss_bytes():
-        size = sizes.pop()
-        if isinstance(size, OSError):
-            raise size
-        return size
-
-    monkeypatch.setattr(child, "REPORT_EVERY_S", 0)
-    monkeypatch.setattr(child, "rss_bytes", rss_bytes)
-    orders = Orders("memory:", "", {}, "m:f")
-    process = child.Child(orders, signals, reporting, signals, None)
-    assert process._work(Busy(3), Troubles(RealRuntime())) == 0
-    assert os.read(reports, 10_000).count(b"\n") == 2
-    for descriptor in (signals, signalling, reports, reporting):
-        os.close(descriptor)
