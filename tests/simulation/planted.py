@@ -20,7 +20,6 @@ from fdbqueue.fleet import heartbeat
 from fdbqueue.fleet import settling as working
 from fdbqueue.line import combine, decision, results, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
-from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
 from fdbqueue.sessions import keeper, openers
 from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, source, verbs
@@ -98,8 +97,8 @@ PLANTS = (
     Plant(
         "a snapshot read of the items that a take removes",
         recipe.Recipe._ask_first,
-        "tr.get_range(items.start",
-        "getattr(tr, 'snapshot', tr).get_range(items.start",
+        "found: Range = tr.get_range(",
+        "found: Range = getattr(tr, 'snapshot', tr).get_range(",
         "recipe",
         50,
     ),
@@ -314,15 +313,15 @@ PLANTS = (
     Plant(
         "a take reads the whole queue",
         recipe.Recipe.available,
-        "limit=limit)",
-        "limit=0)",
+        "tr.snapshot, limit)",
+        "tr.snapshot, 0)",
         "crowd",
         50,
     ),
     Plant(
         "held items that do not conflict with who else takes them",
-        holding.Holder._hold,
-        "self._recipe.claim(tr, offers[: len(values)])",
+        recipe.Recipe.hold_back,
+        "self.claim(tr, offers)",
         "pass",
         "holding",
         100,
@@ -458,8 +457,8 @@ PLANTS = (
     Plant(
         "an item that nobody collected does not come back",
         fair_items.FairItems.give_back,
-        "self._arrive(",
-        "len(",
+        "self._return(tr, self._sound(tr, deliveries))",
+        "self._sound(tr, deliveries)",
         "rounds",
         300,
     ),
@@ -506,8 +505,8 @@ PLANTS = (
     Plant(
         "an element's lock read by snapshot",
         store.Elements.refusal,
-        "self._guard(tr), tr.get(self.keys.lock(name))",
-        "self._guard(tr), tr.snapshot.get(self.keys.lock(name))",
+        "self.guard(tr), tr.get(self.keys.lock(name))",
+        "self.guard(tr), tr.snapshot.get(self.keys.lock(name))",
         "elements",
         200,
     ),
