@@ -30,7 +30,17 @@ LEFT_OUT = {
     "Hooks.tell": "for workers, which give it an Event",
     "Session.ask": "for parts of the library, which give it a transaction",
     **dict.fromkeys(
-        ("Event", "FleetStatus", "HeldTask", "KeyStatistics", "Page", "Presence", "Task"),
+        (
+            "Event",
+            "FleetStatus",
+            "HeldTask",
+            "KeyStatistics",
+            "Page",
+            "Presence",
+            "SetAside",
+            "Task",
+            "Unreadable",
+        ),
         "a value that calls return",
     ),
     "LockToken": "a type of texts",
