@@ -64,9 +64,10 @@ def test_a_doorbell_listens_as_soon_as_a_thread_can_be_had(
 ) -> None:
     monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
     heard = threading.Semaphore(0)
-    bell = Doorbell(Directory.open(str(tmp_path)), RealRuntime(), heard.release)
+    runtime = RealRuntime()
+    bell = Doorbell(Directory.open(str(tmp_path)), runtime, heard.release)
     with monkeypatch.context() as patch:
-        patch.setattr(RealRuntime, "spawn", Looks(RuntimeError("can't start new thread")))
+        patch.setattr(runtime, "spawn", Looks(RuntimeError("can't start new thread")))
         with pytest.raises(RuntimeError):
             bell.listen()
     bell.listen()
