@@ -1,5 +1,6 @@
 """Queues and tasks as records: what --json prints, and what columns are made of."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,10 +14,11 @@ from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry import Definition
+from fdbqueue.registry import UNREADABLE, Definition
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.unreadable import Unreadable
 
 STATES: Mapping[str, TaskState] = {
     state.name.lower(): state for state in TaskState if state != TaskState.DONE
@@ -28,7 +30,7 @@ def task_record(task: Task) -> dict[str, Any]:
     return {
         "id": task.id,
         "state": task.state.name.lower(),
-        "data": task.data,
+        "data": _told(task.data),
         "pri": task.pri,
         "key": task.key,
         "attempts": task.attempts,
@@ -39,9 +41,21 @@ def task_record(task: Task) -> dict[str, Any]:
     }
 
 
+def _told(data: Any) -> Any:
+    """The data, or why they cannot be read, with what is stored, in base64."""
+    if not isinstance(data, Unreadable):
+        return data
+    return {"unreadable": str(data.error), "payload": b64encode(data.payload).decode()}
+
+
 def queue_record(place: Place, database: Database, definition: Definition) -> Record:
-    """A queue, what it was created with, and what is in it, as far as its kind is known here."""
+    """A queue, what it was created with, and what is in it, as far as its kind is known here.
+
+    Raises DefinitionUnreadable.
+    """
     record: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
+    if definition.kind == UNREADABLE:
+        place.registry.find(database, definition.name)
     if definition.kind == PLAIN:
         queue = Queue.named(database, definition.name, root=place.root, create=False)
         record |= {"options": dict(definition.options), "items": queue.size(database)}

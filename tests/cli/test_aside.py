@@ -5,7 +5,7 @@ from base64 import b64decode
 from pathlib import Path
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Queue, TaskQueue
 from tests.cli.shell import Shell
 
 
@@ -45,3 +45,40 @@ def test_what_was_exported_can_be_removed(shell: Shell, tmp_path: Path) -> None:
     assert shell.run("aside", "q") == (0, "", "")
     assert shell.run("aside", "q", "--remove", "nonsense")[0] == 2
     assert shell.run("aside", "nothing")[0] == 2
+
+
+def test_commands_about_tasks_go_on_where_one_cannot_be_read(shell: Shell) -> None:
+    """It is buried with its reason, listed as it is stored, and removed like any other."""
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.create(db, "jobs")
+        task = queue.put(db, "x" * 500)
+        keys = queue._shape.keys
+        [payload] = db.get_range(keys._payload, keys.ready.start)
+        db[payload.key] = b"{" * len(payload.value)
+        queue.put(db, "good")
+        assert queue.take(db, 0).data == "good"
+    status, out, _ = shell.run("tasks", "jobs", "--state", "buried", "--json")
+    found = json.loads(out)
+    assert (status, found["id"]) == (0, task.id)
+    assert "json" in found["data"]["unreadable"]
+    assert b64decode(found["data"]["payload"]) == b"{" * len(payload.value)
+    assert found["history"][0]["error"] == "PayloadUnreadable"
+    assert task.id in shell.run("tasks", "jobs", "--state", "buried")[1]
+    assert shell.run("delete", "jobs", task.id)[0] == 0
+    assert shell.run("drop", "jobs", "--yes")[0] in (0, 1)
+
+
+def test_a_queue_whose_definition_cannot_be_read_is_listed_and_dropped(shell: Shell) -> None:
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.create(db, "jobs")
+        TaskQueue.create(db, "others")
+        db[queue._shape.root.definition("jobs")] = b"damaged"
+    records = [json.loads(line) for line in shell.run("queues", "--json")[1].splitlines()]
+    assert [record["name"] for record in records] == ["jobs", "others"]
+    assert "jobs" in records[0]["error"]
+    for command in ("queues", "stats", "top -n 1"):
+        assert shell.run(*command.split())[0] == 0
+    assert shell.run("tasks", "jobs")[0] == 2
+    assert shell.run("drop", "jobs")[0] == 1
+    assert shell.run("drop", "jobs", "--yes")[0] == 0
+    assert "jobs" not in shell.run("queues")[1]
