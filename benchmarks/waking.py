@@ -23,10 +23,13 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue import client_knobs
 from fdbqueue.database import as_database, run
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 0.15
 LOST_S = 30.0
+LEASE_S = 3_600
+"""Longer than a run: a lease that ends would put a task that nothing has put."""
 
 Put = Callable[[int], object]
 Wait = Callable[[], object]
@@ -91,7 +94,9 @@ def _queue(space: Subspace) -> fdbqueue.Queue:
 
 
 def _tasks(db: fdbqueue.Database, space: Subspace) -> fdbqueue.TaskQueue:
-    return fdbqueue.TaskQueue.create(db, "tasks", "fifottl", ttr=60, if_not_exists=True, root=space["root"])
+    return fdbqueue.TaskQueue.create(
+        db, "tasks", "fifottl", ttr=LEASE_S, if_not_exists=True, root=space["root"]
+    )
 
 
 def _take(db: fdbqueue.Database, space: Subspace) -> Wait:
@@ -133,8 +138,12 @@ class CountedDatabase:
         return self._begun + self._db.counters.conflicts
 
 
-def _serve(url: str, space: Subspace, kind_number: int, sessions: int, orders: Connection) -> None:
+def _serve(
+    url: str, space: Subspace, kind_number: int, sessions: int, has_knobs: bool, orders: Connection
+) -> None:
     kind = KINDS[kind_number]
+    if has_knobs:
+        client_knobs.for_this_program()
     with fdbqueue.open(url) as db:
         counted, lock = CountedDatabase(as_database(db)), threading.Lock()
 
@@ -155,14 +164,14 @@ def _serve(url: str, space: Subspace, kind_number: int, sessions: int, orders: C
 class Waiters:
     """Processes that wait, until the end of the context."""
 
-    def __init__(self, url: str, space: Subspace, kind_number: int, sessions: int, processes: int) -> None:
+    def __init__(self, url: str, space: Subspace, kind_number: int, plan: "Plan") -> None:
         context = multiprocessing.get_context("spawn")
         self._members: list[tuple[Any, Connection]] = []
-        for number in range(processes):
+        for number in range(plan.processes):
             ours, theirs = context.Pipe()
-            share = sessions // processes + (number < sessions % processes)
+            share = plan.sessions // plan.processes + (number < plan.sessions % plan.processes)
             process = context.Process(
-                target=_serve, args=(url, space, kind_number, share, theirs), daemon=True
+                target=_serve, args=(url, space, kind_number, share, plan.has_knobs, theirs), daemon=True
             )
             process.start()
             self._members.append((process, ours))
@@ -198,9 +207,7 @@ class Waiters:
 def measure(db: fdbqueue.Database, url: str, space: Subspace, kind_number: int, plan: "Plan") -> Seen:
     kind = KINDS[kind_number]
     put = kind.put(db, space)
-    raw = kind.name.startswith("raw")
-    sessions, processes = (1, 1) if raw else (plan.sessions, plan.processes)
-    with Waiters(url, space, kind_number, sessions, processes) as waiters:
+    with Waiters(url, space, kind_number, plan) as waiters:
         time.sleep(plan.settle_s)
         seen, before = Seen([], [], 0.0), waiters.transactions()
         for number in range(plan.puts):
@@ -219,6 +226,7 @@ class Plan:
     sessions: int
     processes: int
     settle_s: float
+    has_knobs: bool
 
 
 @contextmanager
@@ -238,18 +246,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument(
+        "--default-knobs", action="store_true", help="as an application that leaves the client library alone"
+    )
+    parser.add_argument("--puts", type=int, default=300)
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--processes", type=int, default=4)
     arguments = parser.parse_args()
-    puts = 20 if arguments.quick else 300
-    alone = Plan(puts, 1, 1, 1.0)
-    crowd = Plan(puts, arguments.sessions, arguments.processes, 2.0 if arguments.quick else 8.0)
+    puts = 20 if arguments.quick else arguments.puts
+    has_knobs = not arguments.default_knobs
+    if has_knobs:
+        client_knobs.for_this_program()
+    alone = Plan(puts, 1, 1, 1.0, has_knobs)
+    crowd = Plan(puts, arguments.sessions, arguments.processes, 2.0 if arguments.quick else 8.0, has_knobs)
     with opened(arguments.url) as (db, url, space):
         print(f"{'milliseconds':34}{'put':>10}{'p50':>10}{'p90':>10}{'p99':>10}{'trans.':>10}")
         for number, kind in enumerate(KINDS):
-            print(measure(db, url, space, number, alone).row(kind.name), flush=True)
+            print(measure(db, url, space[number], number, alone).row(kind.name), flush=True)
         name = f"take, {crowd.sessions} sessions wait"
-        print(measure(db, url, space, len(KINDS) - 1, crowd).row(name), flush=True)
+        print(measure(db, url, space["crowd"], len(KINDS) - 1, crowd).row(name), flush=True)
 
 
 if __name__ == "__main__":

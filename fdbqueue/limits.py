@@ -174,6 +174,9 @@ BEATS_PER_TTR = 3
 OPENERS_READ_MAX = 1_000
 SWEEP_EVERY_S = 0.2
 SESSIONS_SWEPT_EVERY_S = 0.5
+# The processes under one root share the sweeping: each sweeps the less often, the more of them it counts.
+SWEEPERS_MAX = 10
+SWEEPERS_COUNTED_EVERY_S = 5.0
 DEAD_SESSIONS_MAX = 100
 # A process remembers so many services of queues in each of two generations: some kilobytes each.
 SERVICES_REMEMBERED = 500

@@ -128,6 +128,13 @@ class RootKeys:
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)
 
+    def beats_due_until(self, deadline_us: int) -> slice:
+        """The entries with at most this deadline."""
+        return slice(self.beats_due.start, self._pack(BEAT_DUE, deadline_us + 1))
+
+    def beats_due_after(self, deadline_us: int) -> slice:
+        return slice(self._pack(BEAT_DUE, deadline_us + 1), self.beats_due.stop)
+
     def beat_of(self, beat_due_key: bytes) -> tuple[int, bytes] | None:
         """The deadline, and the session that has it; None for a key of another shape."""
         if self._shape_of(beat_due_key) != [BEAT_DUE, *_SHAPES[BEAT_DUE]]:

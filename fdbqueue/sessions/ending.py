@@ -183,20 +183,27 @@ def ask_overdue(
 
     Round trips: one, and one more if there are any.
     """
-    beats, most = keys.beats_due, limits.DEAD_SESSIONS_MAX
+    beats, most = keys.beats_due_until(now_us), limits.DEAD_SESSIONS_MAX
     start = beats.start if after is None else after + b"\x00"
     first = tr.snapshot.get_range(start, beats.stop, limit=most)
 
     def reply() -> Overdues:
         entries = [entry.key for entry in first]
         beaten = [beat for beat in map(keys.beat_of, entries) if beat is not None]
-        found = [(due, session) for due, session in beaten if due <= now_us]
-        asked = [(due, session, tr.snapshot.get(keys.session(session))) for due, session in found]
+        asked = [(due, session, tr.snapshot.get(keys.session(session))) for due, session in beaten]
         dead = [Overdue(session, due, not record.present(), now_us) for due, session, record in asked]
-        more = len(entries) == most and len(found) == len(beaten)
-        return Overdues(dead, entries[-1] if more else None)
+        return Overdues(dead, entries[-1] if len(entries) == most else None)
 
     return reply
+
+
+def count_others(tr: Transaction, keys: RootKeys, own: Collection[bytes], now_us: int) -> int:
+    """Number of live sessions beside `own`, at most limits.SWEEPERS_MAX - 1. Reads by snapshot."""
+    beats, most = keys.beats_due_after(now_us), limits.SWEEPERS_MAX - 1
+    limit = min(most + len(own), limits.BATCH_ITEMS_MAX)
+    found = tr.snapshot.get_range(beats.start, beats.stop, limit=limit)
+    sessions = (beat[1] for entry in found if (beat := keys.beat_of(entry.key)) is not None)
+    return min(most, sum(session not in own for session in sessions))
 
 
 def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> bool:

@@ -14,7 +14,14 @@ from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Thread
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.ending import Overdue, ask_overdue, end_overdue, end_the_dead, now_us_of
+from fdbqueue.sessions.ending import (
+    Overdue,
+    ask_overdue,
+    count_others,
+    end_overdue,
+    end_the_dead,
+    now_us_of,
+)
 from fdbqueue.sessions.silence import Silence
 from fdbqueue.trouble import SURVIVED
 
@@ -26,6 +33,7 @@ _log = logger("fdbqueue")
 class Kept(Protocol):
     """A session that the keeper keeps alive, and ends as soon as it is not `wanted`."""
 
+    id: bytes
     name: str | None
     lost: bool
     wanted: Callable[[], bool] | None
@@ -61,7 +69,8 @@ class Keeper:
         self._forget_exit: Callable[[], None] | None = None
         self._thread: Thread | None = None
         self._is_exiting = False
-        self._sweep_at = float("-inf")
+        self._sweep_at = self._tidy_at = self._count_at = float("-inf")
+        self._sweepers = 1
         self.silence = Silence(database.runtime)
         """When the database has left questions of this process unanswered."""
 
@@ -163,6 +172,7 @@ class Keeper:
         """
         self._beat()
         self.end_unwanted()
+        self._count_sweepers()
         try:
             self._tidy_all()
         finally:  # one queue may be too slow to be swept
@@ -197,7 +207,7 @@ class Keeper:
 
     def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
-            self._sweep_at = self._runtime.monotonic() + limits.SESSIONS_SWEPT_EVERY_S
+            self._sweep_at = self._runtime.monotonic() + self._sweepers * limits.SESSIONS_SWEPT_EVERY_S
             after: bytes | None = None
             while True:
                 # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
@@ -259,7 +269,20 @@ class Keeper:
                 return found
         return None
 
+    def _count_sweepers(self) -> None:
+        """Count the processes that sweep under this root. A session of another process stands for one."""
+        now = self._runtime.monotonic()
+        if now < self._count_at:
+            return
+        self._count_at = now + limits.SWEEPERS_COUNTED_EVERY_S
+        own, now_us = {session.id for session in self._sessions}, now_us_of(self._database)
+        self._sweepers = 1 + self.ask(lambda tr: count_others(tr, self._keys, own, now_us))
+
     def _tidy_all(self) -> None:
+        now = self._runtime.monotonic()
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + (self._sweepers - 1) * self._pause_s()
         queues, step = self._living(), limits.QUEUES_PER_TRANSACTION
         for start in range(0, len(queues), step):
             for queue in self.ask(partial(self._due_among, queues[start : start + step])):
@@ -338,7 +361,7 @@ class Keeper:
             self.silence.answered(self)  # nobody waits for an answer any more
 
     def _tick_until_stopped(self) -> None:
-        while not self._stop.wait(limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)):
+        while not self._stop.wait(self._pause_s()):
             try:
                 self.tick()
             except Exception as error:
@@ -349,6 +372,9 @@ class Keeper:
                 if is_away(error):
                     continue
             self.silence.answered(self)
+
+    def _pause_s(self) -> float:
+        return limits.SWEEP_EVERY_S * (0.5 + self._runtime.random() / 2)
 
     def _is_gone(self) -> bool:
         try:
