@@ -224,6 +224,7 @@ def test_a_persistent_queue_buries_what_it_cannot_read(db: Database, space: Subs
     assert queue.get(timeout=5) == "good"
     queue.task_done()
     assert queue.empty()
+    queue.join()
     queue.close()
 
 

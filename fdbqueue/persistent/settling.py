@@ -90,6 +90,12 @@ def waiting_in(live: bytes | None) -> int:
     return unpacked(LIVE, live)["ready"]
 
 
+def unfinished_in(live: bytes | None) -> int:
+    """How many items wait or are un-acked, by the counters of the queue."""
+    counts = unpacked(LIVE, live)
+    return sum(counts.values()) - counts["buried"]
+
+
 def _all_held(change: Change, tasks: Sequence[Task], records: Sequence[Record | None]) -> list[Record]:
     held: list[Record] = []
     for task, record in zip(tasks, records, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
 from fdbqueue.database import Database, run
-from fdbqueue.persistent.settling import Work, release, settle, waiting_in
+from fdbqueue.persistent.settling import Work, release, settle, unfinished_in, waiting_in
 from fdbqueue.receipts import run_once
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
@@ -20,7 +20,6 @@ from fdbqueue.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.statistics import count_of
 from fdbqueue.waiters import Waiter
 
 
@@ -106,7 +105,10 @@ class Stored:
         return lambda: waiting_in(self._live(tr)) > 0
 
     def wait_until_finished(self, stop: Stop | None) -> None:
-        """Until there is no task in any state. Raises WaitStopped once `stop` is set."""
+        """Until there is no task in any state but buried, which those are that cannot be read.
+
+        Raises WaitStopped once `stop` is set.
+        """
         with self.database.waiter(stop) as waiter:
             while (changed := run(self.database, self._watch_unless_finished)) is not None:
                 waiter.sleep(changed, limits.LOOK_EVERY_S)
@@ -142,4 +144,4 @@ class Stored:
         return tr.watch(self.shape.keys.live) if full else None
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:
-        return tr.watch(self.shape.keys.live) if count_of(self._live(tr)) else None
+        return tr.watch(self.shape.keys.live) if unfinished_in(self._live(tr)) else None
