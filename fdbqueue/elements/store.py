@@ -79,6 +79,7 @@ class Elements:
         """
         refused = self.refusal(tr, name)
         if not refused:
+            tr.options.set_bypass_storage_quota()  # also on a full disk: what is locked is removed next
             tr.set(self.keys.lock(name), lock.to_bytes())
         return refused
 

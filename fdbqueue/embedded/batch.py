@@ -5,7 +5,8 @@ and what can fail afterwards (no room, a broken disk) fails the whole LMDB trans
 version; its transactions are ordered within it, and see each other as conflicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -14,10 +15,12 @@ from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.errors import FDBError
-from fdbqueue.embedded.pool import Answer, Asked, Pool
+from fdbqueue.embedded.pool import NO_ROOM, Answer, Asked, Pool
 from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.reserve import makes_room, need_bytes
 from fdbqueue.embedded.versionstamp import place, stamp
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
+from fdbqueue.errors import StorageFull
 from fdbqueue.limits import TRANSACTION_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
 _READER_CHECK_EVERY_VERSIONS = 64
 _REMOVED_NOTED_MAX = 1_001
+_TRIMS = 8
+_TRIMMED_WORTH_A_TRY = 256
 _UNKNOWN = 1021
 
 _Done = tuple[int, Written | None, list[Answer]]  # version, what was written if anything, what to tell others
@@ -37,6 +42,7 @@ class Batches:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._checked = not store.private
+        self._reserve = store.reserve
         self._recent = RecentCommits()
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
@@ -44,14 +50,7 @@ class Batches:
 
         Raises lmdb.Error, StorageFull, and then nothing was committed and nobody was told anything.
         """
-        try:
-            version, written, answers = self._with_room(own, pool, own_only=False)
-        except Exception:
-            # It may be what another process asks for that cannot be done: that one shall hear of it, once it
-            # leads, and nobody else.
-            if pool is None or not pool.is_owed:
-                raise
-            version, written, answers = self._with_room(own, pool, own_only=True)
+        version, written, answers = self._done(own, pool)
         # From here on it has happened: nothing that fails now may have it tried again.
         if pool is not None and answers:
             pool.answer(version, answers)
@@ -59,14 +58,123 @@ class Batches:
             self._recent.add(written)
         return written
 
-    def _with_room(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> _Done:
+    def _done(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+        is_short = self._reserve is not None and (
+            not self._reserve.is_whole if pool is None else pool.is_short
+        )
+        if is_short and self._lacks_room(own, pool):
+            return self._sparingly(own, pool)
+        try:
+            return self._within_map(own, pool, own_only=False)
+        except Exception as error:
+            if self._store.is_full(error):
+                return self._without_room(own, pool)
+            # It may be what another process asks for that cannot be done: that one shall hear of it, once it
+            # leads, and nobody else.
+            if pool is None or not pool.is_owed:
+                raise
+            return self._within_map(own, pool, own_only=True)
+
+    # -- a full disk (reserve.py) -----------------------------------------------------------------------
+
+    def _lacks_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> bool:
+        assert self._reserve is not None
+        if self._reserve.make():
+            if pool is not None:
+                pool.note_short(False)
+            return False
+        need = need_bytes(own)
+        while not self._reserve.has_room(self._store, need):
+            if not self._trims(pool):
+                return True
+        return False
+
+    def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+        # LMDB looks for the oldest snapshot now and then: it may not know yet of all pages that are free.
+        has_free_pages = self._reserve is not None and self._reserve.has_room(self._store, need_bytes(own))
+        if self._trims(pool) or has_free_pages:
+            with suppress(lmdb.Error, StorageFull):
+                return self._within_map(own, pool, own_only=False)
+        return self._sparingly(own, pool)
+
+    def _trims(self, pool: Pool | None) -> bool:
+        """Whether the commit log had many records that no transaction needs; they are free pages now.
+
+        With few, each put would be made, at the cost of several commits, with the room of the one before.
+        """
+        self._store.handed_out.release_all()
+        found = 0
+        for _ in range(_TRIMS):  # LMDB uses freed pages again from the transaction after the next on
+            count = self._trim_once(pool)
+            found += count
+            if not count:
+                break
+        return found >= _TRIMMED_WORTH_A_TRY
+
+    def _trim_once(self, pool: Pool | None) -> int:
+        try:
+            return self._trimmed()
+        except lmdb.Error:
+            pass  # it needs room itself
+        try:
+            with self._reserve_given_up(pool):
+                return self._trimmed()
+        except lmdb.Error:
+            return 0
+
+    def _trimmed(self) -> int:
+        with self._store.begin(write=True) as txn:
+            return commitlog.trim_before(txn, self._store.oldest_reader(txn.id() - 1))
+
+    def _sparingly(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+        """Commit what makes room, with the reserve if need be; refuse all else of this process's own."""
+        or_moves = self._reserve is None or self._reserve.is_half_there(self._store)
+
+        def attempt() -> _Done:
+            return self._within_map(own, pool, own_only=True, sparing=True, or_moves=or_moves)
+
+        for get_room in (self._store.forget_dead_readers, self._store.end_snapshots):
+            get_room()
+            try:
+                return attempt()
+            except Exception as error:
+                if not self._store.is_full(error):
+                    raise
+        with self._reserve_given_up(pool):
+            return attempt()
+
+    @contextmanager
+    def _reserve_given_up(self, pool: Pool | None) -> Iterator[None]:
+        """For one transaction: what it leaves of the room is kept again."""
+        if self._reserve is None:
+            yield
+            return
+        self._reserve.give_up()
+        try:
+            yield
+        finally:
+            is_whole = self._reserve.make()
+            if pool is not None:
+                pool.note_short(not is_whole)
+
+    def _within_map(
+        self,
+        own: Sequence[CommitRequest],
+        pool: Pool | None,
+        *,
+        own_only: bool,
+        sparing: bool = False,
+        or_moves: bool = False,
+    ) -> _Done:
         while True:
             try:
-                return self._try(own, pool, own_only=own_only)
+                return self._try(own, pool, own_only, sparing, or_moves)
             except lmdb.MapFullError:
                 self._store.grow()
 
-    def _try(self, own: Sequence[CommitRequest], pool: Pool | None, *, own_only: bool) -> _Done:
+    def _try(
+        self, own: Sequence[CommitRequest], pool: Pool | None, own_only: bool, sparing: bool, or_moves: bool
+    ) -> _Done:
         txn = self._store.begin(write=True)
         try:
             if self._checked:
@@ -75,7 +183,11 @@ class Batches:
                 self._store.forget_dead_readers()
             others = self._others(txn, pool, own_only) if pool is not None and pool.is_owed else ()
             version = txn.id()
-            written = self._apply(txn, [*(one for _, of in others for one in of), *own] if others else own)
+            requests = [*(one for _, of in others for one in of), *own] if others else own
+            if sparing:
+                commitlog.trim_before(txn, self._store.oldest_reader(version - 1))
+                requests = [one for one in requests if self._is_allowed(txn, one, or_moves)]
+            written = self._apply(txn, requests)
             answers = [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
             if written is None:
                 txn.abort()
@@ -105,6 +217,12 @@ class Batches:
                 _apply_one(txn, one.buffer, stamp(version, accepted), written)
                 accepted += 1
         return written if accepted else None
+
+    def _is_allowed(self, txn: Any, one: CommitRequest, or_moves: bool) -> bool:
+        if makes_room(txn, one, or_moves=or_moves):
+            return True
+        one.version, one.error = None, StorageFull(path=self._store.path)
+        return False
 
     def _refusal(self, txn: Any, one: CommitRequest, earlier: KeySet) -> FDBError | None:
         if one.read_version is None or not one.reads:
@@ -141,6 +259,8 @@ class Batches:
 
 
 def _result(one: CommitRequest) -> int:
+    if isinstance(one.error, StorageFull):
+        return -NO_ROOM
     return -one.error.code if isinstance(one.error, FDBError) else one.order
 
 

@@ -14,7 +14,7 @@ from fdbqueue.embedded import request as requests
 from fdbqueue.embedded.batch import BATCH_BYTES_MAX, Batches
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.errors import FDBError
-from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool, PoolDamaged, open_pool
+from fdbqueue.embedded.pool import BODY_BYTES_MAX, NO_ROOM, REQUESTS_MAX, Pool, PoolDamaged, open_pool
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.errors import DatabaseClosed, StorageFull, StorageReplaced
 from fdbqueue.runtime import RealRuntime
@@ -42,9 +42,12 @@ class Committer:
         if self._store.private:
             return None
         try:
-            return open_pool(self._store.directory, self._store.runtime)
+            pool = open_pool(self._store.directory, self._store.runtime)
         except OSError:  # no room, or no locks: LMDB's writer lock still orders the processes
             return None
+        if self._store.reserve is not None and not self._store.reserve.is_whole:
+            pool.note_short(True)
+        return pool
 
     def _renew_pool(self) -> None:
         """Go on with another file; where there is none to be had, with LMDB's writer lock."""
@@ -202,7 +205,8 @@ class Committer:
         version, results = found
         for request, result in zip(batch, results, strict=True):
             if result < 0:
-                request.error = FDBError(-result)
+                is_full = result == -NO_ROOM
+                request.error = StorageFull(path=self._store.path) if is_full else FDBError(-result)
             else:
                 request.version, request.order = version, result
         return True

@@ -78,6 +78,19 @@ def _trim(txn: Txn, now_us: int) -> None:
         found = bool(cursor.key())
 
 
+def trim_before(txn: Txn, version: int) -> int:
+    """Delete records before that of `version`, which no transaction will ask for; how many.
+
+    At most so many at once, and never the newest.
+    """
+    cursor = txn.cursor()
+    found, end, count = cursor.set_range(LOG_PREFIX), log_key(version), 0
+    while found and cursor.key() < end and count < _TRIM_RECORDS_MAX:
+        cursor.delete()
+        found, count = bool(cursor.key()), count + 1
+    return count
+
+
 def read_since(txn: Txn, version: int) -> Iterator[Written]:
     """The commits after `version`, oldest first."""
     cursor = txn.cursor()

@@ -34,6 +34,7 @@ class TransactionSettings:
     read_system_keys: bool = False
     write_system_keys: bool = False
     reuse_during_commit: bool = False
+    bypass_storage_quota: bool = False
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ TRANSACTION_SETTERS: dict[str, Setter] = {
     "read_system_keys": _set("read_system_keys", True),
     "access_system_keys": _access_system_keys,
     "used_during_commit_protection_disable": _set("reuse_during_commit", True),
+    "bypass_storage_quota": _set("bypass_storage_quota", True),
 }
 
 # Database options that are defaults for its transactions carry the transaction option's name after this.

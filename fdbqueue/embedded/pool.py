@@ -7,6 +7,7 @@ answers there.
 
     epoch                the number of the last leader that came to its end
     committing           the version that the leader commits for others too; 0 once they have their answers
+    short                1 while the reserve is not whole (reserve.py)
     magic                of this file; 0 in one of an earlier release. What is damaged is made anew
     asked, answered      a number per seat: a request is pending while they differ; no number is used twice
     lengths, bodies      the requests of a seat (request.py)
@@ -39,6 +40,7 @@ _FILE = "commits.1"
 _SEATS = 256
 REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
+NO_ROOM = 1_000_000  # among the results: no code of FoundationDB's, but StorageFull
 _PAUSE_AFTER_A_DEATH_S = 0.001
 
 _MAGIC = int.from_bytes(b"fdbqpool", "big")
@@ -89,7 +91,7 @@ class Pool:
         self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._fd).st_ino
         numbers = memoryview(self._map)
-        self._marks = numbers[:24].cast("Q")
+        self._marks = numbers[:32].cast("Q")
         self._asked = numbers[_ASKED:_ANSWERED].cast("Q")
         self._answered = numbers[_ANSWERED:_LENGTHS].cast("Q")
         self._lengths = numbers[_LENGTHS:_VERSIONS].cast("Q")
@@ -103,7 +105,7 @@ class Pool:
         self._require_sound()
 
     def _require_sound(self) -> None:
-        epoch, _, magic = self._marks
+        epoch, _, magic, _ = self._marks
         if magic not in (0, _MAGIC) or epoch > _EPOCH_MAX or max(self._lengths) > BODY_BYTES_MAX:
             raise PoolDamaged
         self._marks[2] = _MAGIC
@@ -192,6 +194,14 @@ class Pool:
         """Answer all that is pending with an error."""
         results = [-code] * REQUESTS_MAX
         self.answer(0, [Answer(asked.seat, asked.number, results) for asked in self.pending()])
+
+    @property
+    def is_short(self) -> bool:
+        return self._marks[3] != 0
+
+    def note_short(self, is_short: bool) -> None:
+        """Have every leader look for room before it commits."""
+        self._marks[3] = is_short
 
     # -- asking -----------------------------------------------------------------------------------------
 

@@ -14,10 +14,28 @@ from fdbqueue.runtime import Lock
 class CommitRequest:
     """One transaction's commit: what it read and writes, and what came of it."""
 
-    __slots__ = ("buffer", "error", "order", "read_version", "reads", "size_bytes", "turn", "version")
+    __slots__ = (
+        "buffer",
+        "error",
+        "is_bookkeeping",
+        "order",
+        "read_version",
+        "reads",
+        "size_bytes",
+        "turn",
+        "version",
+    )
 
-    def __init__(self, buffer: WriteBuffer, reads: KeySet, read_version: int | None, size_bytes: int) -> None:
+    def __init__(
+        self,
+        buffer: WriteBuffer,
+        reads: KeySet,
+        read_version: int | None,
+        size_bytes: int,
+        is_bookkeeping: bool = False,
+    ) -> None:
         self.buffer = buffer
+        self.is_bookkeeping = is_bookkeeping  # it may use the reserve (reserve.py)
         self.reads = reads
         self.read_version = read_version
         self.size_bytes = size_bytes
@@ -52,6 +70,7 @@ class _Published(msgspec.Struct, array_like=True):
     pending: dict[bytes, list[tuple[int, bytes]]]
     cleared: list[KeyRange]
     stamped_keys: list[StampedKey]
+    is_bookkeeping: bool = False  # not there in what an earlier release asks
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,6 +105,7 @@ def _published(request: CommitRequest) -> _Published:
         pending,
         list(buffer.cleared),
         buffer.stamped_keys,
+        request.is_bookkeeping,
     )
 
 
@@ -100,4 +120,6 @@ def _request(published: _Published) -> CommitRequest:
     buffer.conflicts = KeySet(published.conflicts.points, published.conflicts.ranges)
     buffer.silent = KeySet(published.silent.points, published.silent.ranges)
     reads = KeySet(published.reads.points, published.reads.ranges)
-    return CommitRequest(buffer, reads, published.read_version, published.size_bytes)
+    return CommitRequest(
+        buffer, reads, published.read_version, published.size_bytes, published.is_bookkeeping
+    )

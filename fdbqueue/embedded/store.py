@@ -23,6 +23,7 @@ from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.errors import FDBError
+from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
@@ -34,8 +35,9 @@ from fdbqueue.runtime import RealRuntime, Runtime
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
 _DATA_FILE, _LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
+_META_PAGES = 2
 _READERS_MAX = 4096
-_LOCK_FILE_BYTES = 64 * _READERS_MAX + 128  # as LMDB makes it for so many readers
+_READER_BYTES, _LOCKS_BYTES = 64, 128  # of LMDB's lock file
 _PREFIX = "fdbqueue-"
 PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # other processes may go on growing the map
@@ -102,6 +104,7 @@ class Store:
         self._serial = 0
         self._in_place: list[tuple[str, tuple[int, int]]] = []  # the files that must stay where they are
         self._looked_at = _NOWHERE
+        self.reserve: Reserve | None = None
         self._files: list[int] = []  # the data file; of a private store also the lock file
         try:
             self._prepare_files()
@@ -120,11 +123,18 @@ class Store:
                 self._files.append(self.directory.open_file(_LOCK_FILE))
             else:
                 self._in_place = [(name, self._identity(name)) for name in (_DATA_FILE, _LOCK_FILE)]
+                self.reserve = self._open_reserve()
             self._check_format()
             self._begin_services()
         except BaseException:
             self.env.close()
             raise
+
+    def _open_reserve(self) -> Reserve | None:
+        try:
+            return Reserve(self.directory)
+        except OSError:  # a file system, or a limit, that does not allow it: a full disk stays full
+            return None
 
     def _begin_services(self) -> None:
         self.handed_out = HandedOutVersions(self)
@@ -142,7 +152,7 @@ class Store:
         self._files.append(self.directory.open_file(_DATA_FILE))
         lock_fd = self.directory.open_file(_LOCK_FILE)
         try:
-            os.posix_fallocate(lock_fd, 0, _LOCK_FILE_BYTES)
+            os.posix_fallocate(lock_fd, 0, _READERS_MAX * _READER_BYTES + _LOCKS_BYTES)
         except OSError as error:
             if error.errno in FULL:
                 raise
@@ -198,6 +208,8 @@ class Store:
     def _close_files(self) -> None:
         for fd in self._files:
             os.close(fd)
+        if self.reserve is not None:
+            self.reserve.close()
         self.directory.close()
 
     def reopen_after_fork(self) -> None:
@@ -315,6 +327,15 @@ class Store:
         """An LMDB transaction of our own, at the newest version."""
         return self._begin(write)
 
+    def end_snapshots(self) -> None:
+        """End all snapshots of this process, retryably (1007): LMDB may use their pages again."""
+        self.handed_out.release_all()
+        for serial, reference in list(self._live.items()):
+            snapshot = reference()
+            if snapshot is not None and self._live.pop(serial, None) is not None:
+                snapshot.expires_s = float("-inf")
+                snapshot.end()
+
     def forget_dead_readers(self) -> None:
         """Free the pages that snapshots of killed processes keep from being reused."""
         with suppress(lmdb.Error):
@@ -336,6 +357,23 @@ class Store:
         code = getattr(error, "code", errno.EIO)
         full = code in FULL or (code == errno.EIO and self._is_full())
         return StorageFull(path=self.path) if full else FDBError(1510)
+
+    def is_full(self, error: Exception) -> bool:
+        """Whether that is why a commit failed."""
+        if isinstance(error, lmdb.Error):
+            error = self.storage_error(error)
+        return isinstance(error, StorageFull)
+
+    def free_bytes(self) -> int:
+        """Of pages in the data file that hold nothing; some may still be in use by old snapshots."""
+        stat = self.env.stat()
+        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + _META_PAGES
+        return int((self.env.info()["last_pgno"] + 1 - used) * stat["psize"])
+
+    def oldest_reader(self, otherwise: int) -> int:
+        """The oldest version that any process reads at; `otherwise` if there is none."""
+        rows = [row.split()[-1] for row in self.env.readers().splitlines()[1:]]
+        return min((int(version) for version in rows if version != "-"), default=otherwise)
 
     def _is_full(self) -> bool:
         # LMDB reports a write that was cut short, which is how a disk fills up, as an I/O error.

@@ -105,7 +105,10 @@ class Transaction(Attempt):
                 raise FDBError(2101)
             if self._snapshot is not None and self._reads:
                 self._open_snapshot()  # 1007 when it has become too old to be checked
-            request = CommitRequest(self._buffer, self._reads, reads_version, self._size_bytes)
+            may_use_reserve = self._settings.bypass_storage_quota
+            request = CommitRequest(
+                self._buffer, self._reads, reads_version, self._size_bytes, may_use_reserve
+            )
             self._store.end_expired(self._runtime.monotonic())
             self._store.committer.commit(request)
             if request.error is not None:

@@ -65,6 +65,10 @@ class HandedOutVersions:
         """Give reader slots back: the versions that were handed out first are too old from now on."""
         self._release((1 + len(self._kept)) // 2)
 
+    def release_all(self) -> None:
+        """Let LMDB use the pages again that only these versions keep."""
+        self._release(_VERSIONS_MAX)
+
     def _release(self, count: int) -> None:
         with self._lock:
             released = [self._kept.pop(version) for version in list(self._kept)[:count]]

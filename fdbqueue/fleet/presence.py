@@ -125,6 +125,7 @@ class Appearance:
         def body(tr: Any) -> None:
             check = session.ask(tr)
             check()
+            tr.options.set_bypass_storage_quota()  # also on a full disk: its worker makes room
             tr.set(self._root.presence(session.id), _to_bytes(current))
 
         # A worker that stood still may find its session over: it goes on in another, and is shown then.

@@ -61,11 +61,13 @@ class Owner:
     def _write_claim(self, tr: Transaction) -> None:
         """Reads the queue's definition; writes the claim; conflicts with enrolling in this name."""
         self._shape.guard(tr)()
+        tr.options.set_bypass_storage_quota()
         tr.set(self._under, self._claim)
 
     def _enrol(self, tr: Transaction, session: Session) -> None:
         """Reads the claim; writes the member; conflicts with another claim."""
         self._require_mine(tr)
+        tr.options.set_bypass_storage_quota()  # also on a full disk: who fetches makes room
         tr.set(self._member(session.id), self._claim)
 
     def _end_earlier(self) -> None:

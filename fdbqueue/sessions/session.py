@@ -147,6 +147,7 @@ class Session:
         last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
         owner, ttr_us = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
+        tr.options.set_bypass_storage_quota()  # also on a full disk: consumers make room
         tr.set(self._keys.session(id_), layer.pack((owner, self.name, ttr_us)))
         if self.name is not None:
             tr.set(self._keys.session_named(self.name), id_)

@@ -1,0 +1,135 @@
+"""Room on the disk that is kept for transactions which make room, so that a full disk can be emptied.
+
+LMDB overwrites nothing: a transaction that only deletes needs new pages too, and on a full disk it would fail
+like any other. So some room is kept, in two places:
+
+    the file `reserve`   holds room on the disk for nothing. It is given up when a transaction that makes room
+                         finds none, for this one commit; afterwards it is made again from what was left.
+    free pages           LMDB's file never shrinks: what is deleted becomes free pages of it. Where the file
+                         `reserve` is not whole, so many free pages are kept instead of what it lacks.
+
+`reserve` lacks nothing on a disk with room, and a commit there pays for a look at a mark in memory.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.directory import FULL, Directory
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.writes import Pending, WriteBuffer
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+_FILE = "reserve"
+# A tree's path, for each of some dozens of keys; LMDB's list of the pages that clearing a gigabyte frees.
+BYTES_MAX = 4 << 20
+_DISK_SHARE = 8  # of a small disk, no more than this part
+_PAGE_BYTES = 4096
+_NEED_BYTES = 64 * 1024  # of any batch, beside twice its size
+# Of a receipt, which a transaction may leave where it removes something.
+_RECEIPT_BYTES = 128
+# A lease and its deadline, for each task that a transaction moves from one state to another.
+_MOVE_BYTES = 512
+
+
+class Reserve:
+    """The reserve of one directory; for leaders, except that whoever opens the directory makes it."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Raises UnsafePath, OSError; OSError also where the system or a limit forbids such a file."""
+        self._fd = directory.open_file(_FILE)
+        try:
+            disk = os.fstatvfs(self._fd)
+            share = disk.f_blocks * disk.f_frsize // _DISK_SHARE
+            self._bytes_wanted = min(BYTES_MAX, share) // _PAGE_BYTES * _PAGE_BYTES
+            self.make()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    @property
+    def is_whole(self) -> bool:
+        return self.size_bytes >= self._bytes_wanted
+
+    def make(self) -> bool:
+        """Take what room there is; whether the reserve is whole then."""
+        size_bytes = self.size_bytes
+        if size_bytes >= self._bytes_wanted:
+            return True
+        disk = os.fstatvfs(self._fd)
+        found = disk.f_bavail * disk.f_frsize // _PAGE_BYTES * _PAGE_BYTES
+        grown = min(self._bytes_wanted, size_bytes + found)
+        try:
+            if grown > size_bytes:
+                os.posix_fallocate(self._fd, size_bytes, grown - size_bytes)
+        except OSError as error:
+            if error.errno not in FULL or error.errno == errno.EFBIG:
+                raise
+        return self.is_whole
+
+    def give_up(self) -> None:
+        os.ftruncate(self._fd, 0)
+
+    def has_room(self, store: "Store", need_bytes: int) -> bool:
+        """Whether the reserve, in both its places, would be whole after `need_bytes` more."""
+        return self.size_bytes + store.free_bytes() >= self._bytes_wanted + need_bytes
+
+    def is_half_there(self, store: "Store") -> bool:
+        """Whether what moves something may use it, too; the other half is for what makes room."""
+        return 2 * (self.size_bytes + store.free_bytes()) >= self._bytes_wanted
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def need_bytes(requests: Sequence[CommitRequest]) -> int:
+    return _NEED_BYTES + 2 * sum(request.size_bytes for request in requests)
+
+
+def makes_room(txn: Any, request: CommitRequest, *, or_moves: bool) -> bool:
+    """Whether the request leaves less stored than it finds, counters and a receipt aside.
+
+    With `or_moves` also if it moves something and adds little, as a take does, or was declared by
+    `bypass_storage_quota` to be for the sake of such: a session, a place in a line.
+    """
+    if or_moves and request.is_bookkeeping:
+        return True
+    added, removed, count = _change(txn, request.buffer)
+    if count and added - removed <= _RECEIPT_BYTES:
+        return True
+    return or_moves and added - removed <= count * _MOVE_BYTES
+
+
+def _change(txn: Any, buffer: WriteBuffer) -> tuple[int, int, int]:
+    """Bytes added, bytes removed, keys removed. What cleared ranges hold is counted as far as it matters."""
+    added = sum(len(body) + len(value) for body, _, value in buffer.stamped_keys)
+    removed = count = 0
+    for key, entry in buffer.entries.items():
+        if isinstance(entry, Pending) and not entry.stamped:
+            continue  # a counter
+        new = len(key) + _length(entry)
+        old = layout.get(txn, key)
+        if old is not None and key not in buffer.cleared:
+            removed += len(key) + len(old)
+            count += entry is None
+        added += new if entry is not None else 0
+    for begin, end in buffer.cleared:
+        for key, value in layout.scan(txn, begin, end):
+            removed, count = removed + len(key) + len(value), count + 1
+            if removed > added:
+                break
+    return added, removed, count
+
+
+def _length(entry: Any) -> int:
+    if isinstance(entry, Pending):
+        return sum(len(operand) for _, operand in entry.steps)
+    return 0 if entry is None else len(entry)

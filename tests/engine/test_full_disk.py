@@ -1,0 +1,334 @@
+"""A disk without room: consuming empties it, producing is refused, and what was acknowledged is there.
+
+Each test has a file system of its own in memory, where the system lets us mount one. Those at the end play a
+full disk in the process, and always run.
+"""
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import batch
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.reserve import BYTES_MAX, Reserve
+from fdbqueue.errors import QueueExists, StorageFull
+from tests.support import Ageless, run_program
+
+
+def mounted(place: Path, size: str) -> bool:
+    options = ["-o", f"size={size},mode=700"]
+    command = ["mount", "-t", "tmpfs", *options, "fdbqueue-test", str(place)]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mount a small disk of a given size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(size: str) -> Path:
+        if not mounted(place, size):
+            pytest.skip("needs the right to mount a small file system")
+        return place
+
+    yield mount
+    subprocess.run(["umount", "--lazy", str(place)], capture_output=True)
+
+
+class Plain:
+    def __init__(self, db: fdbqueue.Database) -> None:
+        self.db, self.queue = db, fdbqueue.Queue.named(db, "q")
+
+    def put(self, data: str) -> None:
+        self.queue.enqueue(self.db, data)
+
+    def get(self) -> Any:
+        return self.queue.dequeue(self.db)
+
+
+class Tasks(Plain):
+    def __init__(self, db: fdbqueue.Database) -> None:
+        self.db = db
+        try:
+            self.tasks = fdbqueue.TaskQueue.create(db, "q", "fifottl")
+        except QueueExists:
+            self.tasks = fdbqueue.TaskQueue.open(db, "q")
+
+    def put(self, data: str) -> None:
+        self.tasks.put(self.db, data)
+
+    def get(self) -> Any:
+        task = self.tasks.take(self.db, 0)
+        if task is None:
+            return None
+        self.tasks.ack(self.db, task)
+        return task.data
+
+
+class Elements(Plain):
+    def __init__(self, db: fdbqueue.Database) -> None:
+        self.db, self.elements = db, fdbqueue.SimpleElementQueue.named(db, "q")
+
+    def put(self, data: str) -> None:
+        self.elements.add(self.db, data)
+
+    def get(self) -> Any:
+        name = self.elements.first(self.db)
+        if not name:
+            return None
+        token = self.elements.acquire(self.db, name)
+        data = self.elements.get(self.db, name, token=token)
+        self.elements.remove(self.db, name, token=token)
+        return data.decode()
+
+
+def fill(side: Plain, payload: str, first: int = 0) -> list[str]:
+    """Put until there is no room; what was put."""
+    put: list[str] = []
+    while True:
+        data = f"{first + len(put)} {payload}"
+        try:
+            side.put(data)
+        except StorageFull:
+            return put
+        put.append(data)
+
+
+def drain(side: Plain) -> list[str]:
+    return list(iter(side.get, None))
+
+
+@pytest.mark.parametrize("side_of", [Plain, Tasks, Elements])
+def test_a_full_disk_is_emptied_by_consuming_and_filled_again_ten_times(
+    disk: Callable[[str], Path], side_of: type[Plain]
+) -> None:
+    """The disk stays full to the last block: the room is in the data file, which never shrinks."""
+    url = f"embedded:{disk('5m')}/data"
+    counts = []
+    for _ in range(10):
+        with fdbqueue.open(url) as db:
+            side = side_of(db)
+            put = fill(side, "x" * 5_000)
+        with fdbqueue.open(url) as db:  # also by a process that was not there when it filled up
+            side = side_of(db)
+            put += fill(side, "y" * 5_000, len(put))
+            assert drain(side) == put
+        counts.append(len(put))
+    assert min(counts) > 50, counts
+
+
+def test_a_queue_is_dropped_on_a_full_disk(disk: Callable[[str], Path]) -> None:
+    with fdbqueue.open(f"embedded:{disk('5m')}/data") as db:
+        side = Tasks(db)
+        put = fill(side, "x" * 1_000)
+        side.tasks.drop(db)
+        again = fill(Tasks(db), "x" * 1_000)
+    assert 2 * len(again) > len(put) > 100
+
+
+def test_the_reserve_is_made_again_when_space_returns(disk: Callable[[str], Path]) -> None:
+    place = disk("5m")
+    ballast = place / "ballast"
+    ballast.write_bytes(bytes(2_000_000))
+    with fdbqueue.open(f"embedded:{place}/data") as db:
+        reserve = db.engine._store.reserve
+        assert reserve.is_whole
+        side = Plain(db)
+        put = fill(side, "x" * 1_000)
+        got = [side.get() for _ in range(20)]
+        reserve.give_up()
+        db.engine._store.committer._pool.note_short(True)
+        assert got == put[:20]
+        ballast.unlink()
+        side.put("more")
+        assert reserve.is_whole
+        assert not db.engine._store.committer._pool.is_short
+        more = fill(side, "x" * 1_000)
+        assert len(more) > 500
+        assert drain(side) == [*put[20:], "more", *more]
+
+
+def test_a_disk_that_is_full_at_the_first_opening_is_an_error(disk: Callable[[str], Path]) -> None:
+    """LMDB's lock file was mapped without room, which killed the process."""
+    for left_bytes in (0, 4_096, 100_000, 300_000):
+        place = disk("2m")
+        room = os.statvfs(place)
+        (place / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize - left_bytes))
+        said = run_program(
+            place.parent,
+            f"""
+            import fdbqueue
+            try:
+                fdbqueue.open("embedded:{place}/data")
+            except fdbqueue.FdbQueueError as error:
+                print(type(error).__name__)
+            """,
+        )
+        assert said in ("StorageFull\n", *(("",) if left_bytes == 300_000 else ()))
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+# -- a full disk, played in the process -----------------------------------------------------------------
+
+
+class FullDisk:
+    """Fails the commit of each LMDB transaction while the reserve is there, as a full disk does."""
+
+    def __init__(self, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = db.engine._store
+        self.is_full = True
+        self._begin = self.store.begin
+        monkeypatch.setattr(self.store, "begin", self._begun)
+
+    def _begun(self, write: bool = False) -> Any:
+        txn = self._begin(write)
+        return Failing(txn, self) if write else txn
+
+    @property
+    def has_room(self) -> bool:
+        return not self.is_full or not self.store.reserve.size_bytes
+
+
+class Failing:
+    def __init__(self, txn: Any, disk: FullDisk) -> None:
+        self._txn, self._disk = txn, disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._txn, name)
+
+    def __enter__(self) -> "Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        if not self._disk.has_room:
+            self._txn.abort()
+            error = lmdb.DiskError("commit")
+            error.code = errno.ENOSPC
+            raise error
+        self._txn.commit()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{tmp_path}/data", runtime=Ageless()) as database:
+        yield database
+
+
+def test_only_what_makes_room_uses_the_reserve(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        db[b"%d" % number] = b"x" * 1_000
+    FullDisk(db, monkeypatch)
+    for grows in (
+        lambda: db.set(b"new", b""),
+        lambda: db.set(b"1", b"x" * 1_001),
+        lambda: db.set_versionstamped_value(b"stamp", bytes(14)),
+    ):
+        with pytest.raises(StorageFull):
+            grows()
+    assert db.engine._store.reserve.size_bytes == BYTES_MAX, "nothing of it was given up"
+    del db[b"1"]
+    db.clear_range(b"2", b"4")
+    assert [bytes(row.key) for row in db.get_range(b"", b"\xff")] == [
+        b"0",
+        *(b"%d" % n for n in range(4, 10)),
+    ]
+
+
+def test_one_that_makes_room_does_not_fail_with_those_that_grow(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were one batch: each has an answer of its own."""
+    db[b"old"] = b"x" * 1_000
+    FullDisk(db, monkeypatch)
+    store = db.engine._store
+    grows, shrinks = db.create_transaction(), db.create_transaction()
+    grows[b"new"] = b"y"
+    del shrinks[b"old"]
+    requests = [batch.CommitRequest(tr._buffer, tr._reads, None, tr._size_bytes) for tr in (grows, shrinks)]
+    store.committer._commit_batch(requests)
+    assert isinstance(requests[0].error, StorageFull)
+    assert requests[1].error is None
+    assert db[b"old"] is None
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_consumers_go_on_and_producers_are_refused(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, is_plain: bool
+) -> None:
+    """Also a consumer that opens its session only now."""
+    side = Plain(db) if is_plain else Tasks(db)
+    for number in range(5):
+        side.put(f"{number} {'x' * 300}")
+    disk = FullDisk(db, monkeypatch)
+    with pytest.raises(StorageFull):
+        side.put("more")
+    assert [text.split()[0] for text in drain(side)] == list("01234")
+    disk.is_full = False
+    side.put("again")
+    assert drain(side) == ["again"]
+    assert disk.store.reserve.is_whole
+
+
+def test_what_is_declared_to_bypass_the_quota_uses_the_reserve(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster has it: for transactions that make room later, or have others make it."""
+    FullDisk(db, monkeypatch)
+    tr = db.create_transaction()
+    tr[b"a"] = b"1"
+    tr.options.set_bypass_storage_quota()
+    tr.commit().wait()
+    assert db[b"a"] == b"1"
+
+
+def test_a_reserve_that_is_not_whole_is_kept_in_free_pages(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next fill would use up all that the first drain has left, and nothing could be removed."""
+    store = db.engine._store
+    db[b"a"] = b"1"
+    store.reserve.give_up()
+    store.committer._pool.note_short(True)
+    monkeypatch.setattr(store.reserve, "make", lambda: False)
+    monkeypatch.setattr(store, "free_bytes", lambda: BYTES_MAX)
+    with pytest.raises(StorageFull):
+        db[b"b"] = b"1"
+    del db[b"a"]
+    monkeypatch.setattr(store, "free_bytes", lambda: BYTES_MAX + 100_000)
+    db[b"b"] = b"1"
+    assert db[b"b"] == b"1"
+
+
+def test_the_reserve_of_a_small_disk_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(os.statvfs(tmp_path))
+    found[2] = 8 * 1_000_000 // found[1]  # f_blocks
+    monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result(found))
+    directory = Directory.open(str(tmp_path))
+    reserve = Reserve(directory)
+    assert 900_000 < reserve.size_bytes <= 1_000_000
+    reserve.close()
+    directory.close()
+
+
+def test_a_system_without_such_a_file_has_no_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        db[b"a"] = b"1"
+        assert db.engine._store.reserve is None
+        assert db[b"a"] == b"1"
