@@ -1,5 +1,8 @@
 """The soak of kills and stops, in its short version; and its count finds each kind of damage."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 
 from fdbqueue.testing import soak
 from fdbqueue.testing.soak_count import Journals, Stored, judged
+from tests.support import wait_until
 
 
 @pytest.mark.timeout(300)
@@ -65,3 +69,13 @@ def test_the_program_tells_its_count(capsys: pytest.CaptureFixture[str], tmp_pat
     assert soak.main(arguments) == 0
     assert "nothing lost, nothing twice" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_it_with_a_count(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fdbqueue.testing.soak", "--minutes", "60", "--writers", "1"]
+    program = subprocess.Popen([*command, "--directory", tmp_path], stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: any("put" in journal.read_text() for journal in tmp_path.glob("*/journals/*")))
+    program.send_signal(signal.SIGINT)
+    said, _ = program.communicate(timeout=60)
+    assert (program.returncode, list(tmp_path.iterdir())) == (0, [])
+    assert "nothing lost, nothing twice" in said

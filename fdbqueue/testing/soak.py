@@ -4,6 +4,7 @@ N processes put, take and ack on one directory of the embedded engine. Each of t
 stopped (SIGSTOP) at random moments, and another takes its place. At the end all are killed, and the
 journals of the processes are compared with the database (soak_count.py). The exit status is 1 if an
 acknowledged change is lost, a change has happened twice, or a counter is not exact; then the directory stays.
+Ctrl-C ends it early, and counts.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue.testing.soak_count import Count, counted
@@ -45,7 +46,8 @@ class Soak:
         name = f"w{self._begun}"
         self._begun += 1
         command = [sys.executable, "-m", "fdbqueue.testing.soak_writer", str(self._directory), name]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        # In a session of its own: an interrupt of the terminal is for the soak, which kills the writers.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def wait_until_begun(self) -> None:
         """Until each of the first writers has had an answer. Raises TimeoutError."""
@@ -114,9 +116,9 @@ def soaking(directory: Path, writers: int, pause_s: float, seed: int) -> Iterato
 def soaked(
     directory: Path, seconds: float, writers: int = WRITERS, pause_s: float = 0.35, seed: int = 0
 ) -> tuple[Soak, Count]:
-    """Soak a new database in `directory`, and count."""
+    """Soak a new database in `directory`, and count. An interrupt ends it early."""
     prepare(directory)
-    with soaking(directory, writers, pause_s, seed) as soak:
+    with soaking(directory, writers, pause_s, seed) as soak, suppress(KeyboardInterrupt):
         soak.wait_until_begun()
         soak.run(seconds)
     return soak, counted(directory)

@@ -57,7 +57,9 @@ class Writer:
         self._put_count = 0
 
     def run(self) -> None:
-        while True:
+        """Until it is killed, or the soak is."""
+        soak = os.getppid()
+        while os.getppid() == soak:
             # Taken for dead after a stop: its tasks are others', and the next take opens another session.
             with suppress(NotTaken, UnknownSession):
                 self._put() if self._random.random() < PUT_SHARE else self._take()
