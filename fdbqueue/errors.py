@@ -63,7 +63,7 @@ class ClientLibraryTooOld(FdbQueueError, ImportError):
 
 
 class StorageFull(FdbQueueError):
-    """No room on the disk that holds {path}: the transaction was not committed, earlier ones are safe. Free some room and try again."""
+    """No room on the disk that holds {path}: the transaction was not committed, earlier ones are safe. Consuming makes room: what removes more than it adds is still committed. Or free some room and try again."""
 
 
 class StorageFormat(FdbQueueError):
