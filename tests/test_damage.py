@@ -200,14 +200,14 @@ class Bench:
         yield lambda: queue().aside(db, 100)
 
     def _calls_of_persistent(self) -> Iterator[Callable[[], object]]:
-        opened: list[PersistentQueue] = []
+        opened: list[PersistentQueue] = []  # none, if its definition cannot be read
         yield lambda: opened.append(self.persistent())
-        yield lambda: opened[0].put("new")
-        yield lambda: opened[0].qsize()
+        yield lambda: [queue.put("new") for queue in opened]
+        yield lambda: [queue.qsize() for queue in opened]
         for _ in range(4):
-            yield lambda: opened[0].get_nowait()
-        yield lambda: opened[0].task_done()
-        yield lambda: opened[0].close()
+            yield lambda: [queue.get_nowait() for queue in opened]
+        yield lambda: [queue.task_done() for queue in opened]
+        yield lambda: [queue.close() for queue in opened]
 
     def _calls_of_elements(self) -> Iterator[Callable[[], object]]:
         db, queue = self.db, self.elements

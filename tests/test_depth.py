@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdbqueue import limits
@@ -92,6 +92,7 @@ def test_a_value_that_contains_itself_twice_is_refused_at_once(name: str) -> Non
         codec_named(name).encode(loop)
 
 
+@settings(max_examples=50)
 @given(VALUES, st.integers(1, 5))
 def test_the_depth_on_the_wire_is_the_depth_of_the_value(value: Any, limit: int) -> None:
     deep = depth_of(value) > limit
