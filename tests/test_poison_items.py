@@ -225,6 +225,7 @@ def test_a_persistent_queue_buries_what_it_cannot_read(db: Database, space: Subs
     queue.task_done()
     assert queue.empty()
     queue.join()
+    assert (queue.unreadable(db), queue.aside(db, 9)) == (0, [])
     queue.close()
 
 

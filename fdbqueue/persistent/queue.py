@@ -6,6 +6,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_span, checked_text
+from fdbqueue.aside import KeepsAside
 from fdbqueue.codec import checked_codec
 from fdbqueue.database import as_database
 from fdbqueue.persistent.owners import Owner
@@ -21,7 +22,7 @@ from fdbqueue.tasks.shape import Shape
 KIND = "fifo"
 
 
-class PersistentQueue(Proxy):
+class PersistentQueue(KeepsAside, Proxy):
     """A first-in-first-out queue with the methods of queue.Queue, over the fifo task queue of that name.
 
     It is its own first proxy, for all threads that use it; `connect()` gives a thread one of its own.
@@ -62,6 +63,7 @@ class PersistentQueue(Proxy):
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())
+        self._aside, self._ask_exists = shape.aside, shape.guard
         claimed = None if owner is None else Owner(database, shape, owner)
         super().__init__(
             Client(Stored(database, shape, maxsize), claimed, ttr_s, root), 0, for_this_thread=False

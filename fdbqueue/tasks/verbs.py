@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.sweep import apply, as_of, catch_up, plan
@@ -16,9 +16,10 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
 from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
-from fdbqueue.unreadable import shown
+from fdbqueue.unreadable import Unreadable, shown
 
 UNKNOWN = object()
 
@@ -161,9 +162,24 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
 
 def delete(change: Change, target: Target) -> Task:
     """Raises TaskNotFound, NotTaken. Reads and clears the task; conflicts with any change of it."""
-    record = _present(change, target)
+    try:
+        record = _present(change, target)
+    except TaskNotFound:
+        if target.id in change.damaged:
+            return _deleted_unread(change, target.id)
+        raise
     by_holder = target.token is not None
     return _done(change, target, record, lambda: edges.delete(change, [record], by_holder))
+
+
+def _deleted_unread(change: Change, id_: bytes) -> Task:
+    """Remove a task whose record cannot be read."""
+    raw = change.damaged.pop(id_)
+    change.shape.mender.forget(change.tr, id_)
+    change.count("delete")
+    change.count("done")
+    error = RecordUnreadable(name=change.shape.name, key=id_text(id_), reason=NO_RECORD)
+    return Task(id_text(id_), TaskState.DONE, Unreadable(error, raw))
 
 
 def peek(change: Change, target: Target) -> Task:

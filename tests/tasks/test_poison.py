@@ -288,6 +288,19 @@ def test_a_task_whose_record_is_damaged_is_set_aside_by_who_meets_it(
     session.end()
 
 
+def test_a_task_whose_record_is_damaged_can_be_deleted(db: Database, queue: TaskQueue) -> None:
+    id_, good = put(db, queue, LARGE), put(db, queue, "good")
+    task = queue.take(db, 0)
+    db[TaskKeys(queue.contents).task(id_)] = b"\xff damaged"
+    deleted = queue.delete(db, id_text(id_))
+    assert isinstance(deleted.data, Unreadable)
+    assert deleted.data.payload == b"\xff damaged"
+    assert counts(db, queue) == {"ready": 1}
+    with pytest.raises(NotTaken):
+        queue.ack(db, task)
+    assert id_bytes(queue.take(db, 0).id) == good
+
+
 @pytest.mark.parametrize("remove", ["truncate_some", "truncate", "drop"])
 def test_removal_needs_no_record(db: Database, queue: TaskQueue, remove: str) -> None:
     for n in range(3):
