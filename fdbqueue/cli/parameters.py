@@ -1,6 +1,7 @@
 """Types of parameters that refuse what click lets pass."""
 
 import math
+import os
 import sys
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 
 from fdbqueue import limits
 from fdbqueue.cli.exits import Trouble
+from fdbqueue.visible import told
 
 
 class Seconds(click.types.FloatParamType):
@@ -45,6 +47,18 @@ class Input(click.File):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "-" and sys.stdin is None:
             raise Trouble("standard input is closed")
+        return super().convert(value, param, ctx)
+
+
+class DirectoryPath(click.Path):
+    """A directory. A path that no directory can have is refused before the first of its levels is made."""
+
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(exists=exists, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "\x00" in value or len(os.fsencode(value)) > limits.URL_BYTES_MAX:
+            self.fail(f"{told(value)} is no path of at most {limits.URL_BYTES_MAX} bytes.", param, ctx)
         return super().convert(value, param, ctx)
 
 

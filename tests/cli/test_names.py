@@ -15,6 +15,7 @@ from tests.cli.test_queues import root_of
 
 # Every command that works on a queue, as it is typed; Q stands for the queue.
 COMMANDS: dict[str, list[str]] = {
+    "aside": ["Q"],
     "bury": ["Q", "00"],
     "clear": ["Q", "--yes"],
     "delete": ["Q", "00"],
@@ -173,3 +174,17 @@ def test_open_without_create_raises_and_writes_nothing(tmp_path: Path) -> None:
 def test_the_nearest_names_are_those_alike(name: str, expected: list[str]) -> None:
     found = nearest(name, ["emails", "Emails-20", "thumbs", "q"])
     assert found[: len(expected)] == expected or sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("path", ["a/" * 3_000, "a\x00b"], ids=["long", "NUL"])
+def test_a_path_that_no_directory_can_have_makes_none(
+    program: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Not even the first of its levels."""
+    monkeypatch.chdir(tmp_path)
+    program.run("elements", "add", "e", "x", "--create")
+    before = sorted(tmp_path.iterdir())
+    status, _, err = program.run("elements", "export-dirq", "e", path)
+    assert status == 2
+    assert "is no path of at most 4096 bytes" in err
+    assert sorted(tmp_path.iterdir()) == before

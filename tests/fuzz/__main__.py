@@ -31,7 +31,7 @@ def main() -> int:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     logging.disable()  # of the troubles that callbacks and threads meet in the meantime
-    with tempfile.TemporaryDirectory(prefix="fdbqueue-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-fuzz-", ignore_cleanup_errors=True) as folder:
         return searched(Path(folder), given.seed, given.minutes * 60)
 
 

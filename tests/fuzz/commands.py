@@ -92,6 +92,7 @@ TEXTS: dict[str, str] = {
     "half of JSON": '{"a": ',
     "deep weight": "[" * 900 + "]" * 900 + "=1",
     "object of JSON": '{"body": "x", "\\u001b": 1e400}',
+    "NUL": "a\x00b",
     "surrogate of JSON": '"\\ud800"',
     "url": "embedded:" + "a/" * 3_000,
     "memory": "memory:",
