@@ -100,7 +100,9 @@ class Recipe:
         floor = snapshot.get(self.keys.floor)
         last = snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
         check()
-        first = max(self._behind_last(tr, last), floor_of(floor.value))
+        first = self._behind_last(tr, last)
+        if floor.value:
+            first = max(first, floor_of(floor.value))
         if not self.passed.codec_is_known:
             self.passed.learn_codec()
         for index, payload in enumerate(payloads, first):

@@ -172,7 +172,7 @@ class Keeper:
         """
         self._beat()
         self.end_unwanted()
-        self._count_sweepers()
+        self._untroubled(self._count_sweepers)
         try:
             self._tidy_all()
         finally:  # one queue may be too slow to be swept
