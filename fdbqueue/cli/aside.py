@@ -11,6 +11,7 @@ from fdbqueue import limits
 from fdbqueue.aside import KeepsAside, SetAside
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Record, field, show, tell
 from fdbqueue.cli.signals import Signals
@@ -20,7 +21,7 @@ from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 
-EXPORT_FILE = click.Path(dir_okay=False, path_type=Path)
+EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 
 
 @cli.command()

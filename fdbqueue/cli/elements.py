@@ -8,7 +8,7 @@ import click
 
 from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.group import cli, in_a_place, stdout_of
-from fdbqueue.cli.parameters import DirectoryPath, SecondsRange
+from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
@@ -114,7 +114,7 @@ def purge(place: Place, queue: str, maxlock: float) -> None:
 
 @elements.command("import-dirq")
 @click.argument("queue")
-@click.argument("path", type=DirectoryPath(exists=True))
+@click.argument("path", type=UsablePath(exists=True, file_okay=False))
 @create_option
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
 @in_a_place
@@ -135,7 +135,7 @@ def import_dirq(
 
 @elements.command("export-dirq")
 @click.argument("queue")
-@click.argument("path", type=DirectoryPath())
+@click.argument("path", type=UsablePath(file_okay=False))
 @in_a_place
 @click.pass_obj
 def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:

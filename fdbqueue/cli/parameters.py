@@ -50,11 +50,8 @@ class Input(click.File):
         return super().convert(value, param, ctx)
 
 
-class DirectoryPath(click.Path):
-    """A directory. A path that no directory can have is refused before the first of its levels is made."""
-
-    def __init__(self, *, exists: bool = False) -> None:
-        super().__init__(exists=exists, file_okay=False)
+class UsablePath(click.Path):
+    """A path. One that no file can have is refused before the first of its levels is made."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "\x00" in value or len(os.fsencode(value)) > limits.URL_BYTES_MAX:
