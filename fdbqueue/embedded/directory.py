@@ -1,9 +1,9 @@
-"""The directory of a database: whose it may be, and how files in it are opened.
+"""Opens the directory of a database, and files in it.
 
-Somebody else may have prepared the place: a link, a pipe or a device under one of our names, a directory that
-others write to. So a path is walked one part at a time. A link on the way is followed if root or the caller
-made it; below the directory no link is followed, and only regular files are opened. All names below it are
-looked up in its descriptor, which nobody can exchange.
+An attacker may have planted a link, a pipe or a device under one of our names, or a whole directory. So a path
+is walked one part at a time. A link above the directory is followed if root or the caller made it. Below the
+directory no link is followed, and only regular files are opened. All names below the directory are looked up in
+its descriptor, which cannot be exchanged.
 """
 
 import errno
@@ -26,8 +26,8 @@ _CURE = "give --shared-directory, or shared_directory=True, if all who may write
 class Directory:
     """An open directory; its files are opened by name, below it.
 
-    What root makes in another user's directory belongs to that user, who could not open it otherwise. In a
-    `shared` directory the files have the directory's own permissions for group and others.
+    Files that root makes in another user's directory belong to that user: root's own would be closed to them.
+    In a `shared` directory the files have the directory's own permissions for group and others.
     """
 
     def __init__(self, fd: int, path: str, shared: bool = False) -> None:
@@ -44,7 +44,7 @@ class Directory:
     def open(cls, path: str, *, shared: bool = False) -> "Directory":
         """The directory at `path`; every level that is missing is made, and private.
 
-        Raises UnsafePath for what somebody else may have prepared, StorageFull, StorageInUse.
+        Raises UnsafePath, StorageFull, StorageInUse.
         """
         try:
             fd = walked(path)
@@ -95,7 +95,7 @@ class Directory:
             return fd
 
     def hand_over(self, name: str) -> None:
-        """Let all who may use the directory use the socket `name`, which this process has just made."""
+        """Give the new socket `name` the owner and the permissions of the directory's files."""
         if self._shared:
             os.chmod(name, self.file_mode, dir_fd=self.fd)
         if self._owner is not None:
@@ -120,7 +120,7 @@ class Directory:
 
 
 def walked(path: str) -> int:
-    """A descriptor of the directory at `path`, whose missing levels are made. Raises UnsafePath, OSError."""
+    """A descriptor of the directory at `path`; missing levels are made. Raises UnsafePath, OSError."""
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts, links = _parts(path), 0
     try:
@@ -190,12 +190,12 @@ def _require_trusted(fd: int, path: str, shared: bool) -> None:
 
 
 def by_descriptor(fd: int) -> str:
-    """A path of what is open as `fd`, whatever its name is now."""
+    """A path of the open file `fd` that does not depend on its name."""
     return f"/proc/self/fd/{fd}"
 
 
 def refusal(path: str, error: OSError) -> Exception:
-    """What an OSError at opening means to the user."""
+    """The error for the user, from an OSError at opening."""
     if error.errno in FULL:
         return StorageFull(path=path)
     return StorageInUse(path=path, reason=error.strerror or str(error))

@@ -3,10 +3,10 @@
 LMDB overwrites nothing: a transaction that only deletes needs new pages too, and on a full disk it would fail
 like any other. So some room is kept, in two places:
 
-    the file `reserve`   holds room on the disk for nothing. It is given up when a transaction that makes room
-                         finds none, for this one commit; afterwards it is made again from what was left.
-    free pages           LMDB's file never shrinks: what is deleted becomes free pages of it. Where the file
-                         `reserve` is not whole, so many free pages are kept instead of what it lacks.
+    the file `reserve`   takes up room on the disk. It is given up for one commit, if that makes room and finds
+                         none. After the commit it is made again from the room that is left.
+    free pages           LMDB's file never shrinks: deleted records become free pages of it. While the file
+                         `reserve` is not whole, free pages of the missing size are kept.
 
 `reserve` lacks nothing on a disk with room, and a commit there pays for a look at a mark in memory.
 """
@@ -37,7 +37,7 @@ _MOVE_BYTES = 512
 
 
 class Reserve:
-    """The reserve of one directory; for leaders, except that whoever opens the directory makes it."""
+    """The reserve of one directory. Opening makes it; all else is for leaders."""
 
     def __init__(self, directory: Directory) -> None:
         """Raises UnsafePath, OSError; OSError also where the system or a limit forbids such a file."""
