@@ -1,4 +1,4 @@
-"""Stored values that cannot be read: set aside as they are, until somebody looks at them and removes them.
+"""Stored values that cannot be read: set aside as they are, until a user removes them.
 
 They lie under L, the prefix of the queue's waiting line, beside its columns: an earlier release, which asks
 whether a subspace holds keys of its own shapes only, takes them for those of a line.
@@ -38,7 +38,7 @@ _COUNTER = struct.Struct("<q")
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """What was stored under one key of a queue, and could not be read."""
+    """A value of a queue that could not be read, with its key."""
 
     id: str
     when: float
@@ -135,13 +135,13 @@ class Aside:
 
 
 class KeepsAside:
-    """The calls of a queue about what was set aside."""
+    """The calls of a queue about the values that were set aside."""
 
     _aside: Aside
     _ask_exists: Callable[[Transaction], Callable[[], None]]
 
     def aside(self, tr: Any, limit: int, *, after: str | None = None) -> Page[SetAside]:
-        """A page of what could not be read and was set aside, the oldest first: up to `limit`,
+        """A page of the values that were set aside, the oldest first: up to `limit`,
         limits.BATCH_ITEMS_MAX and limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the
         `after` of the page that follows, None at the end.
 
@@ -153,7 +153,7 @@ class KeepsAside:
         return run(tr, lambda tr: self._there(writable(tr)).page(tr, most, place))
 
     def remove_aside(self, tr: Any, ids: Iterable[str]) -> int:
-        """Remove what was set aside under these ids, at most limits.VERB_BATCH; how many there were. An id
+        """Remove the entries of these ids, at most limits.VERB_BATCH; how many there were. An id
         that is gone is no mistake.
 
         Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.

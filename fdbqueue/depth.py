@@ -19,7 +19,7 @@ _NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _NO_CONTAINER = bytes(byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF)
 """The bytes that begin no map and no array of msgpack."""
 
-# How msgpack writes what it holds: the bytes after the first, or the bytes of the length that follows.
+# The values of msgpack by their first byte: the bytes that follow it, or the bytes of their length.
 _FIXED_BYTES = {
     **dict.fromkeys((0xCC, 0xD0), 1),
     **dict.fromkeys((0xCD, 0xD1), 2),
@@ -45,7 +45,7 @@ def is_deep(wire: str, payload: bytes, depth_max: int) -> bool:
 
 def is_object_deep(value: Any, depth_max: int) -> bool:
     """The same for any object that a codec may be given; one that contains itself has no end."""
-    # One level more: the innermost container may hold what is none.
+    # One level more: the innermost container may hold a plain value.
     return _reaches([value], depth_max + 1, lambda whole: [part for _, part in parts_of(whole)])
 
 
@@ -61,7 +61,7 @@ def _json_is_deep(payload: bytes, depth_max: int) -> bool:
 def _msgpack_is_deep(payload: bytes, depth_max: int) -> bool:
     try:
         return _reaches([msgspec.msgpack.decode(payload)], depth_max, _inner)
-    except RecursionError:  # the stack of the caller has no room for what may be a few levels
+    except RecursionError:  # the stack of the caller is nearly full: the payload may have a few levels only
         return _scanned_depth(payload, depth_max) > depth_max
 
 

@@ -1,4 +1,4 @@
-"""What a handle passes over: items that its process cannot decode, and others may.
+"""Items that a handle passes over: its process cannot decode them, and others may.
 
 A codec, a class or a release is missing here, or the handle has another type. Such an item stays where it is,
 and takes go on behind it. They raise its error only where there is nothing else to take.
@@ -29,7 +29,7 @@ class Passed(dict[bytes, FdbQueueError]):
                 self.pop(id_, None)
 
     def is_damage(self, error: FdbQueueError) -> bool:
-        """True if nobody can read the item, false if it is to be passed over."""
+        """True if no process can read the item, false if it is to be passed over."""
         return self.codec_is_known and isinstance(error, PayloadUnreadable)
 
     def note(self, id_: bytes, error: FdbQueueError) -> None:

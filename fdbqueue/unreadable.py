@@ -1,4 +1,4 @@
-"""What a listing shows in place of data that this process cannot read: it reports, and moves nothing."""
+"""The data of a listing that this process cannot read: reported, and left where they are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

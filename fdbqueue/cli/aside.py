@@ -1,4 +1,4 @@
-"""`fdbqueue aside`: what could not be read, and was set aside; to be listed, exported, removed."""
+"""`fdbqueue aside`: list, export and remove the values that could not be read."""
 
 import os
 from base64 import b64encode
@@ -29,7 +29,7 @@ EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
 @click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all to FILE")
 @click.option("--remove", "ids", multiple=True, metavar="ID", help="remove this one; may be repeated")
-@click.option("--remove-all", is_flag=True, help="remove all; after --export, what was exported")
+@click.option("--remove-all", is_flag=True, help="remove all; after --export, all that were exported")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -43,10 +43,10 @@ def aside(
     remove_all: bool,
     as_json: bool,
 ) -> None:
-    """List what was set aside of QUEUE because it could not be read, the oldest first.
+    """List the values of QUEUE that could not be read and were set aside, the oldest first.
 
     Columns: id, when (in seconds since the epoch), bytes, key (in hexadecimal), reason. --json, and each line
-    of an exported file, also has `values`: what was stored, in base64; the value of the key comes first,
+    of an exported file, also has `values`: the stored bytes, in base64; the value of the key comes first,
     those of the payload follow. A task is buried if only its payload cannot be read: `tasks --state buried`.
     """
     with place.database() as database:
@@ -107,14 +107,14 @@ def aside_record(entry: SetAside) -> Record:
 
 
 def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
-    """The ids of what is written. A file that is there already is appended to, none is overwritten."""
+    """The ids of the entries that are written. A file that exists is appended to."""
     written = []
     with path.open("ab") as file:
         for entry in _entries(database, queue):
             file.write(line_of(aside_record(entry)))
             written.append(entry.id)
         file.flush()
-        os.fsync(file.fileno())  # what was exported may be removed next
+        os.fsync(file.fileno())  # the exported entries may be removed next
     return written
 
 

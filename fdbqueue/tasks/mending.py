@@ -1,8 +1,8 @@
-"""Mending: what becomes of a record that cannot be read, so that no other task is held up by it.
+"""Mending: a record that cannot be read is repaired or set aside, so that it holds up no other task.
 
 A ready task has its record in the index that takers read, too. Where one of the two is damaged, the other one
 is written in its place. Else the task is set aside (aside.py): its values as they are stored, its payload
-with them. Nothing but keys tells of which task they were. The key of its state ends in the id and holds, as
+with them. Only keys tell the task that they belonged to. The key of its state ends in the id and holds, as
 the value, the key of the task; so the counters, and the others of its key, are told that it has gone.
 """
 
@@ -39,7 +39,7 @@ class Mender:
         self._discipline = discipline
         self._aside = aside
         self.removed = 0
-        """How many entries were removed from indexes: whoever reads one sees that it must read on."""
+        """How many entries were removed from indexes: a reader that sees a change must read on."""
 
     def entry(self, tr: Transaction, key: bytes, value: bytes) -> Record | None:
         """The ready task at `key` of an index, its entry written anew; None if the task was set aside.
@@ -82,7 +82,7 @@ class Mender:
         if gone is None:
             return
         tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
-        # Without its key it cannot be told whose task has gone.
+        # Without its key it cannot be told which line has lost a task.
         if gone.key or not isinstance(self._discipline, Keyed):
             self._discipline.shift(tr, [gone], ())
 
@@ -131,7 +131,7 @@ class Mender:
         return (row for row in rows if row.key.endswith(id_))
 
     def _stand_in(self, key: bytes, value: bytes) -> Record | None:
-        """What a key of a state tells of its task; None for a key that no task has."""
+        """The task as far as a key of its state tells it; None for a key that no task has."""
         for state, under in (
             (TaskState.READY, self._discipline.index),
             (TaskState.TAKEN, self._keys.taken),
