@@ -189,8 +189,9 @@ def test_one_directory_is_one_database(tmp_path):
         first.close()
 
 
-def test_embedding_needs_no_client_library(tmp_path):
-    """Nothing of the embedded engine imports what loads libfdb_c."""
+def test_embedding_needs_no_client_library(tmp_path, monkeypatch):
+    """Nothing of the embedded engine imports what loads libfdb_c; only the guard of the tests does."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert (
         run_program(
             tmp_path,
