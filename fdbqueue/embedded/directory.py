@@ -1,9 +1,9 @@
 """Opens the directory of a database, and files in it.
 
-An attacker may have planted a link, a pipe or a device under one of our names, or a whole directory. So a path
-is walked one part at a time. A link above the directory is followed if root or the caller made it. Below the
-directory no link is followed, and only regular files are opened. All names below the directory are looked up in
-its descriptor, which cannot be exchanged.
+An attacker may have planted a link, a pipe or a device under one of our names, or a whole directory. So a
+path is walked one part at a time. A link above the directory is followed if root or the caller made it. Below
+the directory no link is followed, and only regular files are opened. All names below the directory are looked
+up in its descriptor, which cannot be exchanged.
 """
 
 import errno

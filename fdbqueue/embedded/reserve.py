@@ -3,7 +3,7 @@
 LMDB overwrites nothing: a transaction that only deletes needs new pages too, and on a full disk it would fail
 like any other. So some room is kept, in two places:
 
-    the file `reserve`   takes up room on the disk. It is given up for one commit, if that makes room and finds
+    the file `reserve`   takes up room on the disk. It is given up for one commit that makes room and finds
                          none. After the commit it is made again from the room that is left.
     free pages           LMDB's file never shrinks: deleted records become free pages of it. While the file
                          `reserve` is not whole, free pages of the missing size are kept.

@@ -122,7 +122,8 @@ class Store:
             if self.private:
                 self._files.append(self.directory.open_file(_LOCK_FILE))
             else:
-                self._in_place = [(name, self._identity(name)) for name in (_DATA_FILE, _LOCK_FILE)]
+                opened = by_descriptor(self.directory.fd)
+                self._in_place = [(name, _identity(opened, name)) for name in (_DATA_FILE, _LOCK_FILE)]
                 self.reserve = self._open_reserve()
             self._check_format()
             self._begin_services()
@@ -307,21 +308,14 @@ class Store:
             if looked_at == self._looked_at:
                 return
             for name, known in self._in_place:
-                if self._identity(name) != known:
+                if _identity(self.path, name) != known:
                     raise StorageReplaced(path=self.path, file=name)
             if self.runtime.now() * 1e9 - status.st_mtime_ns > _SETTLED_NS:
                 self._looked_at = looked_at
         except (FileNotFoundError, NotADirectoryError):
             raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None
         except PermissionError:
-            return  # the process has given up the rights that it opened the files with
-
-    def _identity(self, name: str) -> tuple[int, int]:
-        try:
-            status = os.stat(f"{self.path}/{name}")
-        except FileNotFoundError:
-            return _NOWHERE
-        return status.st_dev, status.st_ino
+            return  # parents that this user may not search, or rights that the process has given up
 
     def begin(self, write: bool = False) -> Any:
         """An LMDB transaction of our own, at the newest version."""
@@ -381,6 +375,14 @@ class Store:
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         size_bytes = os.fstat(self._files[0]).st_size
         return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
+
+
+def _identity(path: str, name: str) -> tuple[int, int]:
+    try:
+        status = os.stat(f"{path}/{name}")
+    except FileNotFoundError:
+        return _NOWHERE
+    return status.st_dev, status.st_ino
 
 
 # -- the registry: one Store per directory and process -------------------------------------------------
