@@ -6,6 +6,7 @@ be beyond another that takes it. limits.PAYLOAD_DEPTH_MAX is the same for all.
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -13,9 +14,12 @@ import msgspec
 from fdbqueue.misfit import parts_of
 
 _CONTAINERS = (dict, list, tuple)
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+# One without an end reaches to the end of the payload: else each quote in it would be tried as a beginning.
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = {ord("["): 1, ord("]"): -1}
+_ROUNDS = 4
 _NO_CONTAINER = bytes(byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF)
 """The bytes that begin no map and no array of msgpack."""
 
@@ -51,11 +55,13 @@ def is_object_deep(value: Any, depth_max: int) -> bool:
 
 def _json_is_deep(payload: bytes, depth_max: int) -> bool:
     brackets = _STRING.sub(b"", payload).translate(_AS_LISTS, _NO_BRACKET)
-    for _ in range(depth_max):
+    rounds = min(_ROUNDS, depth_max)
+    for _ in range(rounds):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"")  # the innermost containers, all at once
-    return bool(brackets)
+    # Each round reads all that is left: the levels of a payload of megabytes are counted in one.
+    return any(depth > depth_max - rounds for depth in accumulate(_STEPS[one] for one in brackets))
 
 
 def _msgpack_is_deep(payload: bytes, depth_max: int) -> bool:

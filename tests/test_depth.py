@@ -1,6 +1,7 @@
 """A payload that can be put can be taken, however deep the stack of either caller is."""
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -73,6 +74,15 @@ def test_a_stored_payload_that_is_deeper_is_unreadable(name: str, levels: int) -
     payload = {"json": b"[" * levels + b"1" + b"]" * levels, "msgpack": b"\x91" * levels + b"\x01"}[name]
     with pytest.raises(PayloadUnreadable, match="200 levels"):
         codec_named(name).decode(payload)
+
+
+@pytest.mark.parametrize("tail", [b"[" * 4_000_000, b'"' + b'\\"' * 40_000, b'"' + b'\\"' * 40_000 + b"\\\n"])
+def test_a_hostile_payload_is_found_deep_in_linear_time(tail: bytes) -> None:
+    """Unclosed levels were read 200 times; each quote of an open string was tried as its beginning."""
+    began = time.process_time()
+    with pytest.raises(PayloadUnreadable, match="200 levels"):
+        codec_named("json").decode(b"[" * 5_000 + tail)
+    assert time.process_time() - began < 3
 
 
 def test_a_payload_is_not_unreadable_for_a_deep_stack(name: str) -> None:
