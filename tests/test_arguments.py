@@ -283,7 +283,7 @@ def test_a_message_has_the_data_of_its_error() -> None:
         {"url": 7},
         {"url": f"embedded:{SURROGATE}"},
         {"grace_s": math.inf},
-        {"argument": object()},
+        {"argument": object},
         {"argument": math.nan},
         {"argument": {1: 2}},
         {"stdout": -1},
