@@ -16,6 +16,7 @@ from fdbqueue import (
     SimpleElementQueue,
     limits,
 )
+from fdbqueue.database import engine_errors, run
 from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.tasks.keys import TaskKeys, record_of, record_to_bytes
@@ -131,6 +132,43 @@ def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspa
             wrong.dequeue(db)
     assert (right.size(db), right.unreadable(db)) == (3, 0)
     assert right.dequeue_many(db, 3) == [["a"], ["b"], ["c"]]
+
+
+def test_a_handle_that_has_read_an_item_sets_aside_the_damaged_one_before_it(
+    db: Database, space: Subspace
+) -> None:
+    """It passed over that one, as it could not tell yet whose codec was wrong."""
+    writer, reader = Queue(space[1], type=str, root=space[0]), Queue(space[1], root=space[0])
+    writer.enqueue_many(db, ["bad", "good"])
+    db[items(db, writer)[0].key] = b"\x00{"
+    assert reader.dequeue(db) == "good"
+    assert reader.dequeue(db) is None
+    assert (reader.size(db), reader.unreadable(db)) == (0, 1)
+
+
+def test_a_delivered_item_of_another_type_goes_back_to_its_place(db: Database, space: Subspace) -> None:
+    plain, typed = Queue.named(db, "q", root=space), Queue.named(db, "q", type=Point, root=space)
+    plain.enqueue_many(db, [{"y": 1}, {"x": 1}, {"y": 2}])
+    recipe = typed._recipe
+    deliveries = run(db, lambda tr: recipe.deliver(tr, list(recipe.available(tr, 2)), b""))
+    assert plain.size(db) == 1
+    assert run(db, lambda tr: recipe.collect(tr, deliveries)) == [Point(1)]
+    assert plain.size(db) == 2
+    assert plain.dequeue_many(db, 3) == [{"y": 1}, {"y": 2}]
+
+
+def test_a_value_is_set_aside_once(db: Database, plain: Queue) -> None:
+    plain.enqueue(db, 1)
+    [item] = items(db, plain)
+    transactions = [db.create_transaction() for _ in range(2)]
+    for tr in transactions:
+        value = tr.snapshot.get(item.key).value
+        plain._recipe.aside.put(tr, item.key, [value], "damaged")
+        tr.clear(item.key)
+    transactions[0].commit().wait()
+    with pytest.raises(engine_errors()):
+        transactions[1].commit().wait()
+    assert plain.unreadable(db) == 1
 
 
 def test_a_format_of_a_newer_release_is_passed_over(db: Database, space: Subspace) -> None:

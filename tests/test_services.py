@@ -13,6 +13,7 @@ from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, 
 from fdbqueue.recipe.calls import QueueCalls
 from fdbqueue.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.services import Services
 from fdbqueue.sessions.keeper import keeper_of
 from tests.support import PATIENCE_S, wait_until
 
@@ -90,9 +91,30 @@ def test_a_queue_that_was_forgotten_is_used_again(memory: Database) -> None:
     assert tasks.ack(memory, task).data == 1
 
 
-def calls_alive(db: Database, kind: type) -> int:
+class Part:
+    def __init__(self, needed: bool) -> None:
+        self.needed = needed
+
+    def close(self) -> None: ...
+    def is_needed(self) -> bool:
+        return self.needed
+
+
+@pytest.mark.parametrize("when", ["at once", "when it has not been used for some time"])
+def test_a_service_that_is_needed_is_kept(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    monkeypatch.setattr(limits, "SERVICES_REMEMBERED", REMEMBERED)
+    services = Services()
+    part = Part(needed=when == "at once")
+    services.add("part", part)
+    for number in range(REMEMBERED):
+        services.add(number, Part(needed=False))
+    part.needed = True
+    del part
+    for number in range(REMEMBERED, MANY):
+        services.add(number, Part(needed=False))
     gc.collect()
-    return sum(isinstance(service, kind) for service in db._services.all())
+    assert services.find("part") is not None
+    assert len(services.all()) <= 2 * REMEMBERED + 1
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,18 @@ def test_a_pool_is_made_up_when_a_thread_can_be_had_again(db, monkeypatch):
     pool.end()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_wait_ends_if_a_thread_has_ended_and_cannot_be_replaced(db, monkeypatch):
+    """The wait has no end of its own, and the next one tries again to start a thread."""
+    freed = db.runtime.event()
+    pool = Pool(db, 1, Worked(), freed)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealRuntime, "spawn", failing(RuntimeError("can't start new thread")))
+        pool.give(GreenletExit())
+        assert freed.wait(PATIENCE_S)
+    pool.end()
+
+
 class Mute(Exception):
     def __str__(self):
         raise SystemExit(3)

@@ -10,8 +10,9 @@ from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.errors import WaitStopped
+from fdbqueue.errors import StorageFull, WaitStopped
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions import keeper as keeping
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.openers import deadline_of
 from fdbqueue.tasks import ending
@@ -181,6 +182,38 @@ def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch
     assert b.counts("ready") == (12,)
     assert len(left) > 6
     assert min(left) > 0
+
+
+def test_heartbeats_go_on_between_batches_of_dead_sessions(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold nothing, and there are so many that it takes longer than a ttr."""
+    b, end = bench(), keeping.end_the_dead
+    mine, dead = Session(b.db, ttr=TTR_S), [Session(b.db, ttr=1) for _ in range(8)]
+    for session in dead:
+        keeper(b.db).forget(session)
+
+    def end_slowly(*arguments: Any) -> bytes | None:
+        b.clock.advance(TTR_S / 4)
+        return end(*arguments)
+
+    monkeypatch.setattr(keeping, "end_the_dead", end_slowly)
+    monkeypatch.setattr(fdbqueue.limits, "DEAD_SESSIONS_MAX", 1)
+    b.clock.advance(2)
+    keeper(b.db).tick()
+    assert mine.id in keys_of_beats(b)
+    assert not {session.id for session in dead} & set(keys_of_beats(b))
+
+
+def test_dead_sessions_are_ended_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
+    b, broken = bench(), Broken("tidy", StorageFull(path="full"))
+    dead = Session(b.db, ttr=1)
+    keeper(b.db).forget(dead)
+    keeper(b.db).look_after(broken)
+    b.clock.advance(2)
+    with pytest.raises(StorageFull):
+        keeper(b.db).tick()
+    assert dead.id not in keys_of_beats(b)
 
 
 def keys_of_beats(b: Bench) -> list[bytes]:
