@@ -110,8 +110,10 @@ class Aside:
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
     def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
-        """How many of them there were. Reads and clears them; conflicts with their removal."""
-        asked = [(id_, tr.get(self._entry + id_)) for id_ in ids]
+        """How many of them there were, an id given twice once. Reads and clears them; conflicts with their
+        removal.
+        """
+        asked = [(id_, tr.get(self._entry + id_)) for id_ in dict.fromkeys(ids)]
         there = [id_ for id_, entry in asked if entry.present()]
         for id_ in there:
             tr.clear(self._entry + id_)

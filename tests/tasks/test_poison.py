@@ -344,7 +344,7 @@ def test_what_was_set_aside_is_listed_in_pages_and_removed_by_id(db: Database, s
     rest = queue.aside(db, 3, after=first.next)
     assert (len(first), len(rest), rest.next) == (3, 2, None)
     assert len({found.id for found in [*first, *rest]}) == 5
-    assert queue.remove_aside(db, [first[0].id]) == 1
+    assert queue.remove_aside(db, [first[0].id, first[0].id]) == 1
     assert queue.remove_aside(db, [found.id for found in first]) == 2
     assert queue.unreadable(db) == 2
     assert [found.id for found in queue.aside(db, 9)] == [found.id for found in rest]
