@@ -18,7 +18,7 @@ from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.recipe.items import Recipe
-from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.recipe.keys import QueueKeys, whole
 from tests.queue_support import registered_by
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 
@@ -151,6 +151,21 @@ def test_everybody_takes_the_share_of_its_own_place(steps: Steps) -> None:
         (["a"], 1, 0),
     ]
     assert (steps.queue.items(steps.db, 9), steps.queue.size(steps.db), steps.keys()) == (["d"], 1, 0)
+
+
+def test_a_damaged_notice_is_set_aside_with_the_results_beside_it(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", 0)
+    tickets, keys = [steps.register() for _ in range(2)], steps.line.keys
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    steps.look(tickets[1], reason=Reason.NEGLECT)
+    steps.db[keys.notice(tickets[0].rid)] = b"\xff"
+    assert not steps.look(tickets[0], reason=Reason.NOTICE).answers
+    [found] = steps.queue.aside(steps.db, 9)
+    assert list(found.values) == [b"\xff", whole(b'"a"')]
+    for column in (keys.all_notices, keys.all_results):
+        assert list(steps.db.get_range(column.start, column.stop)) == []
 
 
 def test_those_who_take_their_shares_do_not_conflict(steps: Steps) -> None:

@@ -264,6 +264,20 @@ def test_one_that_makes_room_does_not_fail_with_those_that_grow(
     assert db[b"old"] is None
 
 
+def test_a_reserve_that_was_given_up_in_vain_is_made_again(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db[b"a"] = b"x" * 1_000
+    disk = FullDisk(db, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(FullDisk, "has_room", property(lambda _: False))
+        with pytest.raises(StorageFull):
+            del db[b"a"]
+    assert disk.store.reserve.is_whole
+    del db[b"a"]
+    assert db[b"a"] is None
+
+
 @pytest.mark.parametrize("is_plain", [True, False])
 def test_consumers_go_on_and_producers_are_refused(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, is_plain: bool

@@ -3,6 +3,7 @@
 import os
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,6 +119,20 @@ def test_a_directory_that_has_not_changed_is_not_looked_through(
     monkeypatch.setattr(stores, "_identity", lambda *_: 1 / 0)
     db[b"a"] = b"2"
     assert db[b"a"] == b"2"
+
+
+def test_a_file_that_is_replaced_within_the_tick_of_another_change_is_noticed(
+    path: Path, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of a file system is coarse: two changes of a directory may leave it with the same time."""
+    monkeypatch.setattr(db.engine._store, "runtime", fdbqueue.RealRuntime())
+    tick_ns = time.time_ns() + 3600 * 10**9
+    os.utime(path, ns=(0, tick_ns))
+    db[b"a"] = b"1"
+    copied(path)
+    os.utime(path, ns=(0, tick_ns))
+    with pytest.raises(StorageReplaced):
+        db[b"after"] = b"1"
 
 
 # -- the file of the pooled commits ---------------------------------------------------------------------
