@@ -96,9 +96,9 @@ def becomes_ready(future: Any, within_s: float = PATIENCE_S) -> bool:
     return ready.wait(within_s)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """For what another process or thread does, and nothing tells."""
-    until = time.monotonic() + PATIENCE_S
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Wait for an effect of another process or thread that has no signal."""
+    until = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until, "it never happened"
         time.sleep(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue.testing import soak
 from fdbqueue.testing.soak_count import Journals, Stored, judged
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 
 @pytest.mark.timeout(300)
@@ -73,9 +73,19 @@ def test_the_program_tells_its_count(capsys: pytest.CaptureFixture[str], tmp_pat
 
 def test_an_interrupt_ends_it_with_a_count(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fdbqueue.testing.soak", "--minutes", "60", "--writers", "1"]
-    program = subprocess.Popen([*command, "--directory", tmp_path], stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: any("put" in journal.read_text() for journal in tmp_path.glob("*/journals/*")))
-    program.send_signal(signal.SIGINT)
-    said, _ = program.communicate(timeout=60)
+    rare = ["--pause", "1000"]  # a writer that is killed every moment may never come to a put
+    with subprocess.Popen(
+        [*command, *rare, "--directory", tmp_path], stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            # Two programs have to start first, on a machine that may be busy.
+            wait_until(
+                lambda: any("put" in journal.read_text() for journal in tmp_path.glob("*/journals/*")),
+                6 * PATIENCE_S,
+            )
+            program.send_signal(signal.SIGINT)
+            said, _ = program.communicate(timeout=60)
+        finally:
+            program.kill()
     assert (program.returncode, list(tmp_path.iterdir())) == (0, [])
     assert "nothing lost, nothing twice" in said
