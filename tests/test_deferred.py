@@ -172,8 +172,8 @@ def test_an_effect_that_returns_unfinished_work_fails_its_attempt(db, queue):
 
 
 @returning
-def test_a_hook_that_returns_unfinished_work_is_logged(function, caplog):
-    Hooks(succeeded=function).tell(Event("succeeded", HeldTask("id", TaskState.TAKEN, "x")))
+def test_a_hook_that_returns_unfinished_work_is_logged(db, function, caplog):
+    Hooks(succeeded=function).tell(Event("succeeded", HeldTask("id", TaskState.TAKEN, "x")), db.troubles)
     assert "hook succeeded returned a" in caplog.text
 
 

@@ -239,8 +239,11 @@ class Fleet:
                 process.kill()
 
     def _tell_stops(self) -> None:
-        """Once for each stage. Not in the signal's handler, which may interrupt a line of the log."""
-        if self._stops == self._stops_told:
+        """Log each stage once. Not in the signal's handler, which may interrupt a line of the log.
+
+        The error of a refusal tells of the stop that it causes.
+        """
+        if self._stops == self._stops_told or self._refusal:
             return
         self._stops_told = self._stops
         why, everyone = self._stop_signal or "stop", (*self._members, *self._retiring)

@@ -178,6 +178,8 @@ AS_NOBODY = """
     import os
     import fdbqueue
 
+    fdbqueue.open("memory:").close()  # imports all that another user may not be able to read
+
     def be_nobody():
         os.setgroups([])
         os.setegid(65534)

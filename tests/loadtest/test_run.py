@@ -147,7 +147,7 @@ def test_one_command_starts_its_workers_itself(tmp_path):
     """A master and two workers; each is waited for, and no word is said of that."""
     url, port = f"embedded:{tmp_path}/data", free_port()
     processes = ("--processes", "2", "--master-bind-port", port, "--master-port", port)
-    status, said = Locust("--url", url, *processes, "-u", "4", *seconds(2, 20)).end()
+    status, said = Locust("--url", url, *processes, "-u", "4", *seconds(5, 20)).end()
     assert status == 0, said
     assert "verdict: ok" in said
     assert "Traceback" not in said
