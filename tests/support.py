@@ -115,6 +115,23 @@ def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:
     return done.stdout
 
 
+class FailsOnce:
+    """A step of a thread that raises `error` the first time it is called. A test can wait for its calls."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+        self._semaphore = threading.Semaphore(0)
+
+    def __call__(self, *_: object) -> None:
+        error, self._error = self._error, None
+        self._semaphore.release()
+        if error is not None:
+            raise error
+
+    def wait_for(self, count: int) -> None:
+        assert all(self._semaphore.acquire(timeout=PATIENCE_S) for _ in range(count))
+
+
 class IdleThread:
     """A thread that was never started."""
 

@@ -15,27 +15,10 @@ from fdbqueue.embedded.doorbell import Doorbell
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.runtime import RealRuntime
-from tests.support import PATIENCE_S, wait_until
+from tests.support import PATIENCE_S, FailsOnce, wait_until
 
 ERRORS = [KeyError("gone"), OSError(9, "bad descriptor"), MemoryError()]
 ENDS = [SystemExit(1), KeyboardInterrupt(), GreenletExit()]
-
-
-class Looks:
-    """A step of a thread that fails the first time; a test can wait for it."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error: BaseException | None = error
-        self._semaphore = threading.Semaphore(0)
-
-    def __call__(self, *_: object) -> None:
-        error, self._error = self._error, None
-        self._semaphore.release()
-        if error is not None:
-            raise error
-
-    def wait_for(self, count: int) -> None:
-        assert all(self._semaphore.acquire(timeout=PATIENCE_S) for _ in range(count))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -44,7 +27,7 @@ class Looks:
 def test_a_doorbell_is_heard_after_whatever_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, step: str
 ) -> None:
-    looks, heard = Looks(error), threading.Semaphore(0)
+    looks, heard = FailsOnce(error), threading.Semaphore(0)
     monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
     if step == "drain":
         monkeypatch.setattr(Doorbell, "_drain", looks)
@@ -67,7 +50,7 @@ def test_a_doorbell_listens_as_soon_as_a_thread_can_be_had(
     runtime = RealRuntime()
     bell = Doorbell(Directory.open(str(tmp_path)), runtime, heard.release)
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "spawn", Looks(RuntimeError("can't start new thread")))
+        patch.setattr(runtime, "spawn", FailsOnce(RuntimeError("can't start new thread")))
         with pytest.raises(RuntimeError):
             bell.listen()
     bell.listen()
@@ -83,7 +66,7 @@ def test_versions_are_released_after_the_thread_that_does_so_has_ended(
 ) -> None:
     """Else the file would grow for as long as the process lives."""
     monkeypatch.setattr("fdbqueue.embedded.versions._RELEASE_EVERY_S", 0.01)
-    releases = Looks(error)
+    releases = FailsOnce(error)
     monkeypatch.setattr(HandedOutVersions, "release_expired", releases)
     with fdbqueue.open(f"embedded:{tmp_path}") as db:
         versions: list[Any] = []

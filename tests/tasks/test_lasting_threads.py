@@ -16,7 +16,7 @@ from fdbqueue.sessions import keeper as keeping
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.openers import deadline_of
 from fdbqueue.tasks import ending
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, FailsOnce
 from tests.tasks.support import Bench, keeper
 from tests.tasks.test_callbacks import Told
 
@@ -227,29 +227,12 @@ def memory() -> Iterator[Database]:
         yield database
 
 
-class Ticks:
-    """Rounds of a keeper: the first raises. A test can wait for them."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error: BaseException | None = error
-        self._semaphore = threading.Semaphore(0)
-
-    def __call__(self, *_: object) -> None:
-        error, self._error = self._error, None
-        self._semaphore.release()
-        if error is not None:
-            raise error
-
-    def wait_for(self, count: int) -> None:
-        assert all(self._semaphore.acquire(timeout=PATIENCE_S) for _ in range(count))
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1), KeyboardInterrupt(), GreenletExit()])
 def test_a_keeper_goes_on_after_whatever_ends_a_round(
     memory: Database, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    ticks = Ticks(error)
+    ticks = FailsOnce(error)
     monkeypatch.setattr(Keeper, "tick", ticks)
     session = Session(memory)
     ticks.wait_for(2)
