@@ -8,6 +8,7 @@ A text can be written as UTF-8. A refusal names the argument and shows a short f
 """
 
 import os
+from base64 import b32hexdecode
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -249,3 +250,14 @@ def too_much(count: int, size_bytes: int) -> TooMuchForOneTransaction:
         count_max=limits.BATCH_ITEMS_MAX,
         size_bytes_max=limits.BATCH_BYTES_MAX,
     )
+
+
+def checked_id(name: str, text: Any, size_bytes: int, wanted: str) -> bytes:
+    """The bytes of a printed id (base32 with the extended hex alphabet). Raises InvalidArgument."""
+    try:
+        id_ = b32hexdecode(text)
+    except (TypeError, ValueError):
+        id_ = b""
+    if len(id_) != size_bytes or not isinstance(text, str):
+        raise InvalidArgument(name=name, wanted=wanted, got=text)
+    return id_

@@ -12,7 +12,7 @@ is the value of the key; those of its payload follow. An entry and its parts com
 """
 
 import struct
-from base64 import b32hexdecode, b32hexencode
+from base64 import b32hexencode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,7 +22,7 @@ import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_items, writable
+from fdbqueue.arguments import checked_id, checked_items, writable
 from fdbqueue.database import run, runtime_of
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
@@ -195,13 +195,7 @@ def _text(id_: bytes) -> str:
 
 
 def _id_of(text: Any) -> bytes:
-    try:
-        id_ = b32hexdecode(text)
-    except (TypeError, ValueError):
-        id_ = b""
-    if len(id_) != ID_BYTES or not isinstance(text, str):
-        raise InvalidArgument(name="ids", wanted="ids of what aside() lists", got=text)
-    return id_
+    return checked_id("ids", text, ID_BYTES, "ids of what aside() lists")
 
 
 def _when(id_: bytes) -> float:

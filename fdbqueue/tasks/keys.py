@@ -27,15 +27,15 @@ A record that cannot be read says nothing: the key of its state tells who it was
 """
 
 import struct
-from base64 import b32hexdecode, b32hexencode
+from base64 import b32hexencode
 from typing import Annotated, Any
 
 import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.arguments import checked_id
 from fdbqueue.aside import DAMAGED
-from fdbqueue.errors import InvalidArgument
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
@@ -219,13 +219,7 @@ def id_text(id_: bytes) -> str:
 
 def id_bytes(text: Any) -> bytes:
     """Raises InvalidArgument for what is no id of a task."""
-    try:
-        id_ = b32hexdecode(text)
-    except (TypeError, ValueError):
-        id_ = b""
-    if len(id_) != ID_BYTES or not isinstance(text, str):
-        raise InvalidArgument(name="task", wanted="a Task, or the id of one", got=text)
-    return id_
+    return checked_id("task", text, ID_BYTES, "a Task, or the id of one")
 
 
 def _time(time_us: int) -> bytes:
