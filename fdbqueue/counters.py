@@ -2,7 +2,7 @@
 
 Whoever watches a fleet or runs a load test asks these of `Database.counters`. They are sums of one process
 since it opened the database, and say nothing of queues or of calls: threads share transactions
-(line/combine.py), so a conflict is nobody's alone.
+(calls/combine.py), so a conflict is nobody's alone.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_text, writable
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import (
     DefinitionUnreadable,
@@ -26,7 +27,6 @@ from fdbqueue.errors import (
 )
 from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
-from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import Transaction
 

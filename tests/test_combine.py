@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import limits
-from fdbqueue.line.combine import Call, CallState, Combiner, shares
+from fdbqueue.calls.combine import Call, CallState, Combiner, shares
 from fdbqueue.runtime import RealRuntime
 from tests.support import PATIENCE_S
 

@@ -12,9 +12,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits
+from fdbqueue.calls.once import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.embedded import batch
 from fdbqueue.errors import PayloadUnreadable, StorageFull
-from fdbqueue.receipts import ATTEMPT, is_stale, run_once, sweep
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime
 from tests.queue_support import FaultyEngine, faulty

@@ -13,9 +13,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
+from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.database import run
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, WaitStopped
-from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.staging import Outcome

@@ -9,8 +9,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, SimpleElementQueue, TaskQueue
+from fdbqueue.calls.once import sweep
 from fdbqueue.errors import SubspaceInUse
-from fdbqueue.receipts import sweep
 from fdbqueue.root_keys import RootKeys
 
 Rows = list[tuple[bytes, bytes]]

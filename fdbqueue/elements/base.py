@@ -1,7 +1,7 @@
 """What the two kinds of element queue share: everything but what an element's data is.
 
 Given a *transaction* a call happens if and only if that commits. Given a *database* it is retried until it
-has happened exactly once (receipts.py).
+has happened exactly once (calls/once.py).
 """
 
 import copy
@@ -13,6 +13,7 @@ from typing import Any, NewType, Self, TypeVar
 from fdbqueue import limits
 from fdbqueue.arguments import checked_int, checked_prefix, checked_seconds, too_much, writable
 from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.once import LostConflict, run_once
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function
 from fdbqueue.elements.cursor import Cursor
@@ -21,7 +22,6 @@ from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.elements.store import Elements, payload_of
 from fdbqueue.errors import CannotLock, DamagedElement, ElementNotLocked, InvalidArgument, InvalidElementName
-from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe.items import Guard
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.folder import CannotMove, Folder
@@ -24,7 +25,6 @@ from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import is_name
 from fdbqueue.elements.store import payload_of
 from fdbqueue.errors import QueueLockError
-from fdbqueue.receipts import run_once
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")

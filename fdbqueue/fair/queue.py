@@ -1,8 +1,8 @@
 """FairQueue: items come out in rounds, one of each key; no leases. What is taken is gone.
 
 docs/tasks.md says what a round is. Given a *transaction* a call composes: it happens if and only if that
-transaction commits. Given a *database* it has its effect once (receipts.py), may wait in a fair line, and
-shares transactions with the calls of other threads (line/combine.py).
+transaction commits. Given a *database* it has its effect once (calls/once.py), may wait in a fair line, and
+shares transactions with the calls of other threads (calls/combine.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,16 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.combine import Call, Combiner
+from fdbqueue.calls.once import run_once
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.items import FairItems, NewItem
 from fdbqueue.fair.looking import FairSnapshot, snapshot
-from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
 from fdbqueue.page import checked_limit
-from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
 from fdbqueue.seam import Transaction

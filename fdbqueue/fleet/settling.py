@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.deferred import require_finished
 from fdbqueue.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, check_returned
-from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.calls.combine import Call, CallState, Combiner
+from fdbqueue.calls.once import LostConflict, run_once
 from fdbqueue.database import Database
-from fdbqueue.line.combine import Call, CallState, Combiner
 from fdbqueue.line.staging import Line, Outcome
 from fdbqueue.line.waiting import Memory, Nudge, Place
-from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.recipe.items import Taken
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop

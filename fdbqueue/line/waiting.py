@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.calls.combine import Call, Combiner
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line, Outcome, Turn
-from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Future, Transaction
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.errors import OwnerReplaced
-from fdbqueue.receipts import run_once
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_session
 from fdbqueue.sessions.session import Session

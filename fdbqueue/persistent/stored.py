@@ -10,9 +10,9 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.persistent.settling import Work, release, settle, unfinished_in, waiting_in
-from fdbqueue.receipts import run_once
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of

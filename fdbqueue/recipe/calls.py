@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fdbqueue import limits
+from fdbqueue.calls.combine import Call, Combiner
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
-from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
-from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop

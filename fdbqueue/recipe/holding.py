@@ -13,12 +13,12 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_event, checked_timeout, checked_whole
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome
-from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop

@@ -7,7 +7,7 @@
 
 Given a *transaction* a call composes: it happens if and only if that transaction commits, and what happens
 after an unknown result (1021) is its loop's business. Given a *database* it is retried until it has happened
-exactly once (receipts.py), it may wait, and calls of several threads share transactions (line/combine.py).
+exactly once (calls/once.py), it may wait, and calls of several threads share transactions (calls/combine.py).
 """
 
 from collections.abc import Callable, Iterable

@@ -8,10 +8,10 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_bytes, checked_span, checked_text, checked_timeout
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import InvalidArgument, UnknownSession
-from fdbqueue.receipts import run_once
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction, Value
 from fdbqueue.sessions import openers

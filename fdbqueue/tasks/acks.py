@@ -1,7 +1,7 @@
 """Acks of one process combine: of many threads that end tasks of one queue at once, one ends those of all.
 
 A few at a time go each by itself: nobody waits for another's commit, and a thread that is alone pays for
-nothing. Beyond limits.ACKS_APART_MAX an ack joins, and whoever leads (line/combine.py) does all that have
+nothing. Beyond limits.ACKS_APART_MAX an ack joins, and whoever leads (calls/combine.py) does all that have
 joined in one transaction. What a caller is told is its own: who holds its task no longer fails nobody else.
 
 What befalls a batch as a whole befalls nobody in it: after limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or an
@@ -13,10 +13,10 @@ delay, a failure); heartbeats are batches already (`TaskQueue.renew`).
 """
 
 from fdbqueue import limits
+from fdbqueue.calls.combine import Call, Combiner
+from fdbqueue.calls.once import LostConflict, run_once
 from fdbqueue.database import Database, engine_errors
 from fdbqueue.errors import NotTaken
-from fdbqueue.line.combine import Call, Combiner
-from fdbqueue.receipts import LostConflict, run_once
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs

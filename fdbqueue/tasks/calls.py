@@ -9,11 +9,11 @@ from functools import partial
 from typing import TypeVar
 
 from fdbqueue import limits
+from fdbqueue.calls.combine import Call, Combiner
+from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, QueueFull
-from fdbqueue.line.combine import Call, Combiner
 from fdbqueue.line.taking import Takes
-from fdbqueue.receipts import run_once
 from fdbqueue.recipe.items import Taken
 from fdbqueue.runs import token_of
 from fdbqueue.runtime import Stop

@@ -2,8 +2,8 @@
 
 Given a *transaction* a call composes: it happens if and only if that transaction commits. Acking beside the
 work's own writes makes the effect exactly-once. Given a *database* it is retried until it has happened
-exactly once (receipts.py), it may wait, and puts, takes and acks of several threads share transactions
-(line/combine.py, acks.py).
+exactly once (calls/once.py), it may wait, and puts, takes and acks of several threads share transactions
+(calls/combine.py, acks.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import database, receipts, registry
+from fdbqueue import database, registry
+from fdbqueue.calls import combine, once
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import heartbeat
 from fdbqueue.fleet import settling as working
-from fdbqueue.line import combine, decision, results, staging, taking, waiting
+from fdbqueue.line import decision, results, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import items as recipe
 from fdbqueue.sessions import keeper, openers
@@ -104,7 +105,7 @@ PLANTS = (
     ),
     Plant(
         "a retry after an unknown result that does not look at its receipt",
-        receipts._Call._committed_before_all,
+        once._Call._committed_before_all,
         "if not self._unsure:",
         "if True:",
         "recipe",
@@ -112,7 +113,7 @@ PLANTS = (
     ),
     Plant(
         "a receipt's slot chosen inside the retried body",
-        receipts._Call.run,
+        once._Call.run,
         "self._tr.set(self._slot, attempt)",
         "self._tr.set(self._receipts.take_slot(), attempt)",
         "recipe",
@@ -120,7 +121,7 @@ PLANTS = (
     ),
     Plant(
         "closing clears the receipts of calls in flight",
-        receipts.Receipts._clear,
+        once.Receipts._clear,
         "for slot in free[: limits.BATCH_ITEMS_MAX]:\n        tr.clear(slot)",
         "tr.clear_range(self._keys.receipt(self._process, 0), self._keys.receipt(self._process, 10**6))",
         "closing",
@@ -296,7 +297,7 @@ PLANTS = (
     ),
     Plant(
         "a watch of a transaction that is never committed",
-        receipts._Call.run,
+        once._Call.run,
         "            self._commit(answer)",
         "            if self._wrote(answer): self._commit(answer)",
         "waits",

@@ -1,0 +1,1 @@
+"""Calls given a database: each has its effect once, and those of several threads share transactions."""
