@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.counters import Counters
-from fdbqueue.embedded.errors import FDBError as EmbeddedError
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
+from fdbqueue.fdberror import FDBError as EmbeddedError
 from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
 from fdbqueue.seam import EngineDatabase, Transaction

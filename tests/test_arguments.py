@@ -24,7 +24,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.fleet.orders import Orders
 from fdbqueue.fleet.process import Process
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 
 SURROGATE = "\ud800"
 ROOT = Subspace(("arguments",))

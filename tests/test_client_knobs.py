@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fdbqueue import client_knobs
-from fdbqueue.embedded.errors import FDBError
+from fdbqueue.fdberror import FDBError
 
 VARIABLE = "FDB_NETWORK_OPTION_KNOB"
 KNOB = "future_version_retry_delay=0.001"

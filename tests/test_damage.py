@@ -26,7 +26,7 @@ from fdbqueue import (
     Worker,
 )
 from fdbqueue.errors import FdbQueueError
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.task import TaskState

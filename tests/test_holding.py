@@ -160,7 +160,7 @@ def test_an_unknown_result_changes_nothing(
 
 def test_a_dropped_queue_is_noticed(db: fdbqueue.Database, space: Subspace) -> None:
     from fdbqueue.errors import QueueDropped
-    from fdbqueue.registry import Registry
+    from fdbqueue.registry.registry import Registry
 
     root = space["root"]
     holder = Queue.named(db, "q", root=root).holder(db)

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, PersistentQueue, Queue, Session, SimpleElementQueue, TaskQueue
 from fdbqueue.errors import DefinitionUnreadable, FdbQueueError
-from fdbqueue.registry import UNREADABLE, Registry
+from fdbqueue.registry.registry import UNREADABLE, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.ending import end_session
 from fdbqueue.tasks.kinds import Settings

@@ -19,7 +19,7 @@ from fdbqueue import (
 from fdbqueue.database import engine_errors, run
 from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.tasks.keys import TaskKeys, record_of, record_to_bytes
+from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
 
 LARGE = "x" * 200_000

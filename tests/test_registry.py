@@ -16,7 +16,7 @@ from fdbqueue.errors import (
     QueueNotFound,
     UnknownCodec,
 )
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
 

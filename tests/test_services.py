@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, TaskQueue, limits
 from fdbqueue.recipe.calls import QueueCalls
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.services import Services
 from fdbqueue.sessions.keeper import keeper_of

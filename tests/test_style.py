@@ -104,6 +104,7 @@ def test_the_engine_knows_nothing_of_queues():
     below = {
         "fdbqueue.embedded",
         "fdbqueue.errors",
+        "fdbqueue.fdberror",
         "fdbqueue.limits",
         "fdbqueue.logger",
         "fdbqueue.runtime",

@@ -29,7 +29,7 @@ from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.tasks.queue import TaskQueue
 
 PLACEHOLDER = "{}"

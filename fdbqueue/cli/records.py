@@ -14,7 +14,7 @@ from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry import UNREADABLE, Definition
+from fdbqueue.registry.registry import UNREADABLE, Definition
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue

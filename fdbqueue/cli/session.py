@@ -18,7 +18,7 @@ from fdbqueue.open import open as open_database
 from fdbqueue.open import shared_url, url_from_environment
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from fdbqueue.aside import DAMAGED
+from fdbqueue.records.keys import Record, record_of
 from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.tasks.keys import Record, record_of
 
 Mend = Callable[[Transaction, bytes, bytes], Record | None]
 """Given the key of an index and a value that is no record of its task: the record, None if there is none."""

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.disciplines.keyed import ROUND_MAX, Keyed, KeyState, Now
+from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import Record, TaskKeys
 
 _ROUND, _ROUND_BYTES = b"\x03", 8
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
+from fdbqueue.records.keys import Record, TaskKeys, record_to_bytes
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
-from fdbqueue.tasks.keys import Record, TaskKeys, record_to_bytes
 
 
 class Fifo:

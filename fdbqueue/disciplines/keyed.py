@@ -34,10 +34,10 @@ from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.tally import SLUG_BYTES, Standing, Tally, slug_of
+from fdbqueue.records.keys import Count, Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.records.statistics import LIVE_OF
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.task import TaskState
-from fdbqueue.tasks.keys import Count, Record, TaskKeys, record_of, record_to_bytes
-from fdbqueue.tasks.statistics import LIVE_OF
 
 _WAITING, _STATE = b"\x01", b"\x02"
 

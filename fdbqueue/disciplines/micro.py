@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.disciplines.keyed import Keyed, KeyState
-from fdbqueue.tasks.keys import NUMBER, Record, TaskKeys
+from fdbqueue.records.keys import NUMBER, Record, TaskKeys
 
 
 class Micro(Keyed):

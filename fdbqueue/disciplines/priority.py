@@ -1,7 +1,7 @@
 """Priority: the task of the lowest number, the one that came first among equals."""
 
 from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.tasks.keys import NUMBER, Record
+from fdbqueue.records.keys import NUMBER, Record
 
 
 class Priority(Fifo):

@@ -18,8 +18,8 @@ has one entry; and none when nothing waits, because those who take from what wai
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.records.statistics import LIVE, packed, unpacked
 from fdbqueue.seam import ReadTransaction, Transaction, Value
-from fdbqueue.tasks.statistics import LIVE, packed, unpacked
 
 _COUNTS, _BUSY, _LEVEL, _END = b"\x04", b"\x05", b"\x06", b"\x07"
 _LEVEL_MAX = 255

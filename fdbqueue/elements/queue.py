@@ -16,7 +16,7 @@ from fdbqueue.arguments import checked_count, checked_int
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
 from fdbqueue.recipe.items import Guard
-from fdbqueue.registry import Registry, require_options
+from fdbqueue.registry.registry import Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 

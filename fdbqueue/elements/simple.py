@@ -12,7 +12,7 @@ from fdbqueue.elements.names import GRANULARITY_S
 from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import InvalidArgument, UnreadableElement, WrongType
 from fdbqueue.recipe.items import Guard
-from fdbqueue.registry import Registry, require_options
+from fdbqueue.registry.registry import Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Transaction
 

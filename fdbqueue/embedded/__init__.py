@@ -11,7 +11,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.embedded import impl
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.decorator import transactional
-from fdbqueue.embedded.errors import FDBError, predicates
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.module import (
     LATEST_API_VERSION,
@@ -25,6 +24,7 @@ from fdbqueue.embedded.options import network_options as options
 from fdbqueue.embedded.rangeread import KeyValue
 from fdbqueue.embedded.selectors import KeySelector
 from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.fdberror import FDBError, predicates
 
 # The tuple layer looks up `fdb.impl.Value` when it packs a versionstamp. Ours serves until the binding's own
 # module is imported, which needs the C library and replaces this.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded import atomic, retry
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.rangeread import read_batch, reply_future
 from fdbqueue.embedded.reading import USER_END, ReadTransaction, SnapshotReads, strinc
@@ -19,6 +18,7 @@ from fdbqueue.embedded.store import Snapshot
 from fdbqueue.embedded.values import PendingKey, key_bytes, value_bytes
 from fdbqueue.embedded.versionstamp import split
 from fdbqueue.embedded.writes import MISSING, Pending, WriteBuffer, resolve
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 if TYPE_CHECKING:

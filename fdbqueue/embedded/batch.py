@@ -14,13 +14,13 @@ import lmdb
 from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.pool import NO_ROOM, Answer, Asked, Pool
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.reserve import makes_room, need_bytes
 from fdbqueue.embedded.versionstamp import place, stamp
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
 from fdbqueue.errors import StorageFull
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_BYTES_MAX
 
 if TYPE_CHECKING:

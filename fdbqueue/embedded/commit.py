@@ -13,10 +13,10 @@ import lmdb
 from fdbqueue.embedded import request as requests
 from fdbqueue.embedded.batch import BATCH_BYTES_MAX, Batches
 from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, NO_ROOM, REQUESTS_MAX, Pool, PoolDamaged, open_pool
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.errors import DatabaseClosed, StorageFull, StorageReplaced
+from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.layout import LOG_END, LOG_PREFIX, Txn, log_key
 from fdbqueue.embedded.pool import Answer
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 
 # Twice the age that a transaction may reach: clocks of two processes are not read at the same instant.

@@ -5,7 +5,6 @@ from typing import Any
 
 from fdbqueue.embedded import store as stores
 from fdbqueue.embedded.decorator import transactional
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
@@ -19,6 +18,7 @@ from fdbqueue.embedded.options import (
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Value
+from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime, Runtime
 
 

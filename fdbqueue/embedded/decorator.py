@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from fdbqueue.embedded.errors import FDBError
+from fdbqueue.fdberror import FDBError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

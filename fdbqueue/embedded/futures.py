@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.embedded.errors import FDBError
+from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime, Runtime, wait_any
 from fdbqueue.trouble import SURVIVED, Troubles
 

@@ -2,7 +2,6 @@
 
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.decorator import transactional
-from fdbqueue.embedded.errors import FDBError, predicates
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import ConflictRangeType, StreamingMode
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
@@ -13,6 +12,7 @@ from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Key, Value
 from fdbqueue.embedded.values import key_bytes as keyToBytes
 from fdbqueue.embedded.values import value_bytes as valueToBytes
+from fdbqueue.fdberror import FDBError, predicates
 
 __all__ = [
     "ConflictRangeType",

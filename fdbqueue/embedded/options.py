@@ -11,7 +11,7 @@ from typing import Any
 
 import fdb.fdboptions as _tables
 
-from fdbqueue.embedded.errors import FDBError
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import (
     RETRY_DELAY_MAX_S,
     TRANSACTION_BYTES_MAX,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.selectors import Anchor, KeySelector, View
+from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.reading import ReadTransaction

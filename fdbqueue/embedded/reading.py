@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.rangeread import FDBRange, bytes_wanted, selector_of
 from fdbqueue.embedded.selectors import Anchor, KeySelector
 from fdbqueue.embedded.values import Key, Value, key_bytes
+from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.attempt import Attempt

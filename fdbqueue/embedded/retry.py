@@ -1,6 +1,6 @@
 """How long to wait before trying again, as FoundationDB's client does."""
 
-from fdbqueue.embedded.errors import TRIED_AGAIN
+from fdbqueue.fdberror import TRIED_AGAIN
 from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
 
 _TOO_OLD, _FUTURE_VERSION = 1007, 1009

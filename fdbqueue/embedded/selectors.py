@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.store import Snapshot
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
+from fdbqueue.fdberror import FDBError
 
 Record = tuple[bytes, bytes]
 

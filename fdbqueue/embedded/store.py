@@ -22,11 +22,11 @@ import lmdb
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import RealRuntime, Runtime
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from fdbqueue.embedded import retry
 from fdbqueue.embedded.attempt import Attempt
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import DelayFuture, Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
@@ -19,6 +18,7 @@ from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
 from fdbqueue.embedded.writes import MISSING, Pending
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import KEY_BYTES_MAX
 
 # Codes that on_error is given, and those that it answers in their place: a broken promise, and no error.

@@ -3,7 +3,7 @@
 The last four bytes of the key or value that carries one are the offset, little-endian (API version 520).
 """
 
-from fdbqueue.embedded.errors import FDBError
+from fdbqueue.fdberror import FDBError
 
 STAMP_BYTES = 10
 _OFFSET_BYTES = 4

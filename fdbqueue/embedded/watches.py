@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.doorbell import Doorbell
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from sortedcontainers import SortedList
 
 from fdbqueue.embedded import atomic
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.ranges import KeyRange, RangeSet
 from fdbqueue.embedded.versionstamp import place, possible_keys, split
+from fdbqueue.fdberror import FDBError
 
 
 class Pending:

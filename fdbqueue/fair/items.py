@@ -1,8 +1,8 @@
 """The items of a fair queue: what FairQueue does in one transaction each, and how items reach a waiting line.
 
 The Fair discipline over items that are only ever ready: a task that is taken is gone. Keys as in
-tasks/keys.py, of which there are no sessions and no timers; in `beside`, 7 is the floor: the index after that
-of the last item that the line has handed out, little-endian.
+records/keys.py, without sessions and timers; in `beside`, 7 is the floor: the index after that of the last
+item that the line has handed out, little-endian.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +23,7 @@ from fdbqueue.line.staging import Line, Turn
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.passing import Passed, located
 from fdbqueue.recipe.items import Taken
-from fdbqueue.seam import Transaction
-from fdbqueue.task import TaskState
-from fdbqueue.tasks.capacity import admit_to
-from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
-from fdbqueue.tasks.keys import (
+from fdbqueue.records.keys import (
     INDEX_BYTES,
     NEVER_US,
     Record,
@@ -38,9 +34,13 @@ from fdbqueue.tasks.keys import (
     record_to_bytes,
     sound_record,
 )
+from fdbqueue.records.statistics import LIVE, count_of, packed
+from fdbqueue.seam import Transaction
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.capacity import admit_to
+from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
 from fdbqueue.tasks.mending import NO_RECORD, Mender
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
-from fdbqueue.tasks.statistics import LIVE, count_of, packed
 from fdbqueue.tasks.tasks_of import ask_payloads
 from fdbqueue.unreadable import NOT_READ
 

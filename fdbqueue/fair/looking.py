@@ -8,8 +8,8 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.fair.items import FairItems
 from fdbqueue.page import no_place, place_bytes, place_text, within_bytes
+from fdbqueue.records.keys import ID_BYTES, Record, sound_record
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import ID_BYTES, Record, sound_record
 from fdbqueue.tasks.tasks_of import ask_payloads
 from fdbqueue.unreadable import shown
 

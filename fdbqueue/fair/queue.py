@@ -30,11 +30,11 @@ from fdbqueue.fair.items import FairItems, NewItem
 from fdbqueue.fair.looking import FairSnapshot, snapshot
 from fdbqueue.line.taking import Takes
 from fdbqueue.page import checked_limit
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
 
 

@@ -19,7 +19,7 @@ from fdbqueue.aside import DAMAGED
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.registry import checked_name
+from fdbqueue.registry.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.session import Session
 

@@ -7,10 +7,10 @@ from fdbqueue.database import Database, run
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
 from fdbqueue.logger import logger
+from fdbqueue.records.statistics import unpacked
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import ENDS
 from fdbqueue.sessions.session import Session
-from fdbqueue.tasks.statistics import unpacked
 
 _log = logger("fdbqueue.fleet")
 

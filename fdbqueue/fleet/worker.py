@@ -55,7 +55,7 @@ from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settli
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.fleet.suspect import Suspect
 from fdbqueue.logger import logger
-from fdbqueue.registry import checked_name
+from fdbqueue.registry.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.session import Session

@@ -12,7 +12,7 @@ from fdbqueue.database import as_database
 from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.persistent.stored import Stored
-from fdbqueue.registry import Registry, exists_already, of_kind
+from fdbqueue.registry.registry import Registry, exists_already, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.creating import opened_or_created, usable

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from fdbqueue import limits
 from fdbqueue.arguments import too_much
 from fdbqueue.errors import NotTaken
+from fdbqueue.records.keys import Record, id_bytes
+from fdbqueue.records.statistics import LIVE, unpacked
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import admit_to
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, id_bytes
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.statistics import LIVE, unpacked
 from fdbqueue.tasks.verbs import Target
 
 AskOwner = Callable[[Transaction], Callable[[], None]]

@@ -34,7 +34,7 @@ from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Guard, Recipe
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry import Registry, codec_of, exists_already
+from fdbqueue.registry.registry import Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
 

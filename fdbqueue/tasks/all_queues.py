@@ -5,12 +5,12 @@ from typing import Any
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import DefinitionUnreadable
 from fdbqueue.logger import logger
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.records.statistics import Statistics
+from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks import looking
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.statistics import Statistics
 
 _log = logger("fdbqueue")
 

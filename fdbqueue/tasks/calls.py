@@ -15,6 +15,8 @@ from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.recipe.items import Taken
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.statistics import count_of
 from fdbqueue.runs import token_of
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
@@ -27,11 +29,9 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import Ask, TaskSource, lease_of, params_of
-from fdbqueue.tasks.statistics import count_of
 from fdbqueue.tasks.verbs import Target
 from fdbqueue.waiters import Waiter
 

@@ -11,11 +11,11 @@ it relies on an exact count, and no put that counted before it can commit after 
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.records.statistics import count_of
 from fdbqueue.seam import Transaction, Value
-from fdbqueue.sweep import tidy
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import TaskKeys
-from fdbqueue.tasks.statistics import count_of
+from fdbqueue.tasks.sweep import tidy
 
 
 @dataclass(frozen=True)

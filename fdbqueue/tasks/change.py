@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fdbqueue import runs
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import PayloadUnreadable, RecordUnreadable
+from fdbqueue.records import statistics
+from fdbqueue.records.keys import NEVER_US, Record, id_text, record_of, record_to_bytes
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import statistics
 from fdbqueue.tasks.failures import clear_failures, note
-from fdbqueue.tasks.keys import NEVER_US, Record, id_text, record_of, record_to_bytes
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape

@@ -11,7 +11,7 @@ from typing import Any
 
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import QueueExists, UnknownSession
-from fdbqueue.registry import Definition, Registry, exists_already
+from fdbqueue.registry.registry import Definition, Registry, exists_already
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
 from fdbqueue.sessions.own import own_session_of

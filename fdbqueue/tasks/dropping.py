@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fdbqueue import limits
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line
+from fdbqueue.records.keys import Record, id_in
 from fdbqueue.seam import KeyValue
-from fdbqueue.sweep import apply, plan
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, id_in
+from fdbqueue.tasks.sweep import apply, plan
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fdbqueue.records.keys import NEVER_US, Record, new_id
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import NEVER_US, Record, new_id
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.payloads import for_record
 

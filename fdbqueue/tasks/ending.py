@@ -13,7 +13,8 @@ from fdbqueue.elements.simple import KIND as SIMPLE_ELEMENTS
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.logger import logger
 from fdbqueue.recipe.queue import KIND as PLAIN
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.sessions.ending import register_ender
@@ -21,7 +22,6 @@ from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
 

@@ -12,10 +12,10 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.database import Database, engine_errors
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.logger import logger
+from fdbqueue.records.keys import Record
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.change import Told
-from fdbqueue.tasks.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.trouble import SURVIVED
 from fdbqueue.unreadable import shown

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fdbqueue.records.keys import Record
 from fdbqueue.runs import is_alive
 from fdbqueue.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
-from fdbqueue.tasks.keys import Record
 
 DATABASE_AWAY = "the database was away when its lease ended: this does not count"
 NOBODY_THERE = "its lease ended before anybody had received it: this does not count"

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
+from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.runs import run_of
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.task import Failure
-from fdbqueue.tasks.keys import Record, TaskKeys
 from fdbqueue.trouble import text_of
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"

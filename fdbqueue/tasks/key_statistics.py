@@ -10,8 +10,8 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_count
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.records.keys import id_text
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import id_text
 
 
 @dataclass(frozen=True, slots=True)

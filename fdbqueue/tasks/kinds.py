@@ -30,8 +30,8 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
-from fdbqueue.registry import Definition, require_options
-from fdbqueue.tasks.keys import NEVER_US, TaskKeys
+from fdbqueue.records.keys import NEVER_US, TaskKeys
+from fdbqueue.registry.registry import Definition, require_options
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from fdbqueue import limits
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, no_place, place_bytes, place_text, within_bytes
+from fdbqueue.records.keys import Record, id_in, sound_record
 from fdbqueue.seam import KeyValue, Range
-from fdbqueue.sweep import as_of
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, id_in, sound_record
+from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import shown_tasks
 
 

@@ -9,14 +9,14 @@ from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.records.keys import id_in
+from fdbqueue.records.statistics import Statistics, statistics_of
 from fdbqueue.seam import Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
-from fdbqueue.tasks.keys import id_in
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
-from fdbqueue.tasks.statistics import Statistics, statistics_of
 
 
 def statistics_in(change: Change) -> Statistics:

@@ -12,9 +12,7 @@ from fdbqueue import limits
 from fdbqueue.aside import Aside
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.task import TaskState
-from fdbqueue.tasks.keys import (
+from fdbqueue.records.keys import (
     ID_BYTES,
     NEVER_US,
     NUMBER,
@@ -25,7 +23,9 @@ from fdbqueue.tasks.keys import (
     record_to_bytes,
     sound_record,
 )
-from fdbqueue.tasks.statistics import LIVE, LIVE_OF, packed
+from fdbqueue.records.statistics import LIVE, LIVE_OF, packed
+from fdbqueue.seam import KeyValue, Transaction
+from fdbqueue.task import TaskState
 
 NO_RECORD = "the record of a task cannot be read"
 NO_INDEX = "the entry of a ready task cannot be read"

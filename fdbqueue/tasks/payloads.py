@@ -10,8 +10,8 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.recipe.items import pieces_of
+from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import Record, TaskKeys
 
 
 def for_record(payload: bytes) -> bytes:

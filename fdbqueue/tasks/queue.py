@@ -36,7 +36,9 @@ from fdbqueue.errors import (
     UnsupportedOption,
 )
 from fdbqueue.page import Page, checked_limit
-from fdbqueue.registry import Definition, Registry, checked_name
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.statistics import Statistics
+from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
@@ -52,7 +54,6 @@ from fdbqueue.tasks.dropping import Occupants, cleared, occupants
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.keys import id_bytes
 from fdbqueue.tasks.kinds import (
     Draft,
     Settings,
@@ -64,7 +65,6 @@ from fdbqueue.tasks.kinds import (
     settings_for,
 )
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.statistics import Statistics
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")

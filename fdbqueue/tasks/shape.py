@@ -9,10 +9,10 @@ from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.registry import Definition, Registry
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
 

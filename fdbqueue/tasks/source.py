@@ -15,17 +15,17 @@ from fdbqueue.line.staging import Line, Turn
 from fdbqueue.misfit import type_name
 from fdbqueue.passing import Passed, located
 from fdbqueue.recipe.items import Taken
+from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text, record_of, record_to_bytes
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction, Value
-from fdbqueue.sweep import ask_due, settle, tidy
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
-from fdbqueue.tasks.keys import NUMBER, SESSION_BYTES, Record, id_text, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.sweep import ask_due, settle, tidy
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
 from fdbqueue.unreadable import NOT_READ
 

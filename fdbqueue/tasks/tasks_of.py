@@ -6,8 +6,8 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.codec import PayloadCodec
+from fdbqueue.records.keys import NEVER_US, Record, TaskKeys, id_text
 from fdbqueue.task import Task, TaskState
-from fdbqueue.tasks.keys import NEVER_US, Record, TaskKeys, id_text
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.unreadable import shown
 

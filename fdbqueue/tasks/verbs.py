@@ -6,18 +6,18 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction
-from fdbqueue.sweep import apply, as_of, catch_up, plan
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
-from fdbqueue.tasks.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 from fdbqueue.unreadable import Unreadable, shown
 

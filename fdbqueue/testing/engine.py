@@ -11,12 +11,12 @@ from typing import Any
 
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.errors import FDBError
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.selectors import Anchor
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.writes import Pending, WriteBuffer
+from fdbqueue.fdberror import FDBError
 from fdbqueue.testing.faults import Dice, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Footprint, Operation, Trace

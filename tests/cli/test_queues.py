@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue import TaskQueue, Worker
 from fdbqueue.cli.group import cli
 from fdbqueue.cli.show import span
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import INTERRUPTED, Shell, Within, read_all, rest_of
 from tests.support import wait_until

@@ -12,7 +12,7 @@ from dirq.QueueSimple import QueueSimple
 import fdbqueue
 from fdbqueue.cli.commands import cli
 from fdbqueue.cli.exits import run
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 
 SCHEMA = "body=string,header=table?,blob=binary?"

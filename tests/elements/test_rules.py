@@ -29,7 +29,7 @@ from fdbqueue.errors import (
     UnknownSchema,
     UnreadableElement,
 )
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from tests.elements.support import (
     MALFORMED,
     NOBODY,

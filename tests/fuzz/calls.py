@@ -8,7 +8,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Subspace
 from fdbqueue.recipe.holding import Holder
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import database, registry
+from fdbqueue import database
 from fdbqueue.calls import combine, once
 from fdbqueue.disciplines import fair, keyed, tally
 from fdbqueue.elements import cursor, store
@@ -22,6 +22,7 @@ from fdbqueue.fleet import settling as working
 from fdbqueue.line import decision, results, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import items as recipe
+from fdbqueue.registry import registry
 from fdbqueue.sessions import keeper, openers
 from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, source, verbs
 

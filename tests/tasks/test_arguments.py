@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.errors import InvalidArgument, InvalidSchema, UnsupportedOption
 from fdbqueue.fleet.outcomes import Retry
-from fdbqueue.tasks.keys import NEVER_US, record_of
+from fdbqueue.records.keys import NEVER_US, record_of
 from tests.tasks.support import Bench
 
 SPACE = Subspace(("arguments",))

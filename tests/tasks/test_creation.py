@@ -18,8 +18,8 @@ from fdbqueue.errors import (
     UnknownKind,
     UnsupportedOption,
 )
+from fdbqueue.records.keys import Record
 from fdbqueue.tasks import kinds
-from fdbqueue.tasks.keys import Record
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]

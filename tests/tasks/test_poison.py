@@ -18,7 +18,7 @@ from fdbqueue.errors import (
     RecordUnreadable,
     TaskNotFound,
 )
-from fdbqueue.tasks.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
+from fdbqueue.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
 from fdbqueue.unreadable import Unreadable
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")

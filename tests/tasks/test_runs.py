@@ -8,9 +8,9 @@ import pytest
 from fdbqueue import Failure, Session
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Tally
+from fdbqueue.records.statistics import unpacked
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runs import ENDS
-from fdbqueue.tasks.statistics import unpacked
 from tests.support import ManualClock
 from tests.tasks.support import Bench, keeper
 

@@ -14,7 +14,7 @@ from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.staging import Outcome, Turn
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper

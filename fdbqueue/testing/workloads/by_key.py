@@ -8,8 +8,8 @@ from typing import Any
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.tally import Tally
-from fdbqueue.tasks.keys import TaskKeys, record_of
-from fdbqueue.tasks.statistics import LIVE, LIVE_OF
+from fdbqueue.records.keys import TaskKeys, record_of
+from fdbqueue.records.statistics import LIVE, LIVE_OF
 from fdbqueue.testing.checkers import Fates
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.trace import Operation, Trace

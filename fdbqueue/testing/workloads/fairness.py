@@ -5,8 +5,8 @@ from contextlib import suppress
 from functools import partial
 
 from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.sessions.session import Session
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation

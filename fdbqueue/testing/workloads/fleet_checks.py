@@ -5,12 +5,12 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.database import Database
+from fdbqueue.records.keys import TaskKeys, id_in, record_of
+from fdbqueue.records.statistics import unpacked
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runs import ENDS
 from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
-from fdbqueue.tasks.keys import TaskKeys, id_in, record_of
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.statistics import unpacked
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads.tasks import all_tasks
 

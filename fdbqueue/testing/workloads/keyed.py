@@ -7,9 +7,9 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue.records.keys import TaskKeys, record_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task, TaskState
-from fdbqueue.tasks.keys import TaskKeys, record_of
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

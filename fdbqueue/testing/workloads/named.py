@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueDropped, QueueNotFound
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry import Registry
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import CONTENTS, DEFAULT_ROOT
 from fdbqueue.testing.checkers import total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation

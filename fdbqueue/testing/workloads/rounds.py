@@ -9,8 +9,8 @@ from fdbqueue.codec import codec_named
 from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.items import FairItems
 from fdbqueue.fair.queue import FairQueue
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.testing.checkers import (
     exact_statistics,
     no_key_left_behind,

@@ -8,9 +8,9 @@ from typing import Any
 from fdbqueue.database import run
 from fdbqueue.errors import DatabaseClosed, NotTaken, UnknownSession, WaitStopped
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
-from fdbqueue.tasks.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation

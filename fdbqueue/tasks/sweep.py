@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.records.keys import Record, TaskKeys, id_in
 from fdbqueue.seam import Range, Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.keys import Record, TaskKeys, id_in
 
 
 @dataclass(frozen=True)
