@@ -1,7 +1,7 @@
-"""Writes the reference part of docs/cli.md, which is what every command says with --help.
+"""Write the reference part of docs/cli.md: the text that each command prints with --help.
 
 python docs/cli_reference.py            rewrite it
-python docs/cli_reference.py --check    status 1 if it is not what it should be
+python docs/cli_reference.py --check    status 1 if the page differs from the help texts
 """
 
 import sys

@@ -176,7 +176,7 @@ def checked_stop(stop: Stop | None, target: Any) -> None:
 
 
 def checked_event(name: str, event: Any) -> None:
-    """Raises WrongType for what is neither None nor an event."""
+    """Raises WrongType unless the argument is None or an event."""
     if event is not None and (isinstance(event, type) or not callable(getattr(event, "is_set", None))):
         raise WrongType(name=name, wanted="an event, such as db.runtime.event()", got=event)
 

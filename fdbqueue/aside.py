@@ -183,7 +183,7 @@ def _entry_of(value: bytes) -> Entry:
     try:
         return _from_bytes(value)
     except DAMAGED:
-        return Entry(b"", "what was written down of it cannot be read itself", [])
+        return Entry(b"", "the entry that describes this value cannot be read", [])
 
 
 def _counted(found: Value) -> int:

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 _log = logger("fdbqueue")
 
-# The cluster did not answer, or not in time, or is being recovered. What a transaction that is too old, too
-# large or misused meets is its author's own affair.
+# Errors of a cluster that did not answer, answered too late, or is in recovery. Errors of one transaction
+# (too old, too large, misused) are not among them.
 _AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
 
 

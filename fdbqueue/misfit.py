@@ -66,7 +66,7 @@ _ABSENT = object()
 
 
 def parts_of(value: Any) -> Iterator[Part]:
-    """What a container holds, or an object in its fields; nothing for any other value."""
+    """The entries of a container, or the fields of an object; nothing for any other value."""
     if isinstance(value, dict):
         return ((f"[{_written(key)}]", part) for key, part in value.items())
     if isinstance(value, list | tuple):

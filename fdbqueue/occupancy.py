@@ -1,7 +1,7 @@
 """Occupancy: whether a key prefix is free, or holds keys of ours only. One key is read at each end of it.
 
-Keys of something else sort before ours, between them or behind them. Those in between are not seen; but no
-layer writes only there. Snapshot reads: what a call answers does not depend on a key that is ours.
+Keys of another layer sort before ours, between them or behind them. Keys in between are not seen, but no
+layer writes only there. The reads are snapshot reads: the answer of a call does not depend on our own keys.
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def transactional(
     Given a database (ours or the binding's): create a transaction, run, commit, retry; the function may
     run several times. Given a transaction: just run in it, the caller commits. The argument may be passed
     by position or by keyword. `retry_limit` counts retries, `timeout_s` is in seconds over all of them;
-    neither means for ever, as in the binding, whose contract this is.
+    without both, the retries go on for ever. The binding's decorator has the same contract.
 
     Raises a TypeError at decoration for a generator or coroutine function (its body would run after the
     commit) and for a function without that parameter; InvalidArgument for a limit below 0. A call raises

@@ -28,7 +28,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    """A text of JSON, whose strings may hold such characters: the same value, with escapes of JSON."""
+    """Replace such characters in the strings of a JSON text by escapes of JSON: its value stays the same."""
     return text.translate({ord(one): _escaped(one) for one in _hidden_in(text)})
 
 

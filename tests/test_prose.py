@@ -1,0 +1,211 @@
+"""English is a test: marked sentences (prose.py) are rare, and the names of tests are short."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from tests.prose import Sentence, names_of_tests, sentences_of
+
+ROOT = Path(fdbqueue.__file__).parent.parent
+READ = (
+    "fdbqueue",
+    "docs",
+    "README.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "tests",
+    "benchmarks",
+    "loadtest",
+    "examples",
+    "docker",
+)
+MARKED_SHARE_MAX = 0.03
+"""Of the sentences of one file. One sentence may be marked in a short file."""
+MARKED_SHARE_OF_ALL_MAX = 0.02
+"""Of the sentences of fdbqueue, docs and README.md together."""
+TEST_NAME_MAX = 60
+
+NOT_YET = frozenset(
+    {
+        "CHANGELOG.md",
+        "benchmarks/elements.py",
+        "benchmarks/fleet.py",
+        "benchmarks/keys.py",
+        "benchmarks/old_layer.py",
+        "benchmarks/peer_queues.py",
+        "benchmarks/peers.py",
+        "benchmarks/queue.py",
+        "benchmarks/tenants.py",
+        "docs/cli.md",
+        "docs/design.md",
+        "docs/elements.md",
+        "docs/loadtest.md",
+        "docs/performance.md",
+        "docs/persistent-queue.md",
+        "docs/scaling.md",
+        "docs/security.md",
+        "docs/tasks.md",
+        "docs/testing.md",
+        "docs/workers.md",
+        "examples/crawler.py",
+        "fdbqueue/cli/",
+        "fdbqueue/codec.py",
+        "fdbqueue/counters.py",
+        "fdbqueue/demo/",
+        "fdbqueue/disciplines/",
+        "fdbqueue/elements/",
+        "fdbqueue/embedded/",
+        "fdbqueue/errors.py",
+        "fdbqueue/fair/",
+        "fdbqueue/fleet/",
+        "fdbqueue/limits.py",
+        "fdbqueue/line/",
+        "fdbqueue/open.py",
+        "fdbqueue/persistent/",
+        "fdbqueue/receipts.py",
+        "fdbqueue/recipe/",
+        "fdbqueue/registry.py",
+        "fdbqueue/runtime.py",
+        "fdbqueue/sessions/",
+        "fdbqueue/sweep.py",
+        "fdbqueue/task.py",
+        "fdbqueue/tasks/",
+        "fdbqueue/testing/",
+        "loadtest/hooks.py",
+        "loadtest/ledger.py",
+        "loadtest/run.py",
+        "loadtest/users.py",
+        "tests/cli/",
+        "tests/docker/",
+        "tests/elements/",
+        "tests/engine/",
+        "tests/fleet/",
+        "tests/fuzz/",
+        "tests/loadtest/",
+        "tests/persistent/",
+        "tests/queue_support.py",
+        "tests/simulation/",
+        "tests/support.py",
+        "tests/tasks/",
+        "tests/test_arguments.py",
+        "tests/test_combine.py",
+        "tests/test_counters.py",
+        "tests/test_damage.py",
+        "tests/test_deferred.py",
+        "tests/test_demo.py",
+        "tests/test_depth.py",
+        "tests/test_fair_queue.py",
+        "tests/test_holding.py",
+        "tests/test_line_decision.py",
+        "tests/test_open.py",
+        "tests/test_payload_types.py",
+        "tests/test_peers.py",
+        "tests/test_poison_items.py",
+        "tests/test_queue.py",
+        "tests/test_queue_line.py",
+        "tests/test_readme.py",
+        "tests/test_receipts.py",
+        "tests/test_registry.py",
+        "tests/test_services.py",
+        "tests/test_soak.py",
+        "tests/test_stopping.py",
+        "tests/test_style.py",
+        "tests/test_transactional.py",
+    }
+)
+"""Folders and files that have not been rewritten. This list only shrinks."""
+
+
+@cache
+def marked_in() -> dict[str, tuple[list[str], int]]:
+    """For each file, its marked sentences and the number of all."""
+    found = {}
+    for path in _files():
+        name = path.relative_to(ROOT).as_posix()
+        sentences = sentences_of(path, messages=not name.startswith("tests/"))
+        marked = [f"{name}:{sentence.line}: {sentence.text}" for sentence in sentences if sentence.marked]
+        found[name] = (marked, len(sentences))
+    return found
+
+
+def _files() -> list[Path]:
+    paths = [ROOT / name for name in READ]
+    inside = [path for folder in paths for path in sorted(folder.rglob("*"))]
+    return [path for path in [*paths, *inside] if path.suffix in (".py", ".md")]
+
+
+def too_many(marked: list[str], total: int) -> bool:
+    return len(marked) > max(1, MARKED_SHARE_MAX * total)
+
+
+def long_names() -> dict[str, list[str]]:
+    return {
+        path.relative_to(ROOT).as_posix(): [
+            name for name in names_of_tests(path) if len(name) > TEST_NAME_MAX
+        ]
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+
+
+def not_yet(name: str) -> bool:
+    return any(name == entry or (entry.endswith("/") and name.startswith(entry)) for entry in NOT_YET)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Whoever looks at the line asks for more items.",
+        "The request of somebody that lives stays.",
+        "Raises for what is no token.",
+        "Take so many at a time.",
+        "Put the own request first.",
+        "Reads nothing. Nor do puts.",
+    ],
+)
+def test_a_sentence_without_a_clear_subject_is_marked(text):
+    assert Sentence(1, text).marked
+
+
+@pytest.mark.parametrize(
+    "text", ["What is a share?", "Each request takes its own share.", "As long as it lives."]
+)
+def test_a_plain_sentence_is_not_marked(text):
+    assert not Sentence(1, text).marked
+
+
+def test_few_sentences_of_a_file_are_marked():
+    """The message has each marked sentence, with its file and line."""
+    refused = [
+        sentence
+        for name, (marked, total) in marked_in().items()
+        if too_many(marked, total) and not not_yet(name)
+        for sentence in marked
+    ]
+    assert not refused, "\n".join(refused)
+
+
+def test_few_sentences_of_the_package_and_its_pages_are_marked():
+    """Short files may have one marked sentence each, but not all of them."""
+    done = {
+        name: found
+        for name, found in marked_in().items()
+        if name.startswith(("fdbqueue/", "docs/", "README")) and not not_yet(name)
+    }
+    marked = [sentence for sentences, _ in done.values() for sentence in sentences]
+    total = sum(number for _, number in done.values())
+    assert len(marked) <= MARKED_SHARE_OF_ALL_MAX * total, "\n".join(marked)
+
+
+def test_names_of_tests_are_short():
+    refused = [name for path, names in long_names().items() if not not_yet(path) for name in names]
+    assert not refused
+
+
+def test_the_list_of_rooms_to_rewrite_only_shrinks():
+    """An entry goes as soon as its files pass."""
+    wanting = {name for name, (marked, total) in marked_in().items() if too_many(marked, total)}
+    wanting |= {path for path, names in long_names().items() if names}
+    done = {entry for entry in NOT_YET if not any(name.startswith(entry) for name in wanting)}
+    assert not done, "these are rewritten: take them from NOT_YET"
