@@ -55,7 +55,7 @@ def fill(db: Database, queue: TaskQueue, waiting: Waiting, tasks_min: int = 0) -
     """What is waiting, and at least `tasks_min` tasks."""
 
     @fdbqueue.transactional
-    def put(tr: object, numbers: range) -> None:
+    def put(tr: fdbqueue.Transaction, numbers: range) -> None:
         for number in numbers:
             queue.put(tr, VALUE, key=number % waiting.keys)
 

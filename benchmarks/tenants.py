@@ -72,7 +72,7 @@ def put_small(db: Database, queue: TaskQueue, plan: Plan) -> None:
     """The first task of each, then the second of each: as many tenants put them, at one time."""
 
     @fdbqueue.transactional
-    def put(tr: object, number: int) -> None:
+    def put(tr: fdbqueue.Transaction, number: int) -> None:
         for tenant in range(plan.tenants):
             queue.put(tr, number, key=tenant)
 

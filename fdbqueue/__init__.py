@@ -32,6 +32,10 @@ from fdbqueue.persistent.queue import PersistentQueue as PersistentQueue
 from fdbqueue.recipe.queue import Queue as Queue
 from fdbqueue.runtime import RealRuntime as RealRuntime
 from fdbqueue.runtime import Runtime as Runtime
+from fdbqueue.seam import AnyDatabase as AnyDatabase
+from fdbqueue.seam import AnyTransaction as AnyTransaction
+from fdbqueue.seam import DatabaseOrTransaction as DatabaseOrTransaction
+from fdbqueue.seam import Transaction as Transaction
 from fdbqueue.sessions.session import Session as Session
 from fdbqueue.subspace import Subspace as Subspace
 from fdbqueue.task import Failure as Failure
@@ -48,10 +52,13 @@ from fdbqueue.version import __version__ as __version__
 
 # Not `open`: `from fdbqueue import *` would hide the builtin.
 __all__ = [
+    "AnyDatabase",
+    "AnyTransaction",
     "Backoff",
     "Bury",
     "Codec",
     "Database",
+    "DatabaseOrTransaction",
     "Done",
     "ElementQueue",
     "Event",
@@ -82,6 +89,7 @@ __all__ = [
     "Task",
     "TaskQueue",
     "TaskState",
+    "Transaction",
     "Unreadable",
     "WaitStopped",
     "Worker",

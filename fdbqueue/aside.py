@@ -26,7 +26,7 @@ from fdbqueue.arguments import checked_id, checked_items, writable
 from fdbqueue.database import run, runtime_of
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import DatabaseOrTransaction, Transaction, Value
 
 ENTRY, PART, COUNT = 5, 6, 7
 ID_BYTES = 16
@@ -142,7 +142,7 @@ class KeepsAside:
     _aside: Aside
     _ask_exists: Callable[[Transaction], Callable[[], None]]
 
-    def aside(self, tr: Any, limit: int, *, after: str | None = None) -> Page[SetAside]:
+    def aside(self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None) -> Page[SetAside]:
         """A page of the values that were set aside, the oldest first: up to `limit`,
         limits.BATCH_ITEMS_MAX and limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the
         `after` of the page that follows, None at the end.
@@ -154,7 +154,7 @@ class KeepsAside:
             raise no_place(after)
         return run(tr, lambda tr: self._there(writable(tr)).page(tr, most, place))
 
-    def remove_aside(self, tr: Any, ids: Iterable[str]) -> int:
+    def remove_aside(self, tr: DatabaseOrTransaction, ids: Iterable[str]) -> int:
         """Remove the entries of these ids, at most limits.VERB_BATCH; how many there were. An id
         that is gone is no mistake.
 
@@ -166,7 +166,7 @@ class KeepsAside:
             raise InvalidArgument(name="ids", wanted=wanted, got=len(known))
         return run(tr, lambda tr: self._there(writable(tr)).remove(tr, known))
 
-    def unreadable(self, tr: Any) -> int:
+    def unreadable(self, tr: DatabaseOrTransaction) -> int:
         """How many stored values have been set aside because they could not be read, and are still there.
 
         Reads: one key by snapshot. Conflicts: nothing.

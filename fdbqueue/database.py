@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.counters import Counters
@@ -18,7 +18,7 @@ from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, Stor
 from fdbqueue.fdberror import FDBError as EmbeddedError
 from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
-from fdbqueue.seam import EngineDatabase, Transaction
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.services import Service, Services
 from fdbqueue.trouble import Troubles
 from fdbqueue.waiters import Waiter, Waiters
@@ -43,7 +43,7 @@ class Database:
 
     def __init__(
         self,
-        engine: EngineDatabase,
+        engine: AnyDatabase,
         runtime: Runtime | None = None,
         on_close: Callable[[], None] | None = None,
         session_ttr_s: float = limits.SESSION_TTR_S,
@@ -162,7 +162,7 @@ class Database:
 _companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDictionary()
 
 
-def is_transaction(target: object) -> bool:
+def is_transaction(target: object) -> TypeGuard[Transaction]:
     """Whether `target` is a transaction (or a snapshot) of either engine."""
     return hasattr(target, "get_read_version")
 
@@ -219,7 +219,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def run(
-    target: Any,
+    target: DatabaseOrTransaction,
     body: Callable[[Transaction], T],
     *,
     retry_limit: int | None = None,

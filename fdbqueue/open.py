@@ -18,7 +18,7 @@ from fdbqueue.errors import (
     WrongType,
 )
 from fdbqueue.runtime import RealRuntime, Runtime
-from fdbqueue.seam import EngineDatabase
+from fdbqueue.seam import AnyDatabase
 
 _API_VERSION = 710
 _DEFAULT_URL = "embedded:./fdbqueue-data"
@@ -27,7 +27,7 @@ DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
 
 
 def open(
-    url: str | EngineDatabase | None = None,
+    url: str | AnyDatabase | None = None,
     *,
     create: bool = True,
     runtime: Runtime | None = None,

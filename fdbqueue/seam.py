@@ -48,6 +48,11 @@ class ReadTransaction(Protocol):
 
 
 class Transaction(ReadTransaction, Protocol):
+    """A transaction: the type for the parameter of a `@transactional` function.
+
+    mypy then checks the body of the function, and lets its callers pass a `Database` or a transaction.
+    """
+
     @property
     def options(self) -> Any: ...
     @property
@@ -79,8 +84,24 @@ class Transaction(ReadTransaction, Protocol):
     def __delitem__(self, key: Any) -> None: ...
 
 
-class EngineDatabase(Protocol):
+class AnyDatabase(Protocol):
+    """A database: ours, the binding's or the embedded engine's."""
+
     @property
     def options(self) -> Any: ...
 
     def create_transaction(self) -> Any: ...
+
+
+class AnyTransaction(Protocol):
+    """A transaction of the binding or of the embedded engine; a snapshot is none."""
+
+    def get_read_version(self) -> Any: ...
+    def commit(self) -> Any: ...
+
+
+DatabaseOrTransaction = AnyDatabase | AnyTransaction
+"""The first argument of a call on a queue.
+
+Given a database, the call commits. Given a transaction, its caller commits.
+"""

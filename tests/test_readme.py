@@ -1,6 +1,5 @@
 """The README's promises: its example prints what it says, its commands exist."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import fdbqueue
 from tests.page import examples_on, page, printed, promised
+from tests.typed.user import mypy_finds
 
 README = page("README.md")
 EXAMPLES = examples_on(README)
@@ -27,25 +26,12 @@ def test_an_example_is_about_twenty_lines(example: str) -> None:
 
 
 def test_its_programs_are_typed(tmp_path: Path) -> None:
-    """As `mypy --strict` sees them, with no setting of ours."""
     (emails,) = re.findall(r"^    cat > emails.py <<'END'\n(.*?)^    END$", README, re.MULTILINE | re.DOTALL)
     programs = [*EXAMPLES, textwrap.dedent(emails)]
-    for number, program in enumerate(programs):
-        (tmp_path / f"program_{number}.py").write_text(program)
-    check = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--config-file=",
-        "--follow-imports=silent",  # the package is checked with settings of its own
-        "--cache-dir",
-        str(tmp_path / "cache"),
-    ]
-    # mypy does not follow the import hook of an editable install.
-    paths = os.environ | {"MYPYPATH": str(Path(fdbqueue.__file__).parents[1])}
-    done = subprocess.run([*check, "."], cwd=tmp_path, env=paths, capture_output=True, text=True, check=False)
-    assert done.stdout == f"Success: no issues found in {len(programs)} source files\n"
+    files = [tmp_path / f"program_{number}.py" for number in range(len(programs))]
+    for file, program in zip(files, programs, strict=True):
+        file.write_text(program)
+    assert mypy_finds(files, tmp_path) == []
 
 
 def test_its_make_targets_exist() -> None:

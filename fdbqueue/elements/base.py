@@ -25,7 +25,7 @@ from fdbqueue.errors import CannotLock, DamagedElement, ElementNotLocked, Invali
 from fdbqueue.recipe.items import Guard
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class ElementBase(KeepsAside):
 
     # Locks.
 
-    def acquire(self, tr: Any, name: str, permissive: bool = True) -> LockToken | None:
+    def acquire(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> LockToken | None:
         """Lock the element; a token of this very lock, or None if it is locked already, or gone.
 
         If it is, and not `permissive`, raises CannotLock, an OSError. `get`, `unlock` and `remove` are given
@@ -96,12 +96,17 @@ class ElementBase(KeepsAside):
             raise CannotLock(name=name, reason=refused)
         return None if refused else LockToken(lock.token.hex())
 
-    def lock(self, tr: Any, name: str, permissive: bool = True) -> bool:
+    def lock(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bool:
         """Lock the element; whether it was not locked already, or gone. All else like `acquire`."""
         return self.acquire(tr, name, permissive) is not None
 
     def unlock(
-        self, tr: Any, name: str, permissive: bool = False, *, token: LockToken | str | None = None
+        self,
+        tr: DatabaseOrTransaction,
+        name: str,
+        permissive: bool = False,
+        *,
+        token: LockToken | str | None = None,
     ) -> bool:
         """Unlock the element, whoever has locked it; with a `token`, only if that lock still stands.
 
@@ -117,7 +122,7 @@ class ElementBase(KeepsAside):
             return False
         return True
 
-    def touch(self, tr: Any, name: str) -> None:
+    def touch(self, tr: DatabaseOrTransaction, name: str) -> None:
         """Renew the age of the element's lock, by which `purge` judges it; nothing if it is not locked.
 
         Reads and writes the lock; conflicts with any change of it. Raises ElementNotFound, an OSError.
@@ -125,7 +130,7 @@ class ElementBase(KeepsAside):
         now_us = _now_us(_runtime(tr))
         self._once(tr, lambda tr: self.store.touch(tr, name, now_us), wrote=bool)
 
-    def remove(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> None:
+    def remove(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> None:
         """Remove a locked element, whoever has locked it; with a `token`, only if that lock still stands.
 
         Reads the lock, clears the element; conflicts with any change of the lock. Raises ElementNotLocked,
@@ -136,11 +141,11 @@ class ElementBase(KeepsAside):
 
     # Browsing.
 
-    def count(self, tr: Any) -> int:
+    def count(self, tr: DatabaseOrTransaction) -> int:
         """The number of elements, locked or not; exact. Reads one key by snapshot; conflicts with nothing."""
         return run(tr, self.store.count)
 
-    def first(self, tr: Any) -> str:
+    def first(self, tr: DatabaseOrTransaction) -> str:
         """Start a pass: the first name, "" if there is none.
 
         A pass shows every element that is there all the time, locked or not, none twice; perhaps some that
@@ -149,16 +154,16 @@ class ElementBase(KeepsAside):
         self._cursor.rewind()
         return self.next(tr)
 
-    def next(self, tr: Any) -> str:
+    def next(self, tr: DatabaseOrTransaction) -> str:
         """The next name of the pass, "" at its end, or if there is no pass. Reads like `first`."""
         return self._cursor.next(lambda after, limit: run(tr, lambda tr: self.store.names(tr, after, limit)))
 
-    def names(self, tr: Any) -> Iterator[str]:
+    def names(self, tr: DatabaseOrTransaction) -> Iterator[str]:
         """Every name: a pass, with the same cursor as `first` and `next`."""
         self._cursor.rewind()
         return iter(lambda: self.next(tr), "")
 
-    def purge(self, tr: Any, maxtemp: float = 300, maxlock: float = 600) -> None:
+    def purge(self, tr: DatabaseOrTransaction, maxtemp: float = 300, maxlock: float = 600) -> None:
         """Unlock the elements whose locks are older than `maxlock` seconds; 0: none. Ends the cursor's pass.
 
         `maxtemp` is for leftovers of interrupted adds, of which there are none. Given a database: locks are
@@ -178,17 +183,17 @@ class ElementBase(KeepsAside):
 
     # How it is done.
 
-    def _add(self, target: Any, pieces: Pieces) -> str:
+    def _add(self, target: DatabaseOrTransaction, pieces: Pieces) -> str:
         payload = payload_of(pieces)
         name = self._new_name(_runtime(target))
         return self._once(target, lambda tr: self.store.add(tr, name, payload))
 
-    def _get(self, target: Any, name: str, token: LockToken | str | None) -> Pieces:
+    def _get(self, target: DatabaseOrTransaction, name: str, token: LockToken | str | None) -> Pieces:
         self._check_name(name)
         body = partial(self.store.get, name=name, token=_bytes(token))
         return self._setting_aside(target, name, lambda: run(target, body))
 
-    def _setting_aside(self, target: Any, name: str, act: Callable[[], T]) -> T:
+    def _setting_aside(self, target: DatabaseOrTransaction, name: str, act: Callable[[], T]) -> T:
         """Raises what `act` raises; an element that turns out to be damaged is set aside."""
         try:
             return act()
@@ -198,7 +203,12 @@ class ElementBase(KeepsAside):
             raise
 
     def _take(
-        self, target: Any, name: str, permissive: bool, body: Callable[[Transaction, str], T], wrote: bool
+        self,
+        target: DatabaseOrTransaction,
+        name: str,
+        permissive: bool,
+        body: Callable[[Transaction, str], T],
+        wrote: bool,
     ) -> T:
         """Run what raises QueueLockError if the element cannot be locked."""
         self._check_name(name)
@@ -211,7 +221,7 @@ class ElementBase(KeepsAside):
 
         return self._once(target, checked, wrote=lambda _: wrote, look_again=True)
 
-    def _old_locks(self, target: Any, before_us: int) -> Iterator[str]:
+    def _old_locks(self, target: DatabaseOrTransaction, before_us: int) -> Iterator[str]:
         after, limit = "", limits.BATCH_ITEMS_MAX
         while found := run(target, partial(self.store.locks, after=after, limit=limit)):
             yield from (name for name, lock in found if lock.since_us < before_us)
@@ -223,7 +233,7 @@ class ElementBase(KeepsAside):
 
     def _once(
         self,
-        target: Any,
+        target: DatabaseOrTransaction,
         body: Callable[[Transaction], T],
         wrote: Callable[[T], bool] = lambda _: True,
         look_again: bool = False,
@@ -253,7 +263,7 @@ class ElementBase(KeepsAside):
             raise InvalidElementName(name=name)
 
 
-def _runtime(target: Any) -> Runtime:
+def _runtime(target: DatabaseOrTransaction) -> Runtime:
     return runtime_of(target) if is_transaction(target) else as_database(target).runtime
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fdbqueue.arguments import checked_path
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 
 
 class NullQueue:
@@ -18,32 +19,32 @@ class NullQueue:
         twin.id = twin.path = self.id
         return twin
 
-    def add(self, tr: Any, data: Any) -> str:  # noqa: ARG002  # the interface of element queues
+    def add(self, tr: DatabaseOrTransaction, data: Any) -> str:  # noqa: ARG002  # the interface of element queues
         """Discard `data`."""
         return ""
 
     enqueue = add_ref = add
 
-    def add_path(self, db: Any, path: str | Path) -> str:  # noqa: ARG002  # the interface of element queues
+    def add_path(self, db: AnyDatabase, path: str | Path) -> str:  # noqa: ARG002  # the interface of element queues
         """Unlink the file. Raises OSError, InvalidArgument."""
         checked_path("path", path).unlink()
         return ""
 
-    def count(self, tr: Any) -> int:  # noqa: ARG002  # the interface of element queues
+    def count(self, tr: DatabaseOrTransaction) -> int:  # noqa: ARG002  # the interface of element queues
         return 0
 
-    def first(self, tr: Any) -> str:  # noqa: ARG002  # the interface of element queues
+    def first(self, tr: DatabaseOrTransaction) -> str:  # noqa: ARG002  # the interface of element queues
         return ""
 
     next = first
 
-    def names(self, tr: Any) -> Iterator[str]:  # noqa: ARG002  # the interface of element queues
+    def names(self, tr: DatabaseOrTransaction) -> Iterator[str]:  # noqa: ARG002  # the interface of element queues
         return iter(())
 
-    def touch(self, tr: Any, name: str) -> None:
+    def touch(self, tr: DatabaseOrTransaction, name: str) -> None:
         """Nothing to touch."""
 
-    def purge(self, tr: Any, maxtemp: float = 300, maxlock: float = 600) -> None:
+    def purge(self, tr: DatabaseOrTransaction, maxtemp: float = 300, maxlock: float = 600) -> None:
         """Nothing to purge."""
 
     def get(self, *_: Any, **__: Any) -> NoReturn:

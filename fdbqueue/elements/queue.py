@@ -18,7 +18,7 @@ from fdbqueue.elements.schema import Schema
 from fdbqueue.recipe.items import Guard
 from fdbqueue.registry.registry import Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 
 KIND = "elements"
 
@@ -50,7 +50,7 @@ class ElementQueue(ElementBase):
     @classmethod
     def named(
         cls,
-        target: Any,
+        target: DatabaseOrTransaction,
         name: str,
         schema: Mapping[str, str] | None = None,
         *,
@@ -75,7 +75,7 @@ class ElementQueue(ElementBase):
         types = schema or found.options.get("schema")
         return cls(registry.contents(found), types, root=root, guard=registry.guard(found))
 
-    def add(self, tr: Any, data: Mapping[str, Any]) -> str:
+    def add(self, tr: DatabaseOrTransaction, data: Mapping[str, Any]) -> str:
         """Add an element; its name.
 
         Reads the name that it is about to use; conflicts with an add of the same name only. Given a
@@ -86,7 +86,9 @@ class ElementQueue(ElementBase):
 
     enqueue = add
 
-    def get(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> dict[str, Any]:
+    def get(
+        self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None
+    ) -> dict[str, Any]:
         """The pieces of a locked element, whoever has locked it; with a `token`, if that lock still stands.
 
         Reads the lock; conflicts with any change of it. Raises UnknownSchema, InvalidElementName,
@@ -95,7 +97,7 @@ class ElementQueue(ElementBase):
         self._schema.require()
         return self._schema.decode(name, self._get(tr, name, token))
 
-    def dequeue(self, tr: Any, name: str, permissive: bool = True) -> dict[str, Any]:
+    def dequeue(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> dict[str, Any]:
         """Remove an element that nobody has locked, and return its pieces: all, or nothing.
 
         Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
@@ -105,7 +107,7 @@ class ElementQueue(ElementBase):
         take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
         return self._setting_aside(tr, name, take)
 
-    def get_element(self, tr: Any, name: str, permissive: bool = True) -> dict[str, Any]:
+    def get_element(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> dict[str, Any]:
         """The pieces of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
         self._schema.require()
         return self._take(tr, name, permissive, self._peek, wrote=False)

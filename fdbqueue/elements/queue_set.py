@@ -7,6 +7,7 @@ from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.names import by_time
 from fdbqueue.elements.null import NullQueue
 from fdbqueue.errors import QueueInSet, WrongType
+from fdbqueue.seam import DatabaseOrTransaction
 
 AnyQueue = ElementBase | NullQueue
 Pair = tuple[AnyQueue, str] | tuple[None, None]
@@ -38,11 +39,11 @@ class QueueSet:
                     del self._heads[at]
                 return
 
-    def count(self, tr: Any) -> int:
+    def count(self, tr: DatabaseOrTransaction) -> int:
         """The number of elements of all. Reads one key of each by snapshot."""
         return sum(member.count(tr) for member in self._members)
 
-    def first(self, tr: Any) -> Pair:
+    def first(self, tr: DatabaseOrTransaction) -> Pair:
         """Start a pass: the first element of all queues, with its queue; (None, None) if there is none.
 
         First is whose name has the smallest time. Reads like the queues' own `first`.
@@ -50,7 +51,7 @@ class QueueSet:
         self._rewind()
         return self.next(tr)
 
-    def next(self, tr: Any) -> Pair:
+    def next(self, tr: DatabaseOrTransaction) -> Pair:
         """The next element of the pass; (None, None) at its end, or if there is no pass."""
         if self._heads is None:
             return _END
@@ -62,7 +63,7 @@ class QueueSet:
         name, heads[at] = heads[at], self._members[at].next(tr)
         return self._members[at], name
 
-    def names(self, tr: Any) -> Iterator[Pair]:
+    def names(self, tr: DatabaseOrTransaction) -> Iterator[Pair]:
         """Every element: a pass, with the same cursor as `first` and `next`."""
         self._rewind()
         return iter(lambda: self.next(tr), _END)

@@ -14,7 +14,7 @@ from fdbqueue.errors import InvalidArgument, UnreadableElement, WrongType
 from fdbqueue.recipe.items import Guard
 from fdbqueue.registry.registry import Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 
 KIND = "simple-elements"
 
@@ -45,7 +45,7 @@ class SimpleElementQueue(ElementBase):
 
     @classmethod
     def named(
-        cls, target: Any, name: str, *, create: bool = True, root: Any = DEFAULT_ROOT
+        cls, target: DatabaseOrTransaction, name: str, *, create: bool = True, root: Any = DEFAULT_ROOT
     ) -> "SimpleElementQueue":
         """The simple element queue registered as `name`; registered now if there is none and `create`.
 
@@ -61,7 +61,7 @@ class SimpleElementQueue(ElementBase):
         require_options(found, ())
         return cls(registry.contents(found), root=root, guard=registry.guard(found))
 
-    def add(self, tr: Any, data: str | bytes) -> str:
+    def add(self, tr: DatabaseOrTransaction, data: str | bytes) -> str:
         """Add an element, a text as UTF-8; its name.
 
         Reads the name that it is about to use; conflicts with an add of the same name only. Given a
@@ -72,7 +72,7 @@ class SimpleElementQueue(ElementBase):
 
     enqueue = add_ref = add
 
-    def add_path(self, db: Any, path: str | Path) -> str:
+    def add_path(self, db: AnyDatabase, path: str | Path) -> str:
         """Move the file into the queue: it is unlinked once the element is committed; the element's name.
 
         A crash in between leaves both. Raises OSError, InvalidArgument for a transaction, after whose commit
@@ -85,7 +85,7 @@ class SimpleElementQueue(ElementBase):
         file.unlink()
         return name
 
-    def get(self, tr: Any, name: str, *, token: LockToken | str | None = None) -> bytes:
+    def get(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> bytes:
         """The data of a locked element, whoever has locked it; with a `token`, if that lock still stands.
 
         Reads the lock; conflicts with any change of it. Raises ElementNotLocked, also if the element is gone,
@@ -95,11 +95,11 @@ class SimpleElementQueue(ElementBase):
 
     get_ref = get
 
-    def get_path(self, tr: Any, name: str) -> NoReturn:
+    def get_path(self, tr: DatabaseOrTransaction, name: str) -> NoReturn:
         """There is no file. Raises NotImplementedError."""
         raise NotImplementedError("unsupported method: get_path()")
 
-    def dequeue(self, tr: Any, name: str, permissive: bool = True) -> bytes:
+    def dequeue(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bytes:
         """Remove an element that nobody has locked, and return its data.
 
         Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
@@ -108,7 +108,7 @@ class SimpleElementQueue(ElementBase):
         take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
         return self._setting_aside(tr, name, take)
 
-    def get_element(self, tr: Any, name: str, permissive: bool = True) -> bytes:
+    def get_element(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bytes:
         """The data of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
         return self._take(tr, name, permissive, self._peek, wrote=False)
 

@@ -33,7 +33,7 @@ from fdbqueue.page import checked_limit
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
 
@@ -77,7 +77,7 @@ class FairQueue(KeepsAside):
             self._root.prefix,
         )
 
-    def put(self, tr: Any, item: Any, *, cost: int = 1) -> None:
+    def put(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
         """Add an item; it counts as `cost` items of its key.
 
         Reads the last item, the size and how the key stands by snapshot; writes the item and the size;
@@ -105,11 +105,13 @@ class FairQueue(KeepsAside):
         else:
             run_once(as_database(tr), self._root, body)
 
-    def get(self, tr: Any, timeout: float = 0, *, stop: Stop | None = None) -> Any:
+    def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
         """Remove the next item and return it; None if there is none. All else like `take_item`."""
         return self.take_item(tr, timeout, stop=stop)[1]
 
-    def take_item(self, tr: Any, timeout: float = 0, *, stop: Stop | None = None) -> tuple[bool, Any]:
+    def take_item(
+        self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
+    ) -> tuple[bool, Any]:
         """Remove the next item; whether there was one, and the item.
 
         Given a transaction: reads the first pointer, the state and the line of its key; conflicts with other
@@ -130,21 +132,21 @@ class FairQueue(KeepsAside):
                 calls.require_none_passed()
         return (True, found[0]) if found else (False, None)
 
-    def size(self, tr: Any) -> int:
+    def size(self, tr: DatabaseOrTransaction) -> int:
         """How many items there are; not counted are those on their way to a caller in the line.
 
         Reads one key by snapshot; conflicts with nothing.
         """
         return run(tr, lambda tr: self._items.size(writable(tr)))
 
-    def key_statistics(self, tr: Any, limit: int) -> list[KeyStatistics]:
+    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
         """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
         checked_keys(limit)
         now_us = _now_us(runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime)
         return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
 
     def snapshot(
-        self, tr: Any, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None
+        self, tr: DatabaseOrTransaction, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None
     ) -> FairSnapshot:
         """A page of what there is, in the order of arrival: up to `limit`, limits.BATCH_ITEMS_MAX and
         limits.BATCH_BYTES_MAX bytes, or one item that is larger. Its `next` is the `after` of the page that
@@ -159,7 +161,7 @@ class FairQueue(KeepsAside):
     def _key_of(self, item: Any) -> bytes:
         return key_bytes(require_finished("the key function", self._key(item)))
 
-    def _calls_of(self, target: Any) -> "FairCalls":
+    def _calls_of(self, target: DatabaseOrTransaction) -> "FairCalls":
         return as_database(target).service(self._service, lambda db: FairCalls(db, self._items, self._root))
 
     def _put(

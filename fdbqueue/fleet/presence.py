@@ -21,6 +21,7 @@ from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.registry.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.sessions.session import Session
 
 T = TypeVar("T")
@@ -48,7 +49,9 @@ _to_bytes = msgspec.json.Encoder().encode
 _from_bytes = msgspec.json.Decoder(Presence).decode
 
 
-def workers(tr: Any, queue: str | None = None, *, root: Any = DEFAULT_ROOT) -> list[Presence]:
+def workers(
+    tr: DatabaseOrTransaction, queue: str | None = None, *, root: Any = DEFAULT_ROOT
+) -> list[Presence]:
     """The workers that take from `queue`, or from any.
 
     One that died is listed until its session's grace is over; one that takes from very many queues is found

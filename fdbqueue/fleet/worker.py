@@ -57,6 +57,7 @@ from fdbqueue.fleet.suspect import Suspect
 from fdbqueue.logger import logger
 from fdbqueue.registry.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.seam import AnyDatabase
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure
@@ -87,7 +88,7 @@ class Worker:
 
     def __init__(
         self,
-        db: Any,
+        db: AnyDatabase,
         queues: Queues,
         handler: Callable[..., object],
         *,
@@ -461,7 +462,7 @@ class Worker:
         self._heartbeat.remove(hold)
 
 
-def opened(db: Any, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
+def opened(db: AnyDatabase, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
     """The queues with their weights. Raises InvalidArgument, QueueNotFound, UnknownKind."""
     return [
         (queue if isinstance(queue, TaskQueue) else TaskQueue.open(db, queue, root=root), weight)

@@ -14,6 +14,7 @@ from fdbqueue.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.persistent.stored import Stored
 from fdbqueue.registry.registry import Registry, exists_already, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.seam import AnyDatabase
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.creating import opened_or_created, usable
 from fdbqueue.tasks.kinds import Settings
@@ -30,7 +31,7 @@ class PersistentQueue(KeepsAside, Proxy):
 
     def __init__(
         self,
-        db: Any,
+        db: AnyDatabase,
         name: str,
         maxsize: int = 0,
         owner: str | None = None,

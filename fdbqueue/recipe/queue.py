@@ -37,6 +37,7 @@ from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry.registry import Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Runtime, Stop
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 
 D = TypeVar("D")
 
@@ -90,7 +91,7 @@ class Queue(KeepsAside):
     @classmethod
     def named(
         cls,
-        target: Any,
+        target: DatabaseOrTransaction,
         name: str,
         *,
         codec: str | None = None,
@@ -128,7 +129,7 @@ class Queue(KeepsAside):
             name=name,
         )
 
-    def enqueue(self, tr: Any, value: Any) -> None:
+    def enqueue(self, tr: DatabaseOrTransaction, value: Any) -> None:
         """Add `value` at the end.
 
         Reads the last item by snapshot; writes the item and the size; conflicts with nothing. Given a
@@ -139,7 +140,7 @@ class Queue(KeepsAside):
         """
         self._append(tr, [checked_payload(self._codec.encode(value))])
 
-    def enqueue_many(self, tr: Any, values: Iterable[Any]) -> None:
+    def enqueue_many(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
         """Add `values` at the end, in order, all or none.
 
         Like `enqueue`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if
@@ -156,7 +157,12 @@ class Queue(KeepsAside):
         )
 
     def dequeue(
-        self, tr: Any, default: D | None = None, timeout: float = 0, *, stop: Stop | None = None
+        self,
+        tr: DatabaseOrTransaction,
+        default: D | None = None,
+        timeout: float = 0,
+        *,
+        stop: Stop | None = None,
     ) -> Any | D | None:
         """Remove and return the first value; `default` if there is none.
 
@@ -177,7 +183,7 @@ class Queue(KeepsAside):
             found = calls.wait(timeout_s, stop) if timeout_s else calls.take(1, stop)
         return found[0] if found else default
 
-    def dequeue_many(self, tr: Any, n: int) -> list[Any]:
+    def dequeue_many(self, tr: DatabaseOrTransaction, n: int) -> list[Any]:
         """Remove and return the first values: up to `n`, fewer if there are fewer.
 
         Fewer, too, if they are more than limits.BATCH_BYTES_MAX bytes, or if others are at it and the line
@@ -191,7 +197,7 @@ class Queue(KeepsAside):
             return list(self._recipe.take(writable(tr), n, _now_us(runtime_of(tr))).values)
         return list(self._calls_of(tr).take(n))
 
-    def peek(self, tr: Any, default: D | None = None) -> Any | D | None:
+    def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
         """The first value, which stays; `default` if there is none.
 
         Reads the first item serialisably; conflicts with its taker, an answer of nothing with an enqueue.
@@ -199,7 +205,7 @@ class Queue(KeepsAside):
         found = run(tr, lambda tr: self._recipe.first(tr, 1))
         return found[0] if found else default
 
-    def items(self, tr: Any, limit: int, *, after: str | None = None) -> Page[Any]:
+    def items(self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None) -> Page[Any]:
         """A page of the values, in order, which stay: up to `limit`, limits.BATCH_ITEMS_MAX and
         limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the `after` of the page that
         follows, None at the end.
@@ -209,29 +215,29 @@ class Queue(KeepsAside):
         most, place = checked_limit(limit), place_bytes(after)
         return run(tr, lambda tr: self._recipe.page(writable(tr), most, place))
 
-    def empty(self, tr: Any) -> bool:
+    def empty(self, tr: DatabaseOrTransaction) -> bool:
         """Whether there is nothing to dequeue. Reads, and conflicts, like `peek`."""
         return not run(tr, lambda tr: self._recipe.any(tr))
 
-    def size(self, tr: Any) -> int:
+    def size(self, tr: DatabaseOrTransaction) -> int:
         """The number of values; not counted are those on their way to a caller in the line.
 
         Reads one counter by snapshot; conflicts with nothing.
         """
         return run(tr, lambda tr: self._recipe.size(writable(tr)))
 
-    def clear(self, tr: Any) -> None:
+    def clear(self, tr: DatabaseOrTransaction) -> None:
         """Remove every value. Clears the queue's ranges; conflicts with every taker.
 
         Raises SubspaceInUse, and clears nothing, if the subspace holds keys of something else.
         """
         run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
-    def holder(self, db: Any) -> Holder:
+    def holder(self, db: AnyDatabase) -> Holder:
         """Takes items in two steps, for a reader that can break in between (recipe/holding.py)."""
         return Holder(as_database(db), self._root, self._recipe)
 
-    def _append(self, target: Any, payloads: list[bytes]) -> None:
+    def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         if is_transaction(target):
             if payloads:
                 random = runtime_of(target).random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -241,7 +247,7 @@ class Queue(KeepsAside):
             if payloads:
                 calls.append(payloads)
 
-    def _calls_of(self, target: Any) -> Calls:
+    def _calls_of(self, target: DatabaseOrTransaction) -> Calls:
         return as_database(target).service(self._service, self._new_calls)
 
     def _new_calls(self, database: Database) -> Calls:

@@ -28,7 +28,7 @@ from fdbqueue.errors import (
 from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
 from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 
 T = TypeVar("T")
 
@@ -76,7 +76,9 @@ class Registry:
     def __init__(self, root: Any = DEFAULT_ROOT) -> None:
         self.keys = RootKeys(root)
 
-    def create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
+    def create(
+        self, target: DatabaseOrTransaction, name: str, kind: str, options: Mapping[str, Any]
+    ) -> Definition:
         """Register a queue. Raises QueueExists, InvalidArgument for the name, NotADatabase, SubspaceInUse.
 
         Reads the name's definition and the last id; by snapshot, one key at each end of the root and of the
@@ -85,7 +87,9 @@ class Registry:
         """
         return self.write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
 
-    def find_or_create(self, target: Any, name: str, kind: str, options: Mapping[str, Any]) -> Definition:
+    def find_or_create(
+        self, target: DatabaseOrTransaction, name: str, kind: str, options: Mapping[str, Any]
+    ) -> Definition:
         """The queue of this name, registered now if there is none. Raises as `find` and `create` do."""
         found = self.look(target, name)
         if found is None:
@@ -94,7 +98,7 @@ class Registry:
             )
         return of_kind(found, kind)
 
-    def find(self, target: Any, name: str, kind: str | None = None) -> Definition:
+    def find(self, target: DatabaseOrTransaction, name: str, kind: str | None = None) -> Definition:
         """Raises QueueNotFound; QueueKindMismatch if it is not of `kind`.
 
         Reads the definition; conflicts with create and drop.
@@ -104,18 +108,20 @@ class Registry:
             raise QueueNotFound(name=name)
         return found if kind is None else of_kind(found, kind)
 
-    def look(self, target: Any, name: str) -> Definition | None:
+    def look(self, target: DatabaseOrTransaction, name: str) -> Definition | None:
         """The definition of that name; None if there is none. Reads it; conflicts with create and drop."""
         return run(target, lambda tr: self._read(tr, checked_name(name)))
 
-    def drop(self, target: Any, name: str) -> None:
+    def drop(self, target: DatabaseOrTransaction, name: str) -> None:
         """Forget the queue and everything in it. Raises QueueNotFound.
 
         Reads the definition; clears it and the range of the contents; conflicts with every call on the queue.
         """
         self.write(target, lambda tr: self._drop(tr, checked_name(name)))
 
-    def names(self, target: Any, after: str = "", limit: int = limits.QUEUES_LISTED_MAX) -> list[Definition]:
+    def names(
+        self, target: DatabaseOrTransaction, after: str = "", limit: int = limits.QUEUES_LISTED_MAX
+    ) -> list[Definition]:
         """The next `limit` definitions in order of their names. Reads by snapshot; conflicts with nothing."""
         return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
 
@@ -133,7 +139,7 @@ class Registry:
 
         return ask
 
-    def write(self, target: Any, body: Callable[[Transaction], T]) -> T:
+    def write(self, target: DatabaseOrTransaction, body: Callable[[Transaction], T]) -> T:
         """Run `body` in a transaction; given a database, until its effect has happened once."""
         if is_transaction(target):
             return body(writable(target))

@@ -13,7 +13,7 @@ from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import InvalidArgument, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import AnyDatabase, Transaction, Value
 from fdbqueue.sessions import openers
 from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
 from fdbqueue.sessions.keeper import keeper_of
@@ -32,7 +32,7 @@ class Session:
 
     def __init__(
         self,
-        db: Any,
+        db: AnyDatabase,
         name: str | None = None,
         ttr: float | None = None,
         *,

@@ -8,6 +8,7 @@ from fdbqueue.logger import logger
 from fdbqueue.records.statistics import Statistics
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.tasks import looking
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape
@@ -15,12 +16,12 @@ from fdbqueue.tasks.shape import Shape
 _log = logger("fdbqueue")
 
 
-def list_queues(db: Any, *, root: Any = DEFAULT_ROOT) -> list[str]:
+def list_queues(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> list[str]:
     """The names of all queues under the root, in order. Reads by snapshot; conflicts with nothing."""
     return [definition.name for definition in _definitions(db, Registry(root))]
 
 
-def statistics(db: Any, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
+def statistics(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
     """The statistics of every task queue under the root, but those whose definition cannot be read.
 
     Reads by snapshot, and conflicts with nothing; given a database, also sweeps a batch of each queue.
@@ -31,7 +32,7 @@ def statistics(db: Any, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
     return {shape.name: _statistics_of(db, shape) for shape in shapes}
 
 
-def _shape_of(target: Any, registry: Registry, definition: Definition) -> Shape | None:
+def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Definition) -> Shape | None:
     """None, and a line in the log, for a definition that this release cannot read."""
     try:
         return Shape(registry, definition)
@@ -41,7 +42,7 @@ def _shape_of(target: Any, registry: Registry, definition: Definition) -> Shape 
         return None
 
 
-def _statistics_of(target: Any, shape: Shape) -> Statistics:
+def _statistics_of(target: DatabaseOrTransaction, shape: Shape) -> Statistics:
     database = as_database(target.db if is_transaction(target) else target)
     source = looking.source_of(database, shape)
     found = run(target, lambda tr: looking.statistics_in(source.change(tr)))
@@ -50,7 +51,7 @@ def _statistics_of(target: Any, shape: Shape) -> Statistics:
     return found
 
 
-def _definitions(db: Any, registry: Registry) -> list[Definition]:
+def _definitions(db: DatabaseOrTransaction, registry: Registry) -> list[Definition]:
     found: list[Definition] = []
     while more := registry.names(db, found[-1].name if found else ""):
         found += more

@@ -12,13 +12,15 @@ from typing import Any
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import QueueExists, UnknownSession
 from fdbqueue.registry.registry import Definition, Registry, exists_already
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.kinds import Settings, as_given, owner_of
 
 
-def created(target: Any, registry: Registry, name: str, kind: str, settings: Settings) -> Definition:
+def created(
+    target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
+) -> Definition:
     """Register a queue. Raises QueueExists, SubspaceInUse. Reads and writes what Registry.create does."""
     try:
         return registry.create(target, name, kind, settings.to_options())
@@ -26,7 +28,7 @@ def created(target: Any, registry: Registry, name: str, kind: str, settings: Set
         raise _exists(name, there.kind, there.options, kind, there.asked) from None
 
 
-def owned(target: Any, registry: Registry, settings: Settings) -> Settings:
+def owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings) -> Settings:
     """The settings of a temporary queue of this process's session. Raises UnknownSession in a transaction.
 
     Reads the session: after a standstill of the process it may be gone.
@@ -40,7 +42,7 @@ def owned(target: Any, registry: Registry, settings: Settings) -> Settings:
     return replace(settings, temporary=own.get().id.hex())
 
 
-def usable(target: Any, registry: Registry, name: str) -> Definition | None:
+def usable(target: DatabaseOrTransaction, registry: Registry, name: str) -> Definition | None:
     """The queue of that name, but no temporary one of another session, or of one that has gone.
 
     Reads the definition, and the session of a temporary queue.
@@ -50,7 +52,7 @@ def usable(target: Any, registry: Registry, name: str) -> Definition | None:
 
 
 def opened_or_created(
-    target: Any, registry: Registry, name: str, kind: str, settings: Settings
+    target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
 ) -> Definition:
     """The queue of that name; registered now if there is none, or a temporary one whose session has gone.
 
@@ -96,7 +98,7 @@ def _end_if_overdue(database: Database, registry: Registry, name: str, own: byte
         end_session(database, registry.keys, session, is_overdue(now_us_of(database)), died=True)
 
 
-def _own_id(target: Any, registry: Registry) -> bytes:
+def _own_id(target: DatabaseOrTransaction, registry: Registry) -> bytes:
     database = as_database(target.db if is_transaction(target) else target)
     return own_session_of(database, registry.keys).id()
 

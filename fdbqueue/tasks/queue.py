@@ -41,7 +41,7 @@ from fdbqueue.records.statistics import Statistics
 from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
@@ -78,7 +78,9 @@ class TaskQueue(KeepsAside):
     acts under the lease it was taken with, an id in the name of `session`, by default this process's own.
     """
 
-    def __init__(self, target: Any, registry: Registry, definition: Definition, type: Any = None) -> None:
+    def __init__(
+        self, target: DatabaseOrTransaction, registry: Registry, definition: Definition, type: Any = None
+    ) -> None:
         """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind, InvalidArgument for the type."""
         checked_instance("registry", registry, Registry)
         self._shape = Shape(registry, checked_instance("definition", definition, Definition), type)
@@ -91,7 +93,7 @@ class TaskQueue(KeepsAside):
     @classmethod
     def create(
         cls,
-        db: Any,
+        db: DatabaseOrTransaction,
         name: str,
         kind: str = "fifo",
         *,
@@ -134,7 +136,9 @@ class TaskQueue(KeepsAside):
         return cls(db, registry, create(db, registry, name, known.name, settings), type)
 
     @classmethod
-    def open(cls, db: Any, name: str, *, type: Any = None, root: Any = DEFAULT_ROOT) -> "TaskQueue":
+    def open(
+        cls, db: DatabaseOrTransaction, name: str, *, type: Any = None, root: Any = DEFAULT_ROOT
+    ) -> "TaskQueue":
         """The queue of that name; its data are of that `type`. Reads its definition.
 
         Raises QueueNotFound, UnknownKind, InvalidArgument for the type. If this process has not registered
@@ -169,7 +173,7 @@ class TaskQueue(KeepsAside):
 
     def put(
         self,
-        tr: Any,
+        tr: DatabaseOrTransaction,
         data: Any,
         *,
         ttl: float | None = None,
@@ -197,7 +201,13 @@ class TaskQueue(KeepsAside):
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(
-        self, tr: Any, data: Iterable[Any], *, timeout: float = 0, stop: Stop | None = None, **options: Any
+        self,
+        tr: DatabaseOrTransaction,
+        data: Iterable[Any],
+        *,
+        timeout: float = 0,
+        stop: Stop | None = None,
+        **options: Any,
     ) -> list[Task]:
         """Add tasks with the same `options`, in order, all or none.
 
@@ -211,7 +221,7 @@ class TaskQueue(KeepsAside):
 
     def take(
         self,
-        tr: Any,
+        tr: DatabaseOrTransaction,
         timeout: float | None = None,
         *,
         session: Session | None = None,
@@ -232,7 +242,7 @@ class TaskQueue(KeepsAside):
 
     def take_many(
         self,
-        tr: Any,
+        tr: DatabaseOrTransaction,
         n: int,
         timeout: float | None = 0,
         *,
@@ -260,7 +270,7 @@ class TaskQueue(KeepsAside):
                     raise
                 timeout_s = max(0.0, until - monotonic())
 
-    def end_waits(self, db: Any, *, session: Session | None = None) -> None:
+    def end_waits(self, db: AnyDatabase, *, session: Session | None = None) -> None:
         """Takes of this session that wait, in other threads of this process, return with what there is."""
         if session is not None:
             checked_instance("session", session, Session)
@@ -268,7 +278,7 @@ class TaskQueue(KeepsAside):
 
     # Verbs of the holder.
 
-    def ack(self, tr: Any, task: Task | str, *, session: Session | None = None) -> Task:
+    def ack(self, tr: DatabaseOrTransaction, task: Task | str, *, session: Session | None = None) -> Task:
         """The task is done and gone. Raises NotTaken: the lease is over, or somebody else's; nothing changes.
 
         Reads the task serialisably and clears it; conflicts with any change of it. Beside the work's own
@@ -285,7 +295,7 @@ class TaskQueue(KeepsAside):
 
     def release(
         self,
-        tr: Any,
+        tr: DatabaseOrTransaction,
         task: Task | str,
         *,
         delay: float = 0,
@@ -306,7 +316,9 @@ class TaskQueue(KeepsAside):
         verb, target = "release" if failure is None else "retry", self._target(tr, task, session)
         return self._end(tr, task, verb, lambda change: verbs.release(change, target, later_us, failure))
 
-    def defer(self, tr: Any, task: Task | str, delay: float, *, session: Session | None = None) -> Task:
+    def defer(
+        self, tr: DatabaseOrTransaction, task: Task | str, delay: float, *, session: Session | None = None
+    ) -> Task:
         """Give the task back, for others to have in `delay` seconds: `release` for queues of every kind.
 
         Raises NotTaken, InvalidArgument. Reads and moves the task; conflicts with any change of it.
@@ -314,7 +326,7 @@ class TaskQueue(KeepsAside):
         later_us, target = delay_us(delay), self._target(tr, task, session)
         return self._end(tr, task, "release", lambda change: verbs.release(change, target, later_us, None))
 
-    def give_back(self, tr: Any, task: Task, delay: float = 0) -> Task:
+    def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
         """`defer` for a worker whose handler has not decided about the task: no attempt has ended.
 
         Raises NotTaken, InvalidArgument. Reads and moves the task; conflicts with any change of it.
@@ -322,7 +334,9 @@ class TaskQueue(KeepsAside):
         later_us, target = delay_us(delay), self._target(tr, task, None)
         return self._once(tr, lambda change: verbs.give_back(change, target, later_us))
 
-    def touch(self, tr: Any, task: Task | str, increment: float, *, session: Session | None = None) -> Task:
+    def touch(
+        self, tr: DatabaseOrTransaction, task: Task | str, increment: float, *, session: Session | None = None
+    ) -> Task:
         """Hold the task, and let it live, for `increment` seconds longer; later leases of it too.
 
         Raises InvalidArgument (a ValueError) for an increment that is not positive, NotTaken,
@@ -332,7 +346,7 @@ class TaskQueue(KeepsAside):
         target = self._target(tr, task, session)
         return self._once(tr, lambda change: verbs.touch(change, target, longer_us))
 
-    def renew(self, tr: Any, tasks: Sequence[Task]) -> dict[str, float | None]:
+    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> dict[str, float | None]:
         """Hold tasks for their whole ttr from now; until when, by id, those that are still held, in order:
         seconds since the epoch, None for ever.
 
@@ -345,7 +359,7 @@ class TaskQueue(KeepsAside):
         targets = [self._target(tr, task, None) for task in few]
         return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
 
-    def exhaust(self, tr: Any, task: Task, failures_max: int) -> bool:
+    def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
         """Bury the task if so many of its attempts have failed, as the queue knows it now; whether they have.
 
         Raises NotTaken. Reads the task, and its failures by snapshot; moves it; conflicts with any change of
@@ -355,7 +369,7 @@ class TaskQueue(KeepsAside):
         target = self._target(tr, task, None)
         return self._once(tr, lambda change: verbs.exhaust(change, target, failures_max))
 
-    def excuse(self, tr: Any, task: Task) -> bool:
+    def excuse(self, tr: DatabaseOrTransaction, task: Task) -> bool:
         """The lease of a taken task has ended, or is to end, only because the database was away: that does
         not count as a failed attempt. Whether there was anything to do; twice is once.
 
@@ -368,7 +382,7 @@ class TaskQueue(KeepsAside):
 
     # Verbs of anybody.
 
-    def bury(self, tr: Any, task: Task | str, *, failure: Failure | None = None) -> Task:
+    def bury(self, tr: DatabaseOrTransaction, task: Task | str, *, failure: Failure | None = None) -> Task:
         """Put the task aside until it is kicked. With a `failure` the attempt counts as failed, and that is
         written down with the task. Raises TaskNotFound, NotTaken for a Task whose lease is over.
 
@@ -379,17 +393,17 @@ class TaskQueue(KeepsAside):
         target = self._target(tr, task, None)
         return self._end(tr, task, "bury", lambda change: verbs.bury(change, target, failure))
 
-    def delete(self, tr: Any, task: Task | str) -> Task:
+    def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task. Raises, reads and conflicts like `bury`; clears the task."""
         target = self._target(tr, task, None)
         return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))
 
-    def peek(self, tr: Any, task: Task | str) -> Task:
+    def peek(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """The task as it is now. Raises TaskNotFound. Reads it serialisably; conflicts with its changes."""
         target = self._target(tr, task, None)
         return run(tr, lambda tr: verbs.peek(self._change(tr), target))
 
-    def kick(self, tr: Any, count: int = 1) -> int:
+    def kick(self, tr: DatabaseOrTransaction, count: int = 1) -> int:
         """Make the first `count` buried tasks ready again; how many there were.
 
         Given a database: in transactions of at most limits.VERB_BATCH; each task is kicked or not. Given a
@@ -408,7 +422,7 @@ class TaskQueue(KeepsAside):
                 break
         return kicked
 
-    def release_all(self, tr: Any) -> None:
+    def release_all(self, tr: DatabaseOrTransaction) -> None:
         """Release every taken task, whoever holds it.
 
         Given a database: in transactions of at most limits.VERB_BATCH. Given a transaction: raises
@@ -420,7 +434,7 @@ class TaskQueue(KeepsAside):
         while self.release_some(tr):
             pass
 
-    def release_some(self, tr: Any, count: int = limits.VERB_BATCH) -> int:
+    def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Release up to `count` taken tasks, at most limits.VERB_BATCH; how many there were.
 
         Reads and moves the tasks; conflicts with any change of them.
@@ -428,11 +442,11 @@ class TaskQueue(KeepsAside):
         few, taken = min(checked_count("count", count), limits.VERB_BATCH), self._shape.keys.taken
         return self._once(tr, lambda change: verbs.release_taken(change, taken, few))
 
-    def truncate(self, tr: Any) -> None:
+    def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task. One range clear; conflicts with every call on a task that is there."""
         self._once(tr, verbs.truncate)
 
-    def truncate_some(self, tr: Any, count: int = limits.VERB_BATCH) -> int:
+    def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Remove the first `count` tasks that came, at most limits.VERB_BATCH; how many there were.
 
         For millions, on an engine where clearing costs as much as it removes: repeated until it says 0, this
@@ -442,7 +456,7 @@ class TaskQueue(KeepsAside):
         few = min(checked_count("count", count), limits.VERB_BATCH)
         return self._once(tr, partial(verbs.remove_first, count=few))
 
-    def busy(self, tr: Any) -> str:
+    def busy(self, tr: DatabaseOrTransaction) -> str:
         """Why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty if it can.
 
         Given a database, ends overdue sessions before it gives a reason. Given a transaction, answers by the
@@ -461,7 +475,7 @@ class TaskQueue(KeepsAside):
                 return ""
             require_more_transactions(tr)
 
-    def drop(self, tr: Any) -> None:
+    def drop(self, tr: DatabaseOrTransaction) -> None:
         """Remove the queue and all that is in it.
 
         Given a database, ends overdue sessions before it refuses. Given a transaction, answers by the stored
@@ -476,7 +490,7 @@ class TaskQueue(KeepsAside):
 
     # Pausing.
 
-    def pause(self, tr: Any) -> None:
+    def pause(self, tr: DatabaseOrTransaction) -> None:
         """From now on nothing is taken, until `resume`: takes find nothing, or wait. Tasks may be put, and
         those that are held ended. Twice is once.
 
@@ -484,17 +498,17 @@ class TaskQueue(KeepsAside):
         """
         self._once(tr, verbs.pause)
 
-    def resume(self, tr: Any) -> None:
+    def resume(self, tr: DatabaseOrTransaction) -> None:
         """Let tasks be taken again; whoever waits is told. Clears the flag; conflicts with takes."""
         self._once(tr, verbs.resume)
 
-    def paused(self, tr: Any) -> bool:
+    def paused(self, tr: DatabaseOrTransaction) -> bool:
         """Whether the queue is paused. Reads the flag; conflicts with `pause` and `resume`."""
         return run(tr, lambda tr: verbs.is_paused(self._change(tr)))
 
     # Looking.
 
-    def failures(self, tr: Any, task: Task | str) -> list[Failure]:
+    def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
         """What is written down of the attempts that failed, the last limits.FAILURES_KEPT, the oldest first.
 
         Raises TaskNotFound. Reads the task, and the failures by snapshot; conflicts with any change of it.
@@ -502,7 +516,7 @@ class TaskQueue(KeepsAside):
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
         return run(tr, lambda tr: verbs.failures_of(self._change(writable(tr)), id_))
 
-    def statistics(self, tr: Any) -> Statistics:
+    def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
         """What there is, what has been done, and how tasks have ended: {"tasks", "calls", "ends"}, exact.
 
         Tasks are counted in the state that is stored. One that is due and was not swept yet counts as
@@ -511,7 +525,7 @@ class TaskQueue(KeepsAside):
         """
         return self._look(tr, looking.statistics_in)
 
-    def key_statistics(self, tr: Any, limit: int) -> list[KeyStatistics]:
+    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
         """The keys of which most tasks are waiting, up to `limit` and limits.KEYS_LOOKED_AT_MAX, busiest
         first; how many tasks of each there are in each state, and its first that waits: in a micro-queue with
         priorities that is the one whose turn is next, elsewhere the oldest.
@@ -529,7 +543,9 @@ class TaskQueue(KeepsAside):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
         return self._look(tr, lambda change: looking.key_statistics_in(change, discipline, limit))
 
-    def tasks(self, tr: Any, state: TaskState | str, limit: int, *, after: str | None = None) -> Page[Task]:
+    def tasks(
+        self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None
+    ) -> Page[Task]:
         """A page of the tasks in that state, in order: up to `limit`, limits.BATCH_ITEMS_MAX and
         limits.BATCH_BYTES_MAX bytes of data, or one that is larger. Its `next` is the `after` of the page
         that follows, None at the end: a page may be shorter than `limit`, even empty, and not the last.
@@ -558,7 +574,9 @@ class TaskQueue(KeepsAside):
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
         return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)
 
-    def _put(self, target: Any, drafts: Sequence[Draft], timeout: float, stop: Stop | None) -> list[Task]:
+    def _put(
+        self, target: DatabaseOrTransaction, drafts: Sequence[Draft], timeout: float, stop: Stop | None
+    ) -> list[Task]:
         timeout_s = checked_wait(timeout, target)
         checked_stop(stop, target)
         if timeout_s and not self._shape.kind.supports("capacity"):
@@ -569,53 +587,55 @@ class TaskQueue(KeepsAside):
         return calls.put(drafts, timeout_s, stop)
 
     def _take(
-        self, target: Any, count: int, timeout_s: float, session: Session, stop: Stop | None
+        self, target: DatabaseOrTransaction, count: int, timeout_s: float, session: Session, stop: Stop | None
     ) -> Sequence[Task]:
         calls = self._calls(target)
         if is_transaction(target):
             return calls.take_within(writable(target), count, session)
         return calls.take(session, count, timeout_s, stop)
 
-    def _once(self, target: Any, body: Callable[[Change], T]) -> T:
+    def _once(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
         calls = self._calls(target)
         return calls.within(writable(target), body) if is_transaction(target) else calls.once(body)
 
-    def _end(self, target: Any, task: Task | str, verb: str, body: Callable[[Change], Task]) -> Task:
+    def _end(
+        self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
+    ) -> Task:
         """Run a verb that ends a lease."""
         note_end(task, None)  # a verb that raises has ended nothing
         ended = self._once(target, body)
         note_end(task, verb)
         return ended
 
-    def _look(self, target: Any, body: Callable[[Change], T]) -> T:
+    def _look(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
         """Look, and given a database sweep a batch afterwards: the answer tells what the process found."""
         found = self._see(target, body)
         if not is_transaction(target):
             looking.sweep_a_batch(as_database(target), self._calls(target).source)
         return found
 
-    def _see(self, target: Any, body: Callable[[Change], T]) -> T:
+    def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
         return run(target, lambda tr: body(self._change(writable(tr))))
 
     def _change(self, tr: Transaction) -> Change:
         return self._calls(tr).source.change(tr)
 
-    def _calls(self, target: Any) -> TaskCalls:
+    def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
         return calls_of(self._of(target), self._shape)
 
-    def _of(self, target: Any) -> Database:
+    def _of(self, target: DatabaseOrTransaction) -> Database:
         return self._database if is_transaction(target) else as_database(target)
 
-    def _own_session(self, target: Any) -> Session:
+    def _own_session(self, target: DatabaseOrTransaction) -> Session:
         return own_session_of(self._of(target), self._shape.root).get()
 
-    def _target(self, tr: Any, task: Task | str, session: Session | None) -> Target:
+    def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: Session | None) -> Target:
         if isinstance(task, Task):
             holder = b"" if task.token else self._holder(tr, session)
             return Target(id_bytes(task.id), task.token, holder, task.data)
         return Target(id_bytes(task), None, self._holder(tr, session))
 
-    def _holder(self, tr: Any, session: Session | None) -> bytes:
+    def _holder(self, tr: DatabaseOrTransaction, session: Session | None) -> bytes:
         if session is not None:
             return checked_instance("session", session, Session).id
         return own_session_of(self._of(tr), self._shape.root).id()
@@ -632,7 +652,7 @@ class TaskQueue(KeepsAside):
             self._shape.registry.drop(change.tr, self.name)
         return found.are_all
 
-    def _dropped(self, target: Any) -> bool:
+    def _dropped(self, target: DatabaseOrTransaction) -> bool:
         """False if it is to be tried again in another transaction. Raises QueueBusy."""
         try:
             return self._once(target, self._drop)
@@ -641,7 +661,7 @@ class TaskQueue(KeepsAside):
                 raise
             return False
 
-    def _ended_overdue(self, target: Any) -> bool:
+    def _ended_overdue(self, target: DatabaseOrTransaction) -> bool:
         """True if a call that would answer "busy" should try again; never within a transaction."""
         if is_transaction(target):
             return False
@@ -650,7 +670,7 @@ class TaskQueue(KeepsAside):
         return keeper.ended_overdue(lambda tr: lambda: not occupants(self._change(tr), line).reason)
 
 
-def require_more_transactions(target: Any) -> None:
+def require_more_transactions(target: DatabaseOrTransaction) -> None:
     """Raises TooMuchForOneTransaction if `target` is one."""
     if is_transaction(target):
         checked_verb_batch(limits.VERB_BATCH + 1)

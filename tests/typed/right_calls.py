@@ -1,0 +1,60 @@
+"""Calls that mypy must accept. tests/test_types.py checks this file; nothing runs it."""
+
+from typing import Any
+
+import fdb  # type: ignore[import-untyped]
+
+import fdbqueue
+import fdbqueue.embedded
+
+
+@fdbqueue.transactional
+def place(tr: fdbqueue.Transaction, number: int, *, note: str = "") -> bool:
+    tr[b"orders/%d" % number] = note.encode()
+    emails.enqueue(tr, {"order": number})
+    return tr[b"orders"].present() is True
+
+
+@fdbqueue.transactional(parameter="where", retry_limit=3, timeout_s=1.5)
+def count(queue: fdbqueue.TaskQueue, where: fdbqueue.DatabaseOrTransaction) -> int:
+    return queue.statistics(where)["tasks"]["ready"]
+
+
+class Orders:
+    @fdbqueue.transactional
+    def place(self, tr: fdbqueue.Transaction, number: int) -> bool:
+        return place(tr, number)
+
+
+def with_each(db: fdbqueue.AnyDatabase, either: fdbqueue.DatabaseOrTransaction) -> None:
+    emails.enqueue(db, "a")
+    emails.enqueue(either, "a")
+    words.put(either, "a", stop=stop)
+
+
+db = fdbqueue.open("memory:")
+engine = fdbqueue.embedded.open("directory")
+cluster: fdb.Database = fdb.open()
+stop = fdbqueue.RealRuntime().event()
+emails = fdbqueue.Queue(fdbqueue.Subspace(("emails",)))
+words = fdbqueue.TaskQueue.create(db, "words", "fifottl", ttr=60)
+elements = fdbqueue.SimpleElementQueue.named(db, "elements")
+
+for database in (db, engine, cluster):
+    emails.enqueue(database, {"a": 1})
+    words.put(database, "a", pri=3)
+    fdbqueue.Session(database)
+    fdbqueue.PersistentQueue(database, "jobs")
+for transaction in (db.create_transaction(), engine.create_transaction(), cluster.create_transaction()):
+    emails.enqueue(transaction, {"a": 1})
+    words.take(transaction)
+
+placed: bool = place(db, 3, note="twice") or place(tr=db, number=4) or Orders().place(db, 5)
+placed = place(cluster, 3) or place(db.create_transaction(), 6) or Orders().place(cluster, 5)
+ready: int = count(words, db) + count(words, where=cluster)
+with_each(engine, db.create_transaction())
+task: fdbqueue.Task | None = words.take(db, 0, stop=stop)
+found: Any = emails.dequeue(db, default=None, timeout=1.5)
+name: str = elements.add(db, b"data")
+fdbqueue.open(engine, session_ttr_s=30.0).close()
+fdbqueue.open(cluster).close()
