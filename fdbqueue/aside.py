@@ -81,7 +81,7 @@ class Aside:
         Conflicts: any change of `key`.
         """
         tr.add_read_conflict_key(key)
-        id_ = self._id(round(runtime_of(tr).now() * 1_000_000), key)
+        id_ = self._id(runtime_of(tr).now_us(), key)
         kept = values[: limits.ASIDE_PARTS_MAX]
         shown = key.removeprefix(self._prefix)
         tr.set(self._entry + id_, _to_bytes(Entry(shown, reason, [len(value) for value in kept])))

@@ -58,6 +58,9 @@ class Runtime(Protocol):
     def now(self) -> float:
         """Wall clock, seconds since the epoch: deadlines that other machines read."""
 
+    def now_us(self) -> int:
+        """`now`, in whole microseconds."""
+
     def monotonic(self) -> float:
         """Seconds that never go back: intervals of this process."""
 
@@ -147,6 +150,9 @@ class RealRuntime:
     event = staticmethod(RealEvent)
     thread_id = staticmethod(threading.get_ident)
     process_id = staticmethod(os.getpid)
+
+    def now_us(self) -> int:
+        return round(self.now() * 1_000_000)
 
     def spawn(self, target: Callable[[], None], name: str) -> Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)

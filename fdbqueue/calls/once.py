@@ -18,7 +18,6 @@ from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class Receipts:
 
     def attempt_id(self) -> bytes:
         """Unique in this process; carries the time by which a sweeper recognises what a dead one left."""
-        return ATTEMPT.pack(_now_us(self._database.runtime), next(self._attempts))
+        return ATTEMPT.pack(self._database.runtime.now_us(), next(self._attempts))
 
     def close(self) -> None:
         """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone,
@@ -74,7 +73,7 @@ class Receipts:
     def _clear(self, tr: Transaction, free: Sequence[bytes]) -> None:
         for slot in free[: limits.BATCH_ITEMS_MAX]:
             tr.clear(slot)
-        sweep(tr, self._keys, _now_us(self._database.runtime))
+        sweep(tr, self._keys, self._database.runtime.now_us())
 
 
 def receipts_of(database: Database, keys: RootKeys) -> Receipts:
@@ -213,7 +212,3 @@ class _Call:
             self._committing = False
             if self._yield_to_conflict and not self._unsure:
                 raise LostConflict from None
-
-
-def _now_us(runtime: Runtime) -> int:
-    return round(runtime.now() * 1_000_000)

@@ -85,7 +85,7 @@ class ElementBase(KeepsAside):
         """
         self._check_name(name)
         runtime = _runtime(tr)
-        lock = Lock(_now_us(runtime), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
+        lock = Lock(runtime.now_us(), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
         refused = self._once(
             tr,
             lambda tr: self.store.acquire(tr, name, lock),
@@ -127,7 +127,7 @@ class ElementBase(KeepsAside):
 
         Reads and writes the lock; conflicts with any change of it. Raises ElementNotFound, an OSError.
         """
-        now_us = _now_us(_runtime(tr))
+        now_us = _runtime(tr).now_us()
         self._once(tr, lambda tr: self.store.touch(tr, name, now_us), wrote=bool)
 
     def remove(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> None:
@@ -175,7 +175,7 @@ class ElementBase(KeepsAside):
         checked_seconds("maxlock", maxlock)
         self._cursor.end()
         if maxlock:
-            before_us = _now_us(_runtime(tr)) - round(maxlock * 1_000_000)
+            before_us = _runtime(tr).now_us() - round(maxlock * 1_000_000)
             old = self._old_locks(tr, before_us)
             # A caller's transaction that sees too many must not have broken some of them.
             for name in list(old) if is_transaction(tr) else old:
@@ -253,7 +253,7 @@ class ElementBase(KeepsAside):
         if self._digit is None:
             self._digit = runtime.random_bytes(1)[0] % 16
         # What one object adds is in order, also on a clock that stands, or is set back.
-        named_us = max(_now_us(runtime), self._named_us + 1)
+        named_us = max(runtime.now_us(), self._named_us + 1)
         name = name_at(named_us, self._digit, self.granularity)  # before it is remembered: it may raise
         self._named_us = named_us
         return name
@@ -265,10 +265,6 @@ class ElementBase(KeepsAside):
 
 def _runtime(target: DatabaseOrTransaction) -> Runtime:
     return runtime_of(target) if is_transaction(target) else as_database(target).runtime
-
-
-def _now_us(runtime: Runtime) -> int:
-    return round(runtime.now() * 1_000_000)
 
 
 def _bytes(token: LockToken | str | None) -> bytes | None:

@@ -32,7 +32,7 @@ from fdbqueue.line.taking import Takes
 from fdbqueue.page import checked_limit
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Runtime, Stop
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
@@ -98,7 +98,7 @@ class FairQueue(KeepsAside):
             payload=payload,
             cost=shares,
             random=runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES),
-            now_us=_now_us(runtime),
+            now_us=runtime.now_us(),
         )
         if is_transaction(tr):
             body(writable(tr))
@@ -124,7 +124,7 @@ class FairQueue(KeepsAside):
         checked_stop(stop, tr)
         found: Sequence[Any]
         if is_transaction(tr):
-            found = self._items.take(writable(tr), 1, _now_us(runtime_of(tr))).values
+            found = self._items.take(writable(tr), 1, runtime_of(tr).now_us()).values
         else:
             calls = self._calls_of(tr)
             found = calls.takes.wait(timeout_s, stop=stop) if timeout_s else calls.takes.take(1, stop)
@@ -142,7 +142,7 @@ class FairQueue(KeepsAside):
     def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
         """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
         checked_keys(limit)
-        now_us = _now_us(runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime)
+        now_us = (runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime).now_us()
         return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
 
     def snapshot(
@@ -206,14 +206,10 @@ class FairCalls:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         news = [new for call in calls for new in call.payload]
         random = self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        now_us = _now_us(self._database.runtime)
+        now_us = self._database.runtime.now_us()
         run_once(
             self._database,
             self._root,
             lambda tr: self._items.append(tr, news, random, now_us),
             keep=lambda _: crew.deal(news, to_all=True),
         )
-
-
-def _now_us(runtime: Runtime) -> int:
-    return round(runtime.now() * 1_000_000)

@@ -136,7 +136,7 @@ class Takes:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         if not calls:  # all have been stopped
             return Taken()
-        now_us = round(self._runtime.now() * 1_000_000)
+        now_us = self._runtime.now_us()
         return self._take_in_turn(tr, sum(call.count for call in calls), params, now_us)
 
     def _claim(self, crew: Combiner) -> Sequence[Call]:

@@ -81,7 +81,7 @@ class Place:
         stamps: list[bytes] = []
 
         def body(tr: Transaction) -> Future:
-            self._line.register(tr, rid, count, params, self._now_us())
+            self._line.register(tr, rid, count, params, self._runtime.now_us())
             return tr.get_versionstamp()
 
         def keep(stamp: Future) -> None:
@@ -146,7 +146,7 @@ class Place:
                 return Turn(Outcome.LEFT)
             attempts += 1
             look = Look(
-                self._now_us(),
+                self._runtime.now_us(),
                 reason if attempts == 1 else _reason_after_conflict(reason),
                 otherwise,
                 wanted=sum(call.count for call in calls),
@@ -217,9 +217,6 @@ class Place:
 
         with suppress(Exception):
             run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)
-
-    def _now_us(self) -> int:
-        return round(self._runtime.now() * 1_000_000)
 
 
 def _reason_to(otherwise: Otherwise, reason: Reason) -> Reason:

@@ -116,7 +116,7 @@ class SimpleCalls:
 
     def _take(self, count: int, watch: bool) -> "SimpleLook":
         def body(tr: Transaction) -> SimpleLook:
-            taken = self._recipe.take(tr, count, round(self._runtime.now() * 1_000_000))
+            taken = self._recipe.take(tr, count, self._runtime.now_us())
             # Of a transaction that writes nothing: beside a write, a watch is a read that conflicts.
             unseen = watch and not taken.wrote
             return SimpleLook(taken.values, tr.watch(self._recipe.doorbell) if unseen else None)

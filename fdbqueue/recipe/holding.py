@@ -70,7 +70,7 @@ class Holder:
                 waiter.sleep(watch, patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
-        line, now_us = self._recipe.line, self._now_us()
+        line, now_us = self._recipe.line, self._runtime.now_us()
         due = line.results.ask_due(tr)
         offers = self._first(tr)
         overdue = [] if offers else line.results.overdue(due, now_us)
@@ -98,10 +98,7 @@ class Holder:
         return portion_of(found, len(found))
 
     def _look(self, shown: int) -> Look:
-        return Look(self._now_us(), Reason.NOTICE, wanted=shown)
+        return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
 
     def _watch_if_empty(self, tr: Transaction) -> Future | None:
         return None if self._recipe.any(tr) else tr.watch(self._recipe.doorbell)
-
-    def _now_us(self) -> int:
-        return round(self._runtime.now() * 1_000_000)

@@ -36,7 +36,7 @@ from fdbqueue.recipe.items import Guard, Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry.registry import Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Runtime, Stop
+from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 
 D = TypeVar("D")
@@ -177,7 +177,7 @@ class Queue(KeepsAside):
         checked_stop(stop, tr)
         self._codec.require()
         if is_transaction(tr):
-            found = self._recipe.take(writable(tr), 1, _now_us(runtime_of(tr))).values
+            found = self._recipe.take(writable(tr), 1, runtime_of(tr).now_us()).values
         else:
             calls = self._calls_of(tr)
             found = calls.wait(timeout_s, stop) if timeout_s else calls.take(1, stop)
@@ -194,7 +194,7 @@ class Queue(KeepsAside):
         checked_batch_count("n", n)
         self._codec.require()
         if is_transaction(tr):
-            return list(self._recipe.take(writable(tr), n, _now_us(runtime_of(tr))).values)
+            return list(self._recipe.take(writable(tr), n, runtime_of(tr).now_us()).values)
         return list(self._calls_of(tr).take(n))
 
     def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
@@ -258,7 +258,3 @@ def _require_contended(contended: Any) -> None:
     """Raises InvalidArgument."""
     if not isinstance(contended, str) or contended not in CALLS:
         raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
-
-
-def _now_us(runtime: Runtime) -> int:
-    return round(runtime.now() * 1_000_000)

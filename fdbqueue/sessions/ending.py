@@ -55,7 +55,7 @@ def end_session(
     """End `session` if `may` says so of it; does nothing otherwise, or if it is over. If it `died`, what it
     was at has failed.
     """
-    now_us = now_us_of(database)
+    now_us = database.runtime.now_us()
 
     def begin(tr: Transaction) -> bool:
         return _ask_end(tr, keys, session, now_us)(may)
@@ -128,7 +128,7 @@ def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
 
 def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -> None:
     """Another process may know the kinds of queue that this one does not; or a later try may succeed."""
-    again_us = now_us_of(database) + round(limits.SESSION_TTR_S * 1_000_000)
+    again_us = database.runtime.now_us() + round(limits.SESSION_TTR_S * 1_000_000)
     run(database, lambda tr: _move_entries(tr, keys, entries, again_us))
 
 
@@ -166,7 +166,7 @@ def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None)
     """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX; the place
     behind them, None if there are no more.
     """
-    now_us = now_us_of(database)
+    now_us = database.runtime.now_us()
 
     def look(tr: Transaction) -> Overdues:
         return ask_overdue(tr, keys, now_us, after)()
@@ -228,7 +228,7 @@ def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) ->
 
 
 def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> None:
-    now_us = now_us_of(database)
+    now_us = database.runtime.now_us()
     entries = {dead.session: dead.deadline_us for dead in found if dead.begun}
     alive = [dead for dead in found if not dead.begun]
     if alive:
@@ -256,7 +256,3 @@ def _is_dead(keys: RootKeys, dead: Overdue) -> May:
         return deadline_us <= dead.now_us
 
     return may
-
-
-def now_us_of(database: Database) -> int:
-    return round(database.runtime.now() * 1_000_000)

@@ -20,7 +20,6 @@ from fdbqueue.sessions.ending import (
     count_others,
     end_overdue,
     end_the_dead,
-    now_us_of,
 )
 from fdbqueue.sessions.silence import Silence
 from fdbqueue.trouble import SURVIVED
@@ -225,7 +224,7 @@ class Keeper:
         of the dead. Round trips: one if there are no overdue sessions.
         """
         self._untroubled(self._beat)  # after a standstill of this process its own sessions look dead
-        now_us = now_us_of(self._database)
+        now_us = self._database.runtime.now_us()
 
         def look(tr: Transaction) -> tuple[list[Overdue], bool]:
             overdue, there = ask_overdue(tr, self._keys, now_us), ask_there(tr)
@@ -275,7 +274,7 @@ class Keeper:
         if now < self._count_at:
             return
         self._count_at = now + limits.SWEEPERS_COUNTED_EVERY_S
-        own, now_us = {session.id for session in self._sessions}, now_us_of(self._database)
+        own, now_us = {session.id for session in self._sessions}, self._database.runtime.now_us()
         self._sweepers = 1 + self.ask(lambda tr: count_others(tr, self._keys, own, now_us))
 
     def _tidy_all(self) -> None:
@@ -296,7 +295,7 @@ class Keeper:
 
     def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
         """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
-        now_us = now_us_of(self._database)
+        now_us = self._database.runtime.now_us()
         asked = [(queue, queue.guard(tr), queue.ask_next_due(tr)) for queue in queues]
         return [queue for queue, check, due in asked if self._is_due(queue, check, due, now_us)]
 

@@ -15,7 +15,7 @@ from fdbqueue.errors import InvalidArgument, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import AnyDatabase, Transaction, Value
 from fdbqueue.sessions import openers
-from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
+from fdbqueue.sessions.ending import end_session, is_overdue
 from fdbqueue.sessions.keeper import keeper_of
 
 SESSION_BYTES = 16
@@ -137,7 +137,7 @@ class Session:
         """A session whose grace is over is dead, whether or not a process has ended it."""
         known = run(self._database, lambda tr: tr.get(self._keys.session_named(name)).value)
         if known is not None:
-            end_session(self._database, self._keys, known, is_overdue(now_us_of(self._database)), died=True)
+            end_session(self._database, self._keys, known, is_overdue(self._runtime.now_us()), died=True)
 
     def _register(self, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
         known = None if self.name is None else tr.get(self._keys.session_named(self.name)).value
@@ -178,7 +178,7 @@ class Session:
         return ttr_us / 1_000_000
 
     def _renew(self, tr: Transaction, id_: bytes, last: Value, ttr_us: int) -> None:
-        now_us = now_us_of(self._database)
+        now_us = self._runtime.now_us()
         if self.name is None:
             openers.renew(tr, self._keys, id_, last, now_us + ttr_us)
         else:
@@ -187,7 +187,7 @@ class Session:
     def _is_last(self, tr: Transaction, _: bytes) -> bool:
         if self.name is None:
             return True
-        return not openers.leave(tr, self._keys, self.id, self._opener, now_us_of(self._database))
+        return not openers.leave(tr, self._keys, self.id, self._opener, self._runtime.now_us())
 
 
 def ask_alive(tr: Transaction, keys: RootKeys, session: bytes) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import QueueExists, UnknownSession
 from fdbqueue.registry.registry import Definition, Registry, exists_already
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
-from fdbqueue.sessions.ending import end_session, is_overdue, now_us_of
+from fdbqueue.sessions.ending import end_session, is_overdue
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.kinds import Settings, as_given, owner_of
 
@@ -95,7 +95,7 @@ def _end_if_overdue(database: Database, registry: Registry, name: str, own: byte
     found = registry.look(database, name)
     session = None if found is None else owner_of(found)
     if session is not None and session != own:
-        end_session(database, registry.keys, session, is_overdue(now_us_of(database)), died=True)
+        end_session(database, registry.keys, session, is_overdue(database.runtime.now_us()), died=True)
 
 
 def _own_id(target: DatabaseOrTransaction, registry: Registry) -> bytes:

@@ -62,7 +62,7 @@ class TaskSource:
 
     def change(self, tr: Transaction) -> Change:
         told = self._callbacks.after_commit if self.tells else None
-        return Change(tr, self.shape, round(self._runtime.now() * 1_000_000), told)
+        return Change(tr, self.shape, self._runtime.now_us(), told)
 
     def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
         """Run a verb in a transaction."""
@@ -198,7 +198,7 @@ class TaskSource:
         return lambda: next((keys.time_of(timer.key) for timer in first), None)
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        now_us = round(self._runtime.now() * 1_000_000)
+        now_us = self._runtime.now_us()
         # Serialisably: once a pause has committed, nothing is taken.
         passed = self.passed
         paused = tr.get(self.shape.keys.paused)

@@ -131,6 +131,9 @@ class SimulatedRuntime:
     def now(self) -> float:
         return EPOCH_S + self.scheduler.now + self.skew_s
 
+    def now_us(self) -> int:
+        return round(self.now() * 1_000_000)
+
     def monotonic(self) -> float:
         # Common to all machines: the engine compares the ages of its snapshots by it.
         return self.scheduler.now
