@@ -1,5 +1,6 @@
 """fdbqueue: a transactional queue layer on FoundationDB, and on one directory of a laptop."""
 
+from fdbqueue import errors
 from fdbqueue.aside import SetAside as SetAside
 from fdbqueue.codec import Codec as Codec
 from fdbqueue.codec import register_codec as register_codec
@@ -9,8 +10,7 @@ from fdbqueue.elements.null import NullQueue as NullQueue
 from fdbqueue.elements.queue import ElementQueue as ElementQueue
 from fdbqueue.elements.queue_set import QueueSet as QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue as SimpleElementQueue
-from fdbqueue.errors import FdbQueueError as FdbQueueError
-from fdbqueue.errors import WaitStopped as WaitStopped
+from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
 from fdbqueue.fair.queue import FairQueue as FairQueue
 from fdbqueue.fleet.backoff import Backoff as Backoff
 from fdbqueue.fleet.held import HeldTask as HeldTask
@@ -64,7 +64,6 @@ __all__ = [
     "Event",
     "Failure",
     "FairQueue",
-    "FdbQueueError",
     "Fleet",
     "FleetStatus",
     "HeldTask",
@@ -91,7 +90,6 @@ __all__ = [
     "TaskState",
     "Transaction",
     "Unreadable",
-    "WaitStopped",
     "Worker",
     "__version__",
     "list_queues",
@@ -101,3 +99,4 @@ __all__ = [
     "transactional",
     "workers",
 ]
+__all__ += errors.__all__

@@ -1,14 +1,86 @@
-"""Our errors: one root, data as attributes, the docstring is the message.
+"""The public errors: one root; data as attributes; the docstring is the message. docs/errors.md lists them.
 
-The engines' own errors (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root: a
-transaction body that catches `FdbQueueError` must never swallow the retryable error that its retry loop
-is waiting for.
+The errors of the engines (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root. Otherwise
+the body of a transaction that catches `FdbQueueError` would swallow a retryable error, and its retry loop
+would commit half of its work.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from fdbqueue.visible import shortened, shown, told, visible
+
+__all__ = [
+    "CannotLock",
+    "ClientLibraryMissing",
+    "ClientLibraryTooOld",
+    "CodecExists",
+    "DamagedElement",
+    "DatabaseClosed",
+    "DatabaseNotFound",
+    "DeferredBody",
+    "DeferredResult",
+    "DefinitionUnreadable",
+    "DirectoryQueueInUse",
+    "EffectTooLarge",
+    "EffectTooSlow",
+    "ElementNotFound",
+    "ElementNotLocked",
+    "FairQueueFull",
+    "FdbQueueError",
+    "FleetRefused",
+    "HandlerNotFound",
+    "InvalidArgument",
+    "InvalidElement",
+    "InvalidElementName",
+    "InvalidSchema",
+    "KindExists",
+    "LeaseLost",
+    "LockLost",
+    "NoNameAtThatTime",
+    "NotADatabase",
+    "NotADirectoryQueue",
+    "NotTaken",
+    "NotUnacked",
+    "NothingToAck",
+    "OwnerReplaced",
+    "PayloadMismatch",
+    "PayloadTooLarge",
+    "PayloadUnknown",
+    "PayloadUnreadable",
+    "PayloadUnsupported",
+    "ProxyClosed",
+    "QueueBusy",
+    "QueueDropped",
+    "QueueError",
+    "QueueExists",
+    "QueueFull",
+    "QueueInSet",
+    "QueueKindMismatch",
+    "QueueLockError",
+    "QueueNotFound",
+    "RecordUnreadable",
+    "StorageFormat",
+    "StorageFull",
+    "StorageInUse",
+    "StorageReplaced",
+    "SubspaceInUse",
+    "TaskNotFound",
+    "TooMuchForOneTransaction",
+    "TransactionOpen",
+    "UnknownCodec",
+    "UnknownKind",
+    "UnknownSchema",
+    "UnknownSession",
+    "UnknownUrl",
+    "UnreadableElement",
+    "UnsafePath",
+    "UnsupportedOption",
+    "VerdictReturned",
+    "WaitStopped",
+    "WorkerUsed",
+    "WrongType",
+]
 
 MESSAGE_LENGTH_MAX = 900
 
@@ -26,7 +98,7 @@ class FdbQueueError(Exception):
 
 
 class _Shown:
-    """A value in a message, short and without control characters, whatever its own texts are."""
+    """A value in a message: short, and without control characters."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -47,7 +119,7 @@ class DatabaseClosed(FdbQueueError):
 
 
 class WaitStopped(FdbQueueError):
-    """The `stop` event of this call was set while it waited: it has left the line, and nothing was changed."""
+    """The `stop` event was set while this call waited: the call has left the line, and nothing was changed."""
 
 
 class UnknownUrl(FdbQueueError, ValueError):
@@ -63,11 +135,11 @@ class ClientLibraryTooOld(FdbQueueError, ImportError):
 
 
 class StorageFull(FdbQueueError):
-    """No room on the disk that holds {path}: the transaction was not committed, earlier ones are safe. Consuming makes room: what removes more than it adds is still committed. Or free some room and try again."""
+    """No room on the disk of {path}: the transaction was not committed, earlier ones are safe. A transaction that removes more than it adds is still committed: consume, or free room on the disk, then try again."""
 
 
 class StorageFormat(FdbQueueError):
-    """{path} was written by a newer fdbqueue (format {found}, this one reads {known}): upgrade fdbqueue to open it."""
+    """A newer fdbqueue wrote {path} (format {found}, this one reads {known}): upgrade fdbqueue to open it."""
 
 
 class StorageInUse(FdbQueueError):
@@ -86,7 +158,7 @@ class StorageReplaced(FdbQueueError):
 
 
 class PayloadTooLarge(FdbQueueError):
-    """A payload of {size_bytes} bytes is over the limit of {limit_bytes} bytes: store it elsewhere and queue its name."""
+    """A payload of {size_bytes} bytes is over the limit of {limit_bytes} bytes: store it elsewhere, and put its name into the queue."""
 
 
 class TooMuchForOneTransaction(FdbQueueError):
@@ -110,7 +182,7 @@ class PayloadUnsupported(FdbQueueError, TypeError):
     reason: str
 
     def at(self, index: int) -> "PayloadUnsupported":
-        """The same of the value at `index` of a batch."""
+        """Return this error for the value at `index` of a batch."""
         place = f"data[{index}]" + self.place.removeprefix("data")
         return PayloadUnsupported(codec=self.codec, type=self.type, place=place, reason=self.reason)
 
@@ -120,11 +192,11 @@ class PayloadUnknown(FdbQueueError, LookupError):
 
 
 class PayloadMismatch(FdbQueueError, ValueError):
-    """The payload does not fit {type}, the type of this queue handle ({reason}): a handle of another type has put it, or the type has changed. The item stays where it is."""
+    """The payload does not fit {type}, the type of this queue handle ({reason}): a handle of another type put it, or the type has changed. The item stays where it is."""
 
 
 class PayloadUnreadable(FdbQueueError, ValueError):
-    """Codec {codec!r} cannot read what is stored in the queue ({reason}): it is damaged, or was put with another codec."""
+    """Codec {codec!r} cannot read a stored payload ({reason}): the payload is damaged, or was put with another codec."""
 
 
 class RecordUnreadable(FdbQueueError, ValueError):
@@ -144,11 +216,11 @@ class WrongType(InvalidArgument, TypeError):
 
 
 class DeferredBody(InvalidArgument, TypeError):
-    """{name} must be a plain function, not {kind} ({got!r}): a call of it runs nothing of its body. A plain function may run a coroutine with asyncio.run()."""
+    """{name} must be a plain function, not {kind} ({got!r}): calling it does not run its body. A plain function may run a coroutine with asyncio.run()."""
 
 
 class DeferredResult(FdbQueueError, TypeError):
-    """{name} returned {kind} instead of doing its work: nothing of it has run. A plain function may run a coroutine with asyncio.run()."""
+    """{name} returned {kind}: its body has not run. A plain function may run a coroutine with asyncio.run()."""
 
 
 class VerdictReturned(FdbQueueError, TypeError):
@@ -164,7 +236,7 @@ class QueueDropped(QueueNotFound):
 
 
 class SubspaceInUse(FdbQueueError):
-    """Something else uses the subspace {prefix!r}: the key {shown!r} is none of fdbqueue's here. Nothing was changed. Choose another root or subspace."""
+    """The subspace {prefix!r} holds other data: fdbqueue writes no such key as {shown!r} there. Nothing was changed. Choose another root or subspace."""
 
     prefix: bytes
     key: bytes
@@ -183,7 +255,7 @@ class QueueKindMismatch(FdbQueueError):
 
 
 class NotTaken(FdbQueueError):
-    """Task {id} is not held under this lease (any more): nothing was changed."""
+    """Task {id} is not held under this lease, or no longer: nothing was changed."""
 
 
 class TaskNotFound(FdbQueueError, LookupError):
@@ -191,11 +263,11 @@ class TaskNotFound(FdbQueueError, LookupError):
 
 
 class LeaseLost(FdbQueueError):
-    """The lease of task {id} is over: another worker has it, or will. Stop working on it."""
+    """The lease of task {id} is over, and another session may take the task: stop working on it."""
 
 
 class EffectTooSlow(FdbQueueError):
-    """Task {id}: the transaction of its ack has been open for {seconds:.1f} s, and FoundationDB commits none after 5 s: do the slow part outside it, and the writing in `raise Done(effect)`."""
+    """Task {id}: the transaction of its ack has been open for {seconds:.1f} s, and FoundationDB commits none after 5 s: do the slow part before it, and the writes in `raise Done(effect)`."""
 
 
 class EffectTooLarge(FdbQueueError):
@@ -203,7 +275,7 @@ class EffectTooLarge(FdbQueueError):
 
 
 class WorkerUsed(FdbQueueError):
-    """A worker works once: make another."""
+    """This worker has run already: make another."""
 
 
 class HandlerNotFound(FdbQueueError, ImportError):
@@ -243,7 +315,7 @@ class UnsupportedOption(FdbQueueError, ValueError):
 
 
 class NotUnacked(FdbQueueError, KeyError):
-    """{item!r} is not un-acked here: this proxy did not fetch it, has acked it, or has lost it to the queue, which delivers it again. Nothing was changed."""
+    """{item!r} is not un-acked here: this proxy did not fetch it, has acked it, or has lost its lease, and the queue delivers it again. Nothing was changed."""
 
     __str__ = Exception.__str__  # KeyError's shows the message as a quoted key
 
@@ -253,23 +325,23 @@ class NothingToAck(FdbQueueError, ValueError):
 
 
 class TransactionOpen(FdbQueueError):
-    """This thread is in a transaction of this proxy already: they do not nest."""
+    """This thread is in a transaction of this proxy already: transactions of a proxy do not nest."""
 
 
 class ProxyClosed(FdbQueueError):
-    """This proxy of the queue {name!r} has been closed: connect() gives another."""
+    """This proxy of the queue {name!r} has been closed: connect() returns another."""
 
 
 class OwnerReplaced(FdbQueueError):
-    """The queue {name!r} has been opened again by the owner {owner!r}: what was fetched here has gone to the front of the queue, and nothing more is fetched here."""
+    """The owner {owner!r} has opened the queue {name!r} again: the items fetched here are back at its front, and this object fetches no more."""
 
 
 class UnknownSession(FdbQueueError, LookupError):
-    """The session {session} has ended, or was taken for dead: open another."""
+    """The session {session} has ended, or was overdue: open another."""
 
 
 class QueueError(FdbQueueError):
-    """The element queue refused."""
+    """The element queue refused the call."""
 
 
 class InvalidSchema(QueueError, ValueError):
@@ -315,7 +387,7 @@ class ElementNotLocked(QueueError, FileNotFoundError):
 
 
 class LockLost(ElementNotLocked):
-    """cannot {action} {name}: this lock was broken, and somebody else has locked the element since. Nothing was changed."""
+    """cannot {action} {name}: this lock was broken, and the element has another lock now. Nothing was changed."""
 
 
 class ElementNotFound(QueueError, FileNotFoundError):
@@ -331,4 +403,4 @@ class NotADirectoryQueue(FdbQueueError, ValueError):
 
 
 class DirectoryQueueInUse(FdbQueueError):
-    """{path} is being imported or exported by another process: wait until it has ended."""
+    """Another process imports or exports {path}: wait until it has ended."""

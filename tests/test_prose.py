@@ -57,7 +57,6 @@ NOT_YET = frozenset(
         "fdbqueue/disciplines/",
         "fdbqueue/elements/",
         "fdbqueue/embedded/",
-        "fdbqueue/errors.py",
         "fdbqueue/fair/",
         "fdbqueue/fleet/",
         "fdbqueue/limits.py",

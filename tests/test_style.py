@@ -72,8 +72,11 @@ def test_the_package_is_only_its_public_names():
     """__init__ imports, and does nothing else."""
     ((_, tree),) = trees(["__init__.py"])
     statements = tree.body[1:] if ast.get_docstring(tree) else tree.body
-    assert all(isinstance(node, ast.Import | ast.ImportFrom | ast.Assign) for node in statements)
+    assert all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign) for node in statements
+    )
     assigned = [t.id for node in statements if isinstance(node, ast.Assign) for t in node.targets]
+    assigned += [node.target.id for node in statements if isinstance(node, ast.AugAssign)]
     assert set(assigned) <= {"__all__", "__version__"}
     assert len((PACKAGE / "__init__.py").read_text().splitlines()) <= 110
 

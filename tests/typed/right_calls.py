@@ -49,6 +49,10 @@ for transaction in (db.create_transaction(), engine.create_transaction(), cluste
     emails.enqueue(transaction, {"a": 1})
     words.take(transaction)
 
+try:
+    words.ack(db, "id")
+except (fdbqueue.NotTaken, fdbqueue.TaskNotFound) as error:
+    refused: fdbqueue.FdbQueueError = error
 placed: bool = place(db, 3, note="twice") or place(tr=db, number=4) or Orders().place(db, 5)
 placed = place(cluster, 3) or place(db.create_transaction(), 6) or Orders().place(cluster, 5)
 ready: int = count(words, db) + count(words, where=cluster)

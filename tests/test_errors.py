@@ -1,0 +1,42 @@
+"""Each public error can be imported from fdbqueue, and has a row on its page."""
+
+import inspect
+import re
+
+import fdbqueue
+from fdbqueue import FdbQueueError, errors
+from tests.page import page
+
+PUBLIC = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, FdbQueueError)
+}
+ROWS = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*?)\|", page("docs/errors.md"), re.MULTILINE)
+
+
+def test_each_error_can_be_imported_from_the_package() -> None:
+    assert sorted(errors.__all__) == sorted(PUBLIC)
+    assert {name: getattr(fdbqueue, name) for name in PUBLIC} == PUBLIC
+    assert set(errors.__all__) <= set(fdbqueue.__all__)
+
+
+def test_no_error_is_defined_elsewhere() -> None:
+    everywhere, known = {FdbQueueError}, set[type]()
+    while everywhere - known:
+        known |= everywhere
+        everywhere |= {below for error in known for below in error.__subclasses__()}
+    assert {error.__name__ for error in known if error.__module__.startswith("fdbqueue.")} == set(PUBLIC)
+
+
+def test_each_error_has_one_row_with_its_other_classes() -> None:
+    also = {
+        name: [base.__name__ for base in error.__bases__ if base is not FdbQueueError]
+        for name, error in PUBLIC.items()
+    }
+    assert {name: re.findall(r"`(\w+)`", bases) for name, bases, _ in ROWS} == also
+    assert len(ROWS) == len(PUBLIC)
+
+
+def test_each_row_says_when_the_error_is_raised() -> None:
+    assert [name for name, _, when in ROWS if not when.strip()] == []
