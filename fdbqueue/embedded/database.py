@@ -56,8 +56,8 @@ class Database:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _new_watch(self, key: bytes) -> PendingFuture:
-        """A watch future, counted until it is ready or dropped. Raises FDBError 1032."""
+    def new_watch(self, key: bytes) -> PendingFuture:
+        """Return the future of a watch, counted until it is ready or dropped. Raises FDBError 1032."""
         if self._watches >= self._settings.watches_max:
             raise FDBError(1032)
         self._watches += 1

@@ -5,17 +5,18 @@ whole rest of the range when it did not, and the keys that its selectors passed 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fdbqueue.embedded.futures import Future
+import msgspec
+
 from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.ranges import KeyRange
-from fdbqueue.embedded.selectors import Anchor, KeySelector, View
+from fdbqueue.embedded.selectors import Anchor, View, first_from
 from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.reading import ReadTransaction
+    from fdbqueue.embedded.steps import Steps
 
 _BYTES_WANTED = {
     StreamingMode.want_all: 80_000,
@@ -46,14 +47,29 @@ class KeyValue:
         yield self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class RangeQuery(msgspec.Struct, frozen=True):
+    """One batch of a range read, as it is asked for."""
+
+    begin: Anchor
+    end: Anchor
+    limit: int  # records; 0: no bound
+    bytes_wanted: int | None  # the batch ends with the record that reaches it; None: no bound
+    reverse: bool
+
+
+Found = tuple[bytes, bool]  # the key that an anchor names, and whether the anchor ran off an end
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One batch of a range read, as it is answered."""
+
     records: list[KeyValue]
     more: bool
-    read: KeyRange | None  # what it conflicts with
+    begin: Found
+    end: Found
 
 
-_NOTHING = Batch([], False, None)
+NOTHING = Batch([], False, (b"", False), (b"", False))
 
 
 def bytes_wanted(mode: int, iteration: int, limit: int) -> int | None:
@@ -65,17 +81,16 @@ def bytes_wanted(mode: int, iteration: int, limit: int) -> int | None:
     return _BYTES_WANTED.get(mode, _BYTES_WANTED[StreamingMode.serial])
 
 
-def read_batch(
-    view: View, begin: Anchor, end: Anchor, limit: int, byte_target: int | None, reverse: bool
-) -> Batch:
-    """The first records of the range between two anchors, from its end when `reverse`."""
+def read_batch(view: View, query: RangeQuery) -> Batch:
+    """Return the first records of a range, from its end when `reverse`; NOTHING of an inverted range."""
+    begin, end = query.begin, query.end
     if begin.offset >= end.offset and begin.key >= end.key:
-        return _NOTHING
-    first, off_begin = (begin.key, False) if begin.offset == 1 else view.locate(begin)
-    last, off_end = (end.key, False) if end.offset == 1 else view.locate(end)
-    records, more = _collect(view.scan(first, last, reverse), limit, byte_target)
-    read = _conflict_range(begin, end, records, more, off_begin, off_end, view.end, reverse)
-    return Batch(records, more, read)
+        return NOTHING
+    first = (begin.key, False) if begin.offset == 1 else view.locate(begin)
+    last = (end.key, False) if end.offset == 1 else view.locate(end)
+    found = view.scan(first[0], last[0], query.reverse)
+    records, more = _collect(found, query.limit, query.bytes_wanted)
+    return Batch(records, more, first, last)
 
 
 def _collect(
@@ -94,38 +109,37 @@ def _collect(
     return records, False
 
 
-def _conflict_range(
-    begin: Anchor,
-    end: Anchor,
-    records: list[KeyValue],
-    more: bool,
-    off_begin: bool,
-    off_end: bool,
-    view_end: bytes,
-    reverse: bool,
-) -> KeyRange:
-    """What a change of could change the answer.
+def conflict_range(query: RangeQuery, batch: Batch) -> KeyRange:
+    """Return the range in which a write could change the answer `batch`.
 
-    A read that stopped early depends on nothing beyond its last record, but still on all that its
-    selectors passed over to find where to begin and where to end.
+    A batch that stopped early depends on nothing beyond its last record. It still depends on all keys that
+    its selectors passed over.
     """
+    begin, end, reverse = query.begin, query.end, query.reverse
     low, high = min(begin.key, end.key), max(begin.key, end.key)
-    stopped_early = more and begin.key < end.key
+    stopped_early = batch.more and begin.key < end.key
+    # 1. A batch that stopped early did not reach its far end, unless that end's selector walked inwards.
     if stopped_early and not reverse and end.offset > 0:
         high = begin.key
     if stopped_early and reverse and begin.offset <= 1:
         low = end.key
-    if off_begin and begin.offset <= 0:
-        low = b""
-    if off_end and end.offset > 0:
-        high = view_end
-    if not records:
+    # 2. A selector that ran off an end of the database passed over all keys on the way.
+    begin_key, begin_ran_off = batch.begin
+    end_key, end_ran_off = batch.end
+    if begin_ran_off and begin.offset <= 0:
+        low = begin_key
+    if end_ran_off and end.offset > 0:
+        high = end_key
+    if not batch.records:
         return low, high
-    smallest, largest = (records[-1], records[0]) if reverse else (records[0], records[-1])
+    # 3. The records themselves.
+    smallest, largest = batch.records[0].key, batch.records[-1].key
+    if reverse:
+        smallest, largest = largest, smallest
     if reverse or begin.offset <= 0:
-        low = min(low, smallest.key)
-    if high <= largest.key and (not reverse or end.offset > 0):
-        high = largest.key + b"\x00"
+        low = min(low, smallest)
+    if high <= largest and (not reverse or end.offset > 0):
+        high = largest + b"\x00"
     return low, high
 
 
@@ -133,21 +147,16 @@ class FDBRange:
     """The reply to a range read: the first batch is read at once, the others as it is iterated."""
 
     def __init__(
-        self,
-        tr: "ReadTransaction",
-        begin: KeySelector,
-        end: KeySelector,
-        limit: int,
-        reverse: bool,
-        mode: int,
+        self, tr: "ReadTransaction", begin: Anchor, end: Anchor, limit: int, reverse: bool, mode: int
     ) -> None:
-        self._tr = tr
+        self._steps: Steps = tr._tr
+        self._is_snapshot = tr._is_snapshot
         self._begin = begin
         self._end = end
         self._limit = limit
         self._reverse = bool(reverse)
         self._mode = mode
-        self._first = tr._get_range(begin, end, limit, mode, 1, self._reverse)
+        self._first = self._read(begin, end, limit, mode, 1)
 
     def to_list(self) -> list[KeyValue]:
         """All records. Raises FDBError."""
@@ -160,30 +169,29 @@ class FDBRange:
 
     def _iterate(self, mode: int) -> Iterator[KeyValue]:
         begin, end, limit = self._begin, self._end, self._limit
-        future, iteration = self._first, 1
+        batch, iteration = self._first, 1
         while True:
-            records, count, more = future.wait()
-            yield from records
-            if not more or count == 0 or count == limit:
+            if isinstance(batch, FDBError):
+                raise batch
+            yield from batch.records
+            count = len(batch.records)
+            if not batch.more or count == 0 or count == limit:
                 return
             limit = limit - count if limit > 0 else limit
-            last = records[-1].key
+            last = batch.records[-1].key
             if self._reverse:
-                end = KeySelector.first_greater_or_equal(last)
+                end = first_from(last)
             else:
-                begin = KeySelector.first_greater_than(last)
+                begin = first_from(last + b"\x00")
             iteration += 1
-            future = self._tr._get_range(begin, end, limit, mode, iteration, self._reverse)
+            batch = self._read(begin, end, limit, mode, iteration)
 
-
-RangeReply = tuple[list[KeyValue], int, bool]
-
-
-def reply_future(batch: Batch) -> Future:
-    return Future((batch.records, len(batch.records), batch.more))
-
-
-def selector_of(key_or_selector: Any) -> KeySelector:
-    if isinstance(key_or_selector, KeySelector):
-        return key_or_selector
-    return KeySelector.first_greater_or_equal(key_or_selector)
+    def _read(self, begin: Anchor, end: Anchor, limit: int, mode: int, iteration: int) -> Batch | FDBError:
+        """Return one batch, or the error that iterating raises: asking for a range raises none."""
+        try:
+            wanted = bytes_wanted(mode, iteration, limit)
+            query = RangeQuery(begin, end, limit, wanted, self._reverse)
+            return self._steps.step_read_range(query, self._is_snapshot)
+        except FDBError as error:
+            self._steps._read_failed(error)
+            return error

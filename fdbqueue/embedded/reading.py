@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import StreamingMode
-from fdbqueue.embedded.rangeread import FDBRange, bytes_wanted, selector_of
-from fdbqueue.embedded.selectors import Anchor, KeySelector
+from fdbqueue.embedded.rangeread import FDBRange
+from fdbqueue.embedded.selectors import KeySelector, anchor_of
 from fdbqueue.embedded.values import Key, Value, key_bytes
 from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
-    from fdbqueue.embedded.attempt import Attempt
     from fdbqueue.embedded.database import Database
+    from fdbqueue.embedded.steps import Steps
 
 USER_END = b"\xff"
 
@@ -28,7 +28,7 @@ def strinc(prefix: bytes) -> bytes:
 class ReadTransaction:
     """The reading half, shared by a transaction and its snapshot."""
 
-    _tr: "Attempt"
+    _tr: "Steps"
     _is_snapshot: bool
 
     @property
@@ -37,24 +37,23 @@ class ReadTransaction:
 
     def get_read_version(self) -> Future:
         """A future of the version that all reads see."""
-        return answer(self._tr._read_version)
+        return answer(self._tr.step_read_version)
 
     def get(self, key: Any) -> Value:
         """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
         if type(key) is not bytes:
             key = key_bytes(key)
         try:
-            return Value(self._tr._read(key, self._is_snapshot))
+            return Value(self._tr.step_read(key, self._is_snapshot))
         except FDBError as error:
             self._tr._read_failed(error)
             return Value(None, error)
 
     def get_key(self, key_selector: KeySelector) -> Key:
         """The key that a selector names; conflicts with what could change the answer."""
-        key = key_bytes(key_selector.key)
-        anchor = Anchor.of(key, key_selector.or_equal, key_selector.offset)
+        anchor = anchor_of(key_selector)
         try:
-            return Key(self._tr._locate(key, anchor, self._is_snapshot))
+            return Key(self._tr.step_find_key(anchor, self._is_snapshot))
         except FDBError as error:
             self._tr._read_failed(error)
             return Key(None, error)
@@ -68,9 +67,9 @@ class ReadTransaction:
         streaming_mode: int = StreamingMode.iterator,
     ) -> FDBRange:
         """The records from `begin` (None: the first) to before `end` (None: the last), keys or selectors."""
-        begin = selector_of(b"" if begin is None else begin)
-        end = selector_of(USER_END if end is None else end)
-        return FDBRange(self, begin, end, limit, reverse, streaming_mode)
+        first = anchor_of(b"" if begin is None else begin)
+        last = anchor_of(USER_END if end is None else end)
+        return FDBRange(self, first, last, limit, reverse, streaming_mode)
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
         prefix = key_bytes(prefix)
@@ -93,24 +92,13 @@ class ReadTransaction:
         begin, end = key_bytes(begin_key), key_bytes(end_key)
         return answer(lambda: self._tr._split_points(begin, end, chunk_size))
 
-    def _get_range(
-        self, begin: KeySelector, end: KeySelector, limit: int, mode: int, iteration: int, reverse: bool
-    ) -> Future:
-        ends = [(key_bytes(s.key), s.or_equal, s.offset) for s in (begin, end)]
-        try:
-            target = bytes_wanted(mode, iteration, limit)
-            return self._tr._read_range(ends, limit, target, reverse, self._is_snapshot)
-        except FDBError as error:
-            self._tr._read_failed(error)
-            return Future(None, error)
-
 
 class SnapshotReads(ReadTransaction):
     """`tr.snapshot`: reads at the same version that conflict with nothing."""
 
     _is_snapshot = True
 
-    def __init__(self, tr: "Attempt") -> None:
+    def __init__(self, tr: "Steps") -> None:
         self._tr = tr
 
 

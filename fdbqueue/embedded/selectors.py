@@ -1,10 +1,12 @@
 """Key selectors, and reading a range of the database with one's own writes laid over it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from fdbqueue.embedded.store import Snapshot
+from fdbqueue.embedded.values import key_bytes
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
 from fdbqueue.fdberror import FDBError
 
@@ -47,20 +49,28 @@ class KeySelector:
         return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True):
     """A selector without or_equal: the `offset`-th key from `key` on (1 is the first); 0 the one before."""
 
     key: bytes
     offset: int
-
-    @classmethod
-    def of(cls, key: bytes, or_equal: bool, offset: int) -> "Anchor":
-        return cls(key + b"\x00" if or_equal else key, offset)
+    given: bytes  # the key that the caller named: the one that must be in the legal range
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+def anchor_of(key_or_selector: Any) -> Anchor:
+    """Return the anchor of one end of a range; a plain key is the first key at or after it."""
+    if isinstance(key_or_selector, KeySelector):
+        given = key_bytes(key_or_selector.key)
+        key = given + b"\x00" if key_or_selector.or_equal else given
+        return Anchor(key, key_or_selector.offset, given)
+    return first_from(key_bytes(key_or_selector))
+
+
+def first_from(key: bytes) -> Anchor:
+    return Anchor(key, 1, key)
+
+
+class View(msgspec.Struct, frozen=True):
     """A snapshot, with a transaction's own writes over it when `buffer` is given."""
 
     snapshot: Snapshot

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from fdbqueue.embedded import retry
-from fdbqueue.embedded.attempt import Attempt
-from fdbqueue.embedded.futures import DelayFuture, Future, PendingFuture
+from fdbqueue.embedded.futures import DelayFuture, Future
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
     TransactionOptions,
@@ -16,7 +15,7 @@ from fdbqueue.embedded.options import (
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.values import Key, PendingKey, key_bytes
 from fdbqueue.embedded.versionstamp import stamp
-from fdbqueue.embedded.writes import MISSING, Pending
+from fdbqueue.embedded.writing import WriteTransaction
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import KEY_BYTES_MAX
@@ -25,7 +24,7 @@ from fdbqueue.limits import KEY_BYTES_MAX
 _TOLD_AS = {1100: 1025, 0: 2000}
 
 
-class Transaction(Attempt):
+class Transaction(WriteTransaction):
     """See the binding's Transaction: the same methods, arguments and errors."""
 
     @property
@@ -59,27 +58,12 @@ class Transaction(Attempt):
                 raise FDBError(1034)
             if len(key) > KEY_BYTES_MAX:
                 raise FDBError(2102)
-            seen = self._read(key, is_snapshot=False)
-            future = self._database._new_watch(key)
+            seen = self.step_read(key, is_snapshot=False)
+            future = self.step_new_watch(key)
         except FDBError as error:
             return Future(None, error)
         self._watches.append((key, seen, future))
         return future
-
-    def _arm_watches(self) -> None:
-        for key, seen, future in self._watches:
-            known = self._buffer.known(key)
-            if known is not MISSING and (isinstance(known, Pending) or known != seen):
-                future.complete()  # this transaction changed it after watching
-            else:
-                self._arm(key, seen, future)
-        self._watches = []
-
-    def _arm(self, key: bytes, seen: bytes | None, future: PendingFuture) -> None:
-        try:
-            self._store.watches.arm(key, seen, future)
-        except (FDBError, FdbQueueError) as error:
-            future.complete(error=error)  # the commit has happened, and says so
 
     # -- committing -------------------------------------------------------------------------------------
 
@@ -98,26 +82,24 @@ class Transaction(Attempt):
         return Future()
 
     def _commit(self) -> None:
-        # A version that was set counts even if nothing was read at it: conflict ranges are of that version.
-        reads_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
         if self._buffer.writes_anything():
-            if self._size_bytes > self._settings.size_limit_bytes:
-                raise FDBError(2101)
-            if self._snapshot is not None and self._reads:
-                self._open_snapshot()  # 1007 when it has become too old to be checked
-            may_use_reserve = self._settings.bypass_storage_quota
-            request = CommitRequest(
-                self._buffer, self._reads, reads_version, self._size_bytes, may_use_reserve
-            )
-            self._store.end_expired(self._runtime.monotonic())
-            self._store.committer.commit(request)
-            if request.error is not None:
-                raise request.error
+            request = self._request()
+            self.step_commit(request)
             self._committed(request)
         elif self._stamp is not None:
             self._stamp.complete(error=FDBError(2021))
         self._snapshot = None  # its pages may be reused
-        self._arm_watches()
+        watches, self._watches = self._watches, []
+        for key, seen, watch in watches:
+            self.step_arm_watch(key, seen, watch)
+
+    def _request(self) -> CommitRequest:
+        if self._size_bytes > self._settings.size_limit_bytes:
+            raise FDBError(2101)
+        # A version that was set counts even if nothing was read at it: conflict ranges are of that version.
+        read_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
+        may_use_reserve = self._settings.bypass_storage_quota
+        return CommitRequest(self._buffer, self._reads, read_version, self._size_bytes, may_use_reserve)
 
     def _committed(self, request: CommitRequest) -> None:
         assert request.version is not None
@@ -193,7 +175,7 @@ class Transaction(Attempt):
         self._settings = for_another_attempt(
             self._settings, self._defaults, self._database._transaction_defaults
         )
-        self._fresh()
+        self.step_begin()
 
     def reset(self) -> None:
         """As if newly created; watches that are not live yet are cancelled."""
@@ -202,7 +184,7 @@ class Transaction(Attempt):
         self._created_s = self._runtime.monotonic()
         self._retries = 0
         self._backoff = retry.Backoff()
-        self._fresh()
+        self.step_begin()
 
     def cancel(self) -> None:
         """End it: whatever is asked of it from now on fails with 1025."""

@@ -1,8 +1,8 @@
 """The embedded engine of one simulated machine: every call a scheduling point, every reply open to faults.
 
-All machines share one store; each has a FaultyDatabase, whose transactions are the engine's own with the
-four ways to read, the commit and the watches intercepted. A fault raises the engine's FDBError where a
-cluster would, so that whoever catches, retries or gives up is the code under test.
+All machines share one store. Each machine has a FaultyDatabase; its transactions replace the steps of the
+engine's transactions (embedded/steps.py). A fault raises FDBError where a cluster would, so the code under
+test catches it, retries, or gives up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,8 @@ from typing import Any
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.futures import Future, PendingFuture
+from fdbqueue.embedded.rangeread import Batch, RangeQuery
+from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.selectors import Anchor
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
@@ -36,7 +38,7 @@ _NO_ANSWER_S = 1.0
 
 
 class Machine:
-    """What the engine needs to know of the simulated machine that calls it."""
+    """The simulated machine behind a database: its clock, its faults and its trace."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Machine:
         trace: Trace,
         outages: Sequence[tuple[float, float]] = (),
     ) -> None:
-        """`outages`: from when to when, in virtual seconds, the database answers nobody."""
+        """`outages`: pairs (start, stop) of virtual seconds between which the database does not answer."""
         self.runtime = runtime
         self._outages = outages
         self.scheduler = runtime.scheduler
@@ -74,16 +76,16 @@ class Machine:
 
     @property
     def ended(self) -> bool:
-        """Whether its client has finished, or will never."""
+        """True if its client has finished, or died."""
         return self.finished or self.dead
 
     @property
     def open_watches(self) -> int:
-        """How many watches were left to themselves, to count against the limit of a connection."""
+        """Return the number of armed watches that have not fired; a connection has a limit of them."""
         return sum(watch.is_armed and not watch.is_ready() for watch in self.watches)
 
     def operation(self) -> Operation | None:
-        """What the running thread is doing for its client."""
+        """Return the operation that the running thread is in."""
         return self.operations.get(self.runtime.thread_id())
 
     def thread_name(self) -> str:
@@ -94,14 +96,14 @@ class Machine:
         self.trace.fault(self.scheduler.now, self.name, name)
 
     def waits_in_vain(self) -> bool:
-        """Whether the database answers nobody; then so much time has passed until that is known."""
+        """True in an outage, after the time that a client waits for an answer."""
         if not any(start <= self.scheduler.now < stop for start, stop in self._outages):
             return False
         self.runtime.sleep(_NO_ANSWER_S)
         return True
 
     def happens(self, name: str) -> bool:
-        """Whether the fault `name` happens now."""
+        """True if the fault `name` happens now."""
         probability = getattr(self.faults, name)
         if not probability or self.random.random() >= probability:
             return False
@@ -109,7 +111,7 @@ class Machine:
         return True
 
     def point(self) -> None:
-        """A call on the engine: others may run; this machine may stall, or end here."""
+        """Let other threads run; this machine may stall or die here."""
         trouble = self._points.throw()
         if trouble is not None:
             self._suffer(trouble)
@@ -126,7 +128,7 @@ class Machine:
             self.runtime.sleep(scattered(self.random, _SLOW_MIN_S, self.faults.slow_reply_max_s))
 
     def read(self) -> None:
-        """A read is asked for. Raises FDBError for one that fails."""
+        """Let a read meet its faults. Raises FDBError."""
         self.point()
         trouble = "future_version" if self.waits_in_vain() else self._reads.throw()
         if trouble is not None:
@@ -135,7 +137,10 @@ class Machine:
 
 
 class SimulatedWatch(PendingFuture):
-    """A watch that may fire late, or for nothing, or miss a change that was undone; never lost for good."""
+    """A watch that may fire late or without a change, or miss a change that was undone.
+
+    It always fires after a change that lasts.
+    """
 
     __slots__ = ("_database", "_key", "_seen", "is_armed")
 
@@ -151,13 +156,13 @@ class SimulatedWatch(PendingFuture):
         self._database.store.watches.disarm(self._key, id(self))
 
     def armed(self, seen: bytes | None) -> None:
-        """Its transaction, which saw the value `seen`, has committed."""
+        """Note the commit of its transaction, which read the value `seen`."""
         self._seen, self.is_armed = seen, True
         if self._database.machine.happens("watch_spurious"):
             self._later(_WATCH_VERY_LATE_S, self._fire)
 
     def complete(self, result: Any = None, error: Exception | None = None) -> None:
-        """The engine has seen the value change, or the watch is over."""
+        """Fire, now or late, since the engine saw the value change; end at once with an `error`."""
         machine = self._database.machine
         if error is not None:
             super().complete(result, error)
@@ -177,7 +182,7 @@ class SimulatedWatch(PendingFuture):
         machine.scheduler.call_at(machine.scheduler.now + scattered(machine.random, *times), action)
 
     def _look_again(self) -> None:
-        """What a storage server does that polls: a value that has changed back has not changed."""
+        """Compare as a polling storage server does: a value that changed back counts as unchanged."""
         with self._database.store.begin() as txn:
             changed = layout.get(txn, self._key) != self._seen
         if changed:
@@ -200,62 +205,51 @@ class FaultyDatabase(Database):
     def create_transaction(self) -> "FaultyTransaction":
         return FaultyTransaction(self)
 
-    def _new_watch(self, key: bytes) -> SimulatedWatch:
-        return SimulatedWatch(self, key)
-
 
 class FaultyTransaction(Transaction):
-    """A transaction whose reads, commit and watches meet the faults of its machine."""
+    """A transaction of the engine; each step may meet a fault of its machine."""
 
     def __init__(self, database: FaultyDatabase) -> None:
+        self._simulated = database
         self._machine = database.machine
         self._machine.transactions += 1
         self._number = self._machine.transactions
         super().__init__(database)
 
-    def _fresh(self) -> None:
-        super()._fresh()
+    def step_begin(self) -> None:
+        super().step_begin()
         self._keys_read = 0
         self._read_log: list[tuple[str, bytes, Any]] = []
 
     # -- reads --------------------------------------------------------------------------------------------
 
-    def _read_version(self) -> int:
+    def step_read_version(self) -> int:
         self._machine.read()
-        return super()._read_version()
+        return super().step_read_version()
 
-    def _read(self, key: bytes, is_snapshot: bool) -> bytes | None:
+    def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
         self._machine.read()
-        found = super()._read(key, is_snapshot)
+        found = super().step_read(key, is_snapshot)
         self._keys_read += 1
         self._log(is_snapshot, key, found)
         return found
 
-    def _locate(self, key: bytes, anchor: Anchor, is_snapshot: bool) -> bytes:
+    def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
         self._machine.read()
-        found = super()._locate(key, anchor, is_snapshot)
+        found = super().step_find_key(anchor, is_snapshot)
         self._keys_read += max(1, abs(anchor.offset))
-        self._log(is_snapshot, key, found)
+        self._log(is_snapshot, anchor.given, found)
         return found
 
-    def _read_range(
-        self,
-        ends: list[tuple[bytes, bool, int]],
-        limit: int,
-        byte_target: int | None,
-        reverse: bool,
-        is_snapshot: bool,
-    ) -> Future:
+    def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
         self._machine.read()
-        future = super()._read_range(ends, limit, byte_target, reverse, is_snapshot)
-        records, count, _ = future.wait()
-        self._keys_read += max(1, count)
-        if self._machine.trace.detailed:
-            for record in records:
-                self._log(is_snapshot, record.key, record.value)
-            if not records:
-                self._log(is_snapshot, ends[0][0], "nothing from here")
-        return future
+        batch = super().step_read_range(query, is_snapshot)
+        self._keys_read += max(1, len(batch.records))
+        for record in batch.records:
+            self._log(is_snapshot, record.key, record.value)
+        if not batch.records:
+            self._log(is_snapshot, query.begin.given, "nothing from here")
+        return batch
 
     def _log(self, is_snapshot: bool, key: bytes, found: Any) -> None:
         if self._machine.trace.detailed:
@@ -263,48 +257,44 @@ class FaultyTransaction(Transaction):
 
     # -- watches and the commit ---------------------------------------------------------------------------
 
-    def _arm_watches(self) -> None:
-        watches = self._watches
-        for _, seen, watch in watches:
-            watch.armed(seen)  # type: ignore[attr-defined]  # made by FaultyDatabase
-        super()._arm_watches()
+    def step_new_watch(self, key: bytes) -> SimulatedWatch:
+        return SimulatedWatch(self._simulated, key)
 
-    def _commit(self) -> None:
+    def step_arm_watch(self, key: bytes, seen: bytes | None, watch: PendingFuture) -> None:
+        assert isinstance(watch, SimulatedWatch)
+        watch.armed(seen)
+        super().step_arm_watch(key, seen, watch)
+
+    def commit(self) -> Future:
+        self._machine.point()
+        return super().commit()
+
+    def step_commit(self, request: CommitRequest) -> None:
+        """Commit `request`, or not. Raises the error that the client sees."""
         machine = self._machine
-        machine.point()
-        if not self._buffer.writes_anything():
-            super()._commit()
-            return
         trouble = "unknown_not_done" if machine.waits_in_vain() else machine.commits.throw()
         if trouble is None:
-            self._apply("committed")
-        else:
-            machine.fault(trouble)
-            self._commit_in_trouble(trouble)
-        machine.point()  # the reply is on its way: the others see the commit before its client knows
-
-    def _commit_in_trouble(self, trouble: str) -> None:
-        """Commit, or not, and raise what the client is told."""
+            self._apply(request, "committed")
+            machine.point()  # other clients see the commit before the reply arrives
+            return
+        machine.fault(trouble)
         if trouble == "unknown_done":
-            # The client is told nothing, so nothing of its may become ready.
-            watches, self._watches, version, self._stamp = self._watches, [], self._stamp, None
-            self._apply("committed, unknown to its client")
-            self._watches, self._stamp = watches, version
+            self._apply(request, "committed, unknown to its client")
         else:
-            self._footprint(f"refused: {trouble}")
-        self._machine.point()
+            self._footprint(request, f"refused: {trouble}")
+        machine.point()
         raise FDBError(_CODES[trouble])
 
-    def _apply(self, outcome: str) -> None:
+    def _apply(self, request: CommitRequest, outcome: str) -> None:
         try:
-            super()._commit()
+            super().step_commit(request)
         except FDBError as error:
-            self._footprint(f"refused: {error.code}")
+            self._footprint(request, f"refused: {error.code}")
             raise
-        self._footprint(outcome)
+        self._footprint(request, outcome)
 
-    def _footprint(self, outcome: str) -> None:
-        machine, buffer = self._machine, self._buffer
+    def _footprint(self, request: CommitRequest, outcome: str) -> None:
+        machine, buffer = self._machine, request.buffer
         footprint = Footprint(
             machine.thread_name(),
             self._number,
@@ -312,7 +302,7 @@ class FaultyTransaction(Transaction):
             outcome,
             self._keys_read,
             len(buffer.entries) + len(buffer.stamped_keys) + sum(1 for _ in buffer.cleared),
-            self._size_bytes,
+            request.size_bytes,
             operation=machine.operation(),
         )
         if machine.trace.detailed:
@@ -321,7 +311,7 @@ class FaultyTransaction(Transaction):
 
 
 def described(buffer: WriteBuffer) -> Iterator[tuple[str, bytes, Any]]:
-    """What a buffer does to which key, in words."""
+    """Describe each write of a buffer: (operation, key, operand)."""
     for begin, end in buffer.cleared:
         yield "clear range to", begin, end
     for key, entry in buffer.entries.items():

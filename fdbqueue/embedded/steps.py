@@ -1,0 +1,290 @@
+"""The steps of a transaction: its conversation with the store, which a subclass may replace.
+
+Each method named `step_...` stands for one message to a cluster and its reply. The simulation replaces these
+methods and no others, to delay a message, lose it, or answer it with an error (testing/engine.py).
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from fdbqueue.embedded import retry
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_range, read_batch
+from fdbqueue.embedded.reading import USER_END, ReadTransaction, SnapshotReads
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.selectors import Anchor, View
+from fdbqueue.embedded.store import Snapshot
+from fdbqueue.embedded.values import PendingKey
+from fdbqueue.embedded.writes import MISSING, Pending, WriteBuffer, resolve
+from fdbqueue.errors import FdbQueueError
+from fdbqueue.fdberror import FDBError
+from fdbqueue.limits import KEY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.database import Database
+
+SYSTEM_END = b"\xff\xff"
+# FoundationDB counts the size of its own structure for each conflict range.
+RANGE_BYTES = 24
+_ENDED = frozenset({1025, 1031})  # cancelled, timed out
+_UNREADABLE = 1036
+
+
+class Steps(ReadTransaction):
+    """The state of a transaction, the checks before each call, and the steps.
+
+    An error comes when the binding raises it. The future of a read or commit carries its error. An error of
+    a write (a key too long) comes with the next future. Only a wrong type and an inverted conflict range
+    raise at once.
+    """
+
+    _is_snapshot = False
+
+    def __init__(self, database: "Database") -> None:
+        self._database = database
+        self._store = database._store
+        self._runtime = database._runtime
+        # Shared until an option is set. A database option that is set later counts from the next reset.
+        self._settings = self._defaults = database._transaction_defaults
+        self._created_s = self._runtime.monotonic()
+        self._retries = 0
+        self._backoff = retry.Backoff()
+        self.step_begin()
+
+    @property
+    def _tr(self) -> "Steps":  # type: ignore[override]
+        return self
+
+    @property
+    def snapshot(self) -> SnapshotReads:
+        return SnapshotReads(self)
+
+    # -- the steps --------------------------------------------------------------------------------------
+
+    def step_begin(self) -> None:
+        """Begin an attempt: forget the reads and writes of the one before, and how it ended."""
+        self._buffer = WriteBuffer()
+        self._reads = KeySet()
+        self._snapshot: Snapshot | None = None
+        self._has_read = False
+        self._wanted_version: int | None = None
+        self._size_bytes = 0
+        self._watches: list[tuple[bytes, bytes | None, PendingFuture]] = []
+        self._stamp: PendingKey | None = None
+        self._committed_version = -1
+        self._commit_started = False
+        self._ended: FDBError | None = None  # cancelled, timed out, or used during its commit
+        self._deferred: FDBError | None = None
+        self._failed_read: FDBError | None = None
+        self._guarded = self._settings.timeout_ms > 0
+
+    def step_read_version(self) -> int:
+        """Return the version at which this transaction reads. Raises FDBError."""
+        if self._guarded:
+            self._check()
+        if self._snapshot is None and self._wanted_version is not None:
+            return self._wanted_version  # unchecked: the first read tells whether it can be read
+        snapshot = self._snapshot or self._open_snapshot()
+        self._store.handed_out.keep(snapshot)
+        return snapshot.version
+
+    def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
+        """Return the value of `key`, None if it is absent. Raises FDBError."""
+        if self._guarded:
+            self._check()
+        if key >= USER_END and key >= self._read_end:
+            raise FDBError(2004)
+        self._has_read = True
+        snapshot = self._open_snapshot()
+        if len(key) > KEY_BYTES_MAX:
+            return None
+        buffer = self._own_writes(is_snapshot)
+        if buffer is not None:
+            return self._read_through(buffer, key, snapshot, is_snapshot)
+        if not is_snapshot:
+            self._reads.points.add(key)
+            self._size_bytes += 2 * len(key) + 1 + RANGE_BYTES
+        return snapshot.get(key)
+
+    def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
+        """Return the key that a selector names. Raises FDBError."""
+        if self._guarded:
+            self._check()
+        if anchor.given > self._read_end:
+            raise FDBError(2004)
+        found, _ = self._view(is_snapshot).locate(anchor)
+        if not is_snapshot:
+            if anchor.offset <= 0:
+                self._add_read(found, anchor.key)
+            else:
+                self._add_read(anchor.key, found + b"\x00")
+        return found
+
+    def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
+        """Return one batch of a range read. Raises FDBError."""
+        if self._guarded:
+            self._check()
+        if max(query.begin.given, query.end.given) > self._read_end:
+            raise FDBError(2004)
+        if query.limit < 0:
+            raise FDBError(2012)
+        batch = read_batch(self._view(is_snapshot), query)
+        if not is_snapshot and batch is not NOTHING:
+            self._add_read(*conflict_range(query, batch))
+        return batch
+
+    def step_commit(self, request: CommitRequest) -> None:
+        """Have `request` committed and set its version. Raises FDBError or FdbQueueError.
+
+        A transaction without writes commits without this step.
+        """
+        now_s = self._runtime.monotonic()
+        if self._reads and self._snapshot is not None and self._snapshot.expires_s <= now_s:
+            raise FDBError(1007)  # the log may no longer hold all commits since
+        self._store.end_expired(now_s)
+        self._store.committer.commit(request)
+        if request.error is not None:
+            raise request.error
+
+    def step_new_watch(self, key: bytes) -> PendingFuture:
+        """Return the future of a new watch on `key`, not armed yet. Raises FDBError 1032."""
+        return self._database.new_watch(key)
+
+    def step_arm_watch(self, key: bytes, seen: bytes | None, watch: PendingFuture) -> None:
+        """Arm `watch` after the commit; `seen` is the value that its transaction read."""
+        known = self._buffer.known(key)
+        if known is not MISSING and (isinstance(known, Pending) or known != seen):
+            watch.complete()  # this transaction changed the value after it had asked for the watch
+            return
+        try:
+            self._store.watches.arm(key, seen, watch)
+        except (FDBError, FdbQueueError) as error:
+            watch.complete(error=error)  # the commit has happened, and says so
+
+    # -- may it still be used? --------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise the error of an earlier write, or the error that ended this transaction."""
+        if self._deferred is not None:
+            raise self._deferred
+        self._check_writable()
+
+    def _check_writable(self) -> None:
+        self._fire_timeout()
+        if self._ended is not None:
+            raise self._ended
+        if self._commit_started:
+            if not self._settings.reuse_during_commit:
+                self._ended = FDBError(2017)
+            raise FDBError(2017)
+
+    def _read_failed(self, error: FDBError) -> None:
+        """The commit waits for every read: one that met an unreadable key fails it as well."""
+        if error.code == _UNREADABLE:
+            self._failed_read = self._failed_read or error
+
+    def _time_left_s(self) -> float:
+        """Seconds until the timeout, which counts from the creation; inf without one."""
+        timeout_s = self._settings.timeout_ms / 1000
+        return timeout_s - (self._runtime.monotonic() - self._created_s) if timeout_s > 0 else math.inf
+
+    def _fire_timeout(self) -> None:
+        """End the transaction if its timeout has passed. No option takes that back, only a reset."""
+        if self._ended is None and self._time_left_s() <= 0:
+            self._end(FDBError(1031))
+
+    def _defer(self, error: FDBError) -> None:
+        # A write into a cancelled or timed-out transaction defers nothing: the next future fails by itself.
+        if error.code not in _ENDED:
+            self._deferred = self._deferred or error
+        self._guarded = True
+
+    def _end(self, error: FDBError) -> None:
+        self._ended = self._ended or error
+        self._guarded = True
+        self._cancel_pending(error)
+
+    def _cancel_pending(self, error: Exception) -> None:
+        """Fail the futures that wait for a commit: watches that are not armed, and the versionstamp."""
+        for _, _, future in self._watches:
+            future.complete(error=error)
+        self._watches = []
+        if self._stamp is not None:
+            self._stamp.complete(error=error)
+
+    # -- parts of a read ---------------------------------------------------------------------------------
+
+    @property
+    def _read_end(self) -> bytes:
+        return SYSTEM_END if self._settings.read_system_keys else USER_END
+
+    def _open_snapshot(self) -> Snapshot:
+        now_s = self._runtime.monotonic()
+        snapshot = self._snapshot
+        if snapshot is None:
+            if self._wanted_version is None:
+                snapshot = self._store.snapshot(now_s)
+            else:
+                snapshot = self._store.snapshot_at(self._wanted_version, now_s)
+            self._snapshot = snapshot
+        elif snapshot.expires_s <= now_s:
+            raise FDBError(1007)
+        return snapshot
+
+    def _own_writes(self, is_snapshot: bool) -> WriteBuffer | None:
+        """The buffer that a read has to look through; None when it must not, or need not."""
+        if not self._buffer or not self._settings.read_your_writes:
+            return None
+        return None if is_snapshot and self._settings.snapshot_ryw <= 0 else self._buffer
+
+    def _read_through(
+        self, buffer: WriteBuffer, key: bytes, snapshot: Snapshot, is_snapshot: bool
+    ) -> bytes | None:
+        known = buffer.known(key)
+        if known is MISSING and not self._settings.bypass_unreadable and key in buffer.unreadable:
+            raise FDBError(1036)
+        if known is MISSING or (isinstance(known, Pending) and not known.independent):
+            if not is_snapshot:
+                self._reads.points.add(key)
+                self._size_bytes += 2 * len(key) + 1 + RANGE_BYTES
+            existing = snapshot.get(key)
+            return resolve(known, existing, None) if isinstance(known, Pending) else existing
+        if isinstance(known, Pending):
+            return resolve(known, None, None)
+        return known  # type: ignore[return-value]
+
+    def _view(self, is_snapshot: bool) -> View:
+        self._has_read = True
+        return View(self._open_snapshot(), self._own_writes(is_snapshot), self._read_end)
+
+    def _add_read(self, begin: bytes, end: bytes) -> None:
+        """Add a read conflict on [begin, end), except for the parts that this transaction set or cleared."""
+        if begin >= end:
+            return
+        parts = [(begin, end)]
+        if self._buffer and self._settings.read_your_writes:
+            parts = list(self._buffer.dependent_parts(begin, end))
+        for part_begin, part_end in parts:
+            self._reads.add_range(part_begin, part_end)
+            self._size_bytes += len(begin) + len(end) + RANGE_BYTES
+
+    def _range_bytes(self, begin: bytes, end: bytes) -> int:
+        if self._guarded:
+            self._check()
+        if begin > end:
+            raise FDBError(2005)
+        # Like an estimate of a cluster's, it is of now, and fixes no read version.
+        now = self._store.snapshot(self._runtime.monotonic())
+        return sum(len(k) + len(v) for k, v in now.scan(begin, end, False))
+
+    def _split_points(self, begin: bytes, end: bytes, chunk_bytes: int) -> list[bytes]:
+        if self._guarded:
+            self._check()
+        points, size_bytes = [begin], 0
+        for key, value in self._store.snapshot(self._runtime.monotonic()).scan(begin, end, False):
+            if size_bytes >= chunk_bytes:
+                points.append(key)
+                size_bytes = 0
+            size_bytes += len(key) + len(value)
+        return [*points, end]
