@@ -29,7 +29,7 @@ from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, so
 
 @dataclass(frozen=True)
 class Plant:
-    """A bug: what it is, where, and within how many seeds of which workload it has to be found."""
+    """A bug, its place, and the number of seeds of a workload within which it must be found."""
 
     what: str
     function: Callable[..., Any]
@@ -67,7 +67,7 @@ def _sick(plant: Plant) -> Any:
 
 PLANTS = (
     Plant(
-        "no read-conflict key for the items of a fulfilment",
+        "no read-conflict keys for the items that a look hands out",
         recipe.Recipe.claim,
         "tr.add_read_conflict_key(self.keys.item(offer.id))",
         "pass",
@@ -75,7 +75,7 @@ PLANTS = (
         100,
     ),
     Plant(
-        "no read-conflict key for the requests of a fulfilment",
+        "no read-conflict keys for the requests that a look serves",
         staging.Line._protect,
         "tr.add_read_conflict_key(self.keys.request(ticket))",
         "pass",
@@ -105,7 +105,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a retry after an unknown result that does not look at its receipt",
+        "a retry after an unknown result that ignores its receipt",
         once._Call._committed_before_all,
         "if not self._unsure:",
         "if True:",
@@ -137,7 +137,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a server that does not watch the doorbell",
+        "the first request does not watch the doorbell",
         staging.Line._lead,
         ", tr.watch(self.source.doorbell)]",
         "]",
@@ -145,7 +145,7 @@ PLANTS = (
         150,
     ),
     Plant(
-        "a waiter that does not watch the one before it",
+        "a request that does not watch the request ahead of it",
         staging.Line._stay,
         ", tr.watch(before)]",
         "]",
@@ -153,7 +153,7 @@ PLANTS = (
         700,
     ),
     Plant(
-        "watches that nobody cancels",
+        "watches that are never cancelled",
         waiting.Place._wait,
         "watch.cancel()",
         "pass",
@@ -161,7 +161,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "told nothing because what there is is for others",
+        "an answer of nothing, though items lie there for other requests",
         decision.decide,
         " and not seen.offers",
         "",
@@ -169,7 +169,7 @@ PLANTS = (
         350,
     ),
     Plant(
-        "who does not know whether it has registered registers again",
+        "a call that registers again after an unknown result",
         waiting.Place._register,
         "run(self._database, lambda tr: self._line.find(tr, rid)).stamp",
         "b''",
@@ -201,7 +201,7 @@ PLANTS = (
         100,
     ),
     Plant(
-        "results that are collected and never cleared",
+        "collected results that are never cleared",
         results.Results._clear,
         "tr.clear(self._keys.notice(rid))",
         "pass",
@@ -241,7 +241,7 @@ PLANTS = (
         300,
     ),
     Plant(
-        "a clear that forgets what lies ready for somebody",
+        "a clear that forgets results that are not collected yet",
         recipe.Recipe.clear,
         "self.line.results.clear_all(tr)",
         "pass",
@@ -249,7 +249,7 @@ PLANTS = (
         400,
     ),
     Plant(
-        "an enqueue into a queue that has just been dropped",
+        "an enqueue into a queue that was dropped a moment before",
         recipe.Recipe.append,
         "    check()\n",
         "",
@@ -273,7 +273,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "who is made leader in its last moment leaves the request behind",
+        "a caller that is made leader as it leaves abandons the request",
         combine.Combiner.call,
         "if mine.leads:\n            self._lead(mine)",
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
@@ -281,7 +281,7 @@ PLANTS = (
         600,
     ),
     Plant(
-        "a caller is told nothing because another took the last",
+        "an answer of nothing because another caller took the last item",
         taking._answer,
         "if taken.is_open:",
         "if False:",
@@ -289,7 +289,7 @@ PLANTS = (
         150,
     ),
     Plant(
-        "a caller who came after the look is told what it saw",
+        "a caller that came after the look is given its answer",
         taking.Takes._attempt,
         "keep=lambda taken: _answer(crew, taken, to_all)",
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
@@ -305,7 +305,7 @@ PLANTS = (
         150,
     ),
     Plant(
-        "nobody drops the requests of the dead",
+        "dead requests that are never removed",
         decision._take,
         "seen.is_first or _tidies_first(look)",
         "False",
@@ -321,7 +321,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "held items that do not conflict with who else takes them",
+        "held items that do not conflict with other takes",
         recipe.Recipe.hold_back,
         "self.claim(tr, offers)",
         "pass",
@@ -329,7 +329,7 @@ PLANTS = (
         100,
     ),
     Plant(
-        "a holder that forgets to put back what it did not show",
+        "a holder that does not return the items that it did not show",
         results.Results.collect,
         "self._source.give_back(tr, deliveries[wanted:])",
         "pass",
@@ -337,7 +337,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a watch armed without a second look",
+        "a watch armed without reading its key again",
         watches.Watches.arm,
         "self._look([key])",
         "pass",
@@ -401,7 +401,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a task given back to a later take's disadvantage",
+        "an overdue result that gives back a later lease",
         source._is_held,
         "and params_of(lease) == _params_of(delivery)",
         "",
@@ -433,7 +433,7 @@ PLANTS = (
         900,
     ),
     Plant(
-        "a put that does not meet who moves its key's pointer on",
+        "a put that does not conflict with a move of its key's pointer",
         keyed.Keyed._append,
         "tr.add_read_conflict_key(self.filed(record))",
         "pass",
@@ -449,7 +449,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a round that nobody is told of",
+        "a take that does not store the current round",
         fair.Fair.tell,
         'tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))',
         "pass",
@@ -457,7 +457,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "an item that nobody collected does not come back",
+        "an uncollected item that is not returned",
         fair_items.FairItems.give_back,
         "self._return(tr, self._sound(tr, deliveries))",
         "self._sound(tr, deliveries)",
@@ -465,7 +465,7 @@ PLANTS = (
         300,
     ),
     Plant(
-        "a number of a key that is not taken back",
+        "a counter of a task key that never falls",
         tally.Tally.add,
         "packed(LIVE, changes)",
         "packed(LIVE, {name: abs(change) for name, change in changes.items()})",
@@ -473,7 +473,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a take that goes on in the round in which it was put",
+        "a take that leaves its key in the round that it used",
         fair.Fair.after,
         "state = replace(state, round=round_, used=used)",
         "state = replace(state, used=0)",
@@ -481,7 +481,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "an ack after the item went to somebody else",
+        "an ack after the item went to another proxy",
         settling._holds,
         "Target(record.id, task.token).holds(record, change.now_us)",
         "True",
@@ -497,7 +497,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a zombie that enrols in a name it has lost",
+        "a proxy that registers under a name that it has lost",
         owners.Owner._enrol,
         "self._require_mine(tr)",
         "pass",
@@ -513,7 +513,7 @@ PLANTS = (
         200,
     ),
     Plant(
-        "a purge that breaks the lock that it saw, and not the one that is there",
+        "a purge that breaks a newer lock than the one it saw",
         store.Elements.break_lock,
         "held.present() and Lock.from_bytes(held.value).since_us < before_us",
         "held.present()",
@@ -537,7 +537,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a lock's token that nobody compares",
+        "a lock's token that is never compared",
         store.Elements._require_lock,
         "Lock.from_bytes(held.value).token != token",
         "False",
@@ -545,7 +545,7 @@ PLANTS = (
         300,
     ),
     Plant(
-        "a new name that is looked at by snapshot",
+        "a new name that is read by snapshot",
         store.Elements.add,
         "tr.get(self.keys.element(name)).present()",
         "tr.snapshot.get(self.keys.element(name)).present()",
@@ -561,7 +561,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a lost lease whose effect happens nevertheless",
+        "a lost lease, and its effect is committed all the same",
         working.Settling._ack_and,
         "hold.queue.ack(tr, hold.lease)",
         "hold.lost or hold.queue.ack(tr, hold.lease)",
@@ -601,7 +601,7 @@ PLANTS = (
         200,
     ),
     Plant(
-        "an outage for which the task is held to account",
+        "an outage that counts as a failure of the task",
         heartbeat.Heartbeat.lose,
         "self.owe(hold)",
         "pass",
@@ -617,7 +617,7 @@ PLANTS = (
         200,
     ),
     Plant(
-        "a lease that ended before anybody had received it, counted",
+        "a lease that ended before its worker knew of it, counted",
         source.TaskSource._held,
         "forgive_missed(change, delivery.id, _attempt_of(delivery))",
         "pass",
@@ -625,7 +625,7 @@ PLANTS = (
         200,
     ),
     Plant(
-        "a session that dies of an outage which only its keeper has met",
+        "a session that ends by an outage that only its keeper met",
         keeper.Keeper.ask,
         "self.silence.ask(self, ",
         "(lambda question: question())(",
@@ -633,7 +633,7 @@ PLANTS = (
         200,
     ),
     Plant(
-        "an opener whose end ends the session of the others",
+        "an opener that ends the session of the other openers",
         openers.leave,
         "latest_us <= now_us",
         "True",
@@ -641,7 +641,7 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a take that says nothing while the dead hold tasks",
+        "an answer of nothing while dead sessions hold tasks",
         keeper.Keeper.ended_overdue,
         "return there or self._end(overdue)",
         "return there",
