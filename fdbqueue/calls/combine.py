@@ -1,34 +1,39 @@
-"""Calls of one process combine: one of them, the leader, goes to the database for all who wait.
+"""Calls of one process combine: one thread, the leader, goes to the database for all callers.
 
-A transaction costs the same round trips for one item as for sixty, so sixty threads that each pay for their
-own get a sixtieth of what is possible. Whoever finds no leader leads: it *claims* the calls that it works
-for, runs one round of work, *settles* them with their answers, and passes leadership to the first call that
-is still pending. Before a round the leader waits a moment for the callers of the last one, who are on their
-way back. A call that is not claimed may give up when its time is over; one that is claimed may be about to
-get an item, and waits for the leader's word. A call that is stopped is not claimed any more.
+A transaction costs the same round trips for one item as for sixty. Sixty threads with a transaction each
+would reach a sixtieth of the possible rate. A call that finds no leader leads. The leader *claims* waiting
+calls, runs one round of work for them and deals out the answers. Then it passes the lead to the first call
+that still waits.
+
+Before a round the leader waits a moment for the callers of the last round, which are on their way back. A
+call that is not claimed leaves when its time is over. A claimed call waits for its answer, because the
+transaction may be getting an item for it. A stopped call is not claimed again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.runtime import Event, Runtime
 from fdbqueue.waiters import Waiter
 
+_count = attrgetter("count")
+
 
 class CallState(Enum):
     PENDING = auto()
     CLAIMED = auto()
-    SETTLED = auto()
+    SETTLED = auto()  # it has its answer, or its error
     LEFT = auto()  # its time was over, or it was stopped
 
 
 class Call:
-    """One caller's wish. `count` items or answers, `size_bytes` to write; `until` as runtime.monotonic()."""
+    """A caller's wish for `count` answers. `size_bytes`: bytes to write; `until`: as runtime.monotonic()."""
 
     __slots__ = (
         "answer",
@@ -55,9 +60,6 @@ class Call:
         self.answer: Any = None
         self.error: BaseException | None = None
 
-    def is_settled(self) -> bool:
-        return self.state is CallState.SETTLED
-
     def signal(self) -> None:
         if self.event is not None:
             self.event.set()
@@ -65,7 +67,7 @@ class Call:
 
 @dataclass
 class _Round:
-    """What came of one round of work: how many calls it settled, in what time, and when it ended."""
+    """The result of one round of work: number of calls answered, duration, and time of its end."""
 
     count: int = 0
     took_s: float = 0.0
@@ -75,9 +77,9 @@ class _Round:
 class Combiner:
     """The calls of one kind, with equal options, of one process on one queue.
 
-    `work(combiner, leader)` does one round for the calls that it claims. It must return, and may be called
-    again, until the leader is settled; a leader with a deadline also stops leading when that has passed.
-    If it returns True it has begun something that must not be left lying: then somebody goes on leading.
+    `work(combiner, leader)` runs one round for the calls that it claims. It is called again until the leader
+    has its answer, or until the leader's time is over. If `work` returns True, it has begun something that
+    another call has to go on with: then the leader stays until there is another.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Combiner:
         work: Callable[["Combiner", Call], bool | None],
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wake` ends a sleep of the leader inside `work`, to look at the time of its call again."""
+        """`wake` ends a sleep of the leader inside `work`; then `work` looks at the leader's time again."""
         self._runtime = runtime
         self._work = work
         self._wake = wake
@@ -105,9 +107,11 @@ class Combiner:
         until: float | None = None,
         waiter: Waiter | None = None,
     ) -> Call:
-        """Have the call worked on, by this thread or another. Raises the error of the work.
+        """Have the call worked on, by this thread or another.
 
-        Returns it SETTLED with its answer, or, if `until` passed or `waiter` is to end, LEFT.
+        Returns the call: SETTLED with its answer, or LEFT if `until` passed or the wait of `waiter` was
+        ended.
+        Raises: the error of the work.
         """
         mine = Call(payload, count, size_bytes, until)
         try:
@@ -139,41 +143,48 @@ class Combiner:
     # For the work.
 
     def claim(self, count_max: int, size_bytes_max: int) -> list[Call]:
-        """Claim waiting calls, the oldest first, as far as the bounds allow, but one in any case. None are
-        left if all have been stopped.
+        """Claim waiting calls within the bounds, the oldest first; at least one, unless all have been
+        stopped.
 
-        Claims of an attempt that failed are counted in again, so that a retried body may simply ask anew.
+        The claims of a failed attempt are included, so a retried transaction simply claims again.
         """
         with self._lock:
+            waiting: list[Call] = []
             for call in (*self._claimed, *self._pending):
                 if call.stopped:
                     self._leave(call)
                     call.signal()
-            waiting = [call for call in (*self._claimed, *self._pending) if call.state is not CallState.LEFT]
-            self._claimed = waiting[: _fitting(waiting, count_max, size_bytes_max)]
-            self._pending = waiting[len(self._claimed) :]
-            _mark(self._claimed, CallState.CLAIMED)
-            _mark(self._pending, CallState.PENDING)
+                if call.state is not CallState.LEFT:
+                    waiting.append(call)
+            number = _fitting(waiting, count_max, size_bytes_max)
+            self._claimed, self._pending = waiting[:number], waiting[number:]
+            for call in self._claimed:
+                call.state = CallState.CLAIMED
+            for call in self._pending:
+                call.state = CallState.PENDING
             return list(self._claimed)
 
     def deal(self, answers: Sequence[Any], *, to_all: bool) -> None:
-        """Deal `answers` out to the claimed calls, in order, to each at most as many as it asked for.
+        """Deal `answers` out to the claimed calls, in order, at most `count` to each.
 
-        Those left dry are settled with nothing if `to_all`, else they are pending again.
+        A call that gets none is answered with an empty sequence if `to_all`; otherwise it is pending again.
         """
+        settled, dry = list[Call](), list[Call]()
         with self._lock:
-            dealt = shares(answers, [call.count for call in self._claimed])
-            settled = [call for call, share in zip(self._claimed, dealt, strict=True) if share or to_all]
-            dry = self._claimed[len(settled) :]
-            for call, share in zip(settled, dealt, strict=False):
-                call.answer, call.state = share, CallState.SETTLED
-            self._unclaim(dry)
+            for call, share in zip(self._claimed, shares(answers, map(_count, self._claimed)), strict=True):
+                if share or to_all:
+                    call.answer, call.state = share, CallState.SETTLED
+                    settled.append(call)
+                else:
+                    dry.append(call)
+            self._claimed = []
+            self._put_back(dry)
             self._last.count += len(settled)
         for call in settled:
             call.signal()
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in every claimed call, each its own copy: tracebacks are not shared."""
+        """Raise a copy of `error` in each claimed call: threads must not share a traceback."""
         with self._lock:
             failed, self._claimed = self._claimed, []
             for call in failed:
@@ -182,7 +193,7 @@ class Combiner:
             call.signal()
 
     def end_waits(self) -> None:
-        """The time of every call is over, as if its `until` had passed."""
+        """End the time of every call, as if its `until` had passed."""
         with self._lock:
             calls = [*self._claimed, *self._pending]
             for call in calls:
@@ -193,15 +204,21 @@ class Combiner:
     def release(self) -> None:
         """Make claimed calls pending again."""
         with self._lock:
-            self._unclaim(self._claimed)
+            self._unclaim()
 
-    def _unclaim(self, calls: list[Call]) -> None:
+    def _unclaim(self) -> None:
+        claimed, self._claimed = self._claimed, []
+        self._put_back(claimed)
+
+    def _put_back(self, calls: Sequence[Call]) -> None:
+        """Make `calls` pending, ahead of all others."""
+        if not calls:
+            return
         present = [call for call in calls if call.state is not CallState.LEFT]
         self._pending = [*present, *self._pending]
-        self._claimed = []
-        _mark(present, CallState.PENDING)
-        for call in present:  # one whose time is over meanwhile may leave now
-            call.signal()
+        for call in present:
+            call.state = CallState.PENDING
+            call.signal()  # its time may be over, and it may leave now
 
     # For the callers.
 
@@ -214,35 +231,36 @@ class Combiner:
             raise
 
     def _round(self, mine: Call) -> bool:
-        """One round of work; whether `mine` leads no longer.
+        """Run one round of work. True if `mine` has passed on the lead.
 
-        Also one whose time is over leads at least one, to end what its predecessor has begun.
+        A leader whose time is over still runs one round: the leader before it may have begun something.
         """
         begun = False
-        self._gather()
+        if self._last.count > 1:
+            self._gather()
         self._last = round_ = _Round()
         began = self._runtime.monotonic()
         try:
             begun = bool(self._work(self, mine))
         except Exception as error:
             self.fail(error)
-            if not mine.is_settled():
+            if mine.state is not CallState.SETTLED:
                 raise
         round_.ended = self._runtime.monotonic()
         round_.took_s = round_.ended - began
-        if mine.is_settled():
+        if mine.state is CallState.SETTLED:
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
 
     def _gather(self) -> None:
-        """Wait a moment for those whom the last round has settled: they are on their way back.
+        """Wait a moment for the callers of the last round, which are on their way back.
 
-        Else the first one back goes alone, and all others in the round after it: two where one would do.
+        Without the wait the first one back goes alone, and all others in the round after it: two for one.
         """
         moment_s = min(self._last.took_s * limits.GATHER_SHARE, limits.GATHER_MAX_S)
-        if self._last.count < 2 or moment_s < limits.GATHER_MIN_S:
+        if moment_s < limits.GATHER_MIN_S:
             return
-        if self._runtime.monotonic() > self._last.ended + moment_s:  # who was coming back has come
+        if self._runtime.monotonic() > self._last.ended + moment_s:  # they had the time to come back
             return
         gathered = self._runtime.event()
         with self._lock:
@@ -254,6 +272,7 @@ class Combiner:
             self._gathered = None
 
     def _follow(self, mine: Call) -> None:
+        """Wait until `mine` has its answer, leads, or leaves."""
         event = mine.event
         assert event is not None
         while True:
@@ -267,6 +286,7 @@ class Combiner:
                     return
 
     def _patience(self, mine: Call) -> float | None:
+        """Seconds that a follower waits before it looks at its time again; None without a limit."""
         if mine.until is None or mine.state is CallState.CLAIMED:
             return None
         left = mine.until - self._runtime.monotonic()
@@ -276,7 +296,8 @@ class Combiner:
         return mine.until is not None and self._runtime.monotonic() >= mine.until
 
     def _stop(self, mine: Call) -> None:
-        # No lock: a signal handler may set the event of a call that it has interrupted in here.
+        # No lock: a signal handler may set the stop event while the thread that it interrupted holds the
+        # lock.
         mine.stopped, mine.until = True, float("-inf")
         mine.signal()
         if mine.leads:
@@ -288,13 +309,14 @@ class Combiner:
             self._pending.remove(mine)
 
     def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
-        """Let the next one lead. False, and nothing is done, if there is none but has to be."""
+        """Pass on the lead. False if `only_to_another` and there is no other: then `mine` still leads."""
         with self._lock:
             if only_to_another and not any(call is not mine for call in (*self._claimed, *self._pending)):
                 return False
-            self._unclaim(self._claimed)
+            if self._claimed:
+                self._unclaim()
             mine.leads = False
-            if not mine.is_settled():
+            if mine.state is not CallState.SETTLED:
                 self._leave(mine)
             self._led = bool(self._pending)
             if self._pending:
@@ -303,7 +325,7 @@ class Combiner:
             return True
 
     def _forget(self, mine: Call) -> None:
-        """Interrupted: nobody is to wait for this call to lead. If claimed, its place in the round stays."""
+        """Withdraw an interrupted call: it must not lead. If it is claimed, the round still counts it."""
         with self._lock:
             promoted = mine.leads
             self._leave(mine)
@@ -311,13 +333,8 @@ class Combiner:
             self._pass_on(mine)
 
 
-def _mark(calls: Sequence[Call], state: CallState) -> None:
-    for call in calls:
-        call.state = state
-
-
 def _fitting(calls: Sequence[Call], count_max: int, size_bytes_max: int) -> int:
-    """How many of `calls` are within both bounds; the first is always one of them."""
+    """Number of the first `calls` that are within both bounds. The first call always counts."""
     count = size_bytes = 0
     for number, call in enumerate(calls):
         count += call.count
@@ -327,7 +344,6 @@ def _fitting(calls: Sequence[Call], count_max: int, size_bytes_max: int) -> int:
     return len(calls)
 
 
-def shares(answers: Sequence[Any], counts: Sequence[int]) -> list[Sequence[Any]]:
-    """`answers` cut into consecutive shares of at most `counts` each; the last ones may be empty."""
-    ends = list(accumulate(counts, initial=0))
-    return [answers[start:end] for start, end in pairwise(ends)]
+def shares(answers: Sequence[Any], counts: Iterable[int]) -> list[Sequence[Any]]:
+    """Cut `answers` into consecutive slices of at most `counts` each; the last slices may be empty."""
+    return [answers[start:end] for start, end in pairwise(accumulate(counts, initial=0))]

@@ -1,10 +1,10 @@
 """Receipts: a call given a database has its effect once, even when the result of a commit is unknown (I3).
 
-Every attempt also sets, blindly, one key of its own process (a *slot*, one per call in flight) to an id of
-this very attempt. After commit_unknown_result (1021) or cluster_version_changed (1039) the retry first reads
-the slot, serialisably: if an earlier attempt's id is there, that attempt committed and what it computed is
-the answer; if not, it never will commit without aborting the retry. "Is my item there?" is no receipt: a
-consumer may have removed it in between.
+Each attempt also sets one key, blindly, to its own id. The key is a *slot* of the process, one for each call
+in flight. After commit_unknown_result (1021) or cluster_version_changed (1039) the retry first reads the
+slot, serialisably. If the id of an earlier attempt is there, that attempt committed, and its answer is
+returned. If not, that attempt can only commit by aborting the retry. An item itself is no receipt: a consumer
+may have removed it in between.
 """
 
 import struct
@@ -26,7 +26,7 @@ ATTEMPT = struct.Struct(">QQ")  # microseconds since the epoch, number of the at
 
 
 class LostConflict(Exception):
-    """The attempt conflicted, and its caller asked to hear of it rather than to retry."""
+    """The attempt conflicted, and its caller asked for this error in place of a retry."""
 
 
 class Receipts:
@@ -51,15 +51,15 @@ class Receipts:
         self._free.append(slot)
 
     def attempt_id(self) -> bytes:
-        """Unique in this process; carries the time by which a sweeper recognises what a dead one left."""
+        """A new id, unique in this process. It carries the time, so a sweep recognises an old receipt."""
         return ATTEMPT.pack(self._database.runtime.now_us(), next(self._attempts))
 
     def close(self) -> None:
-        """Clear this process's slots and some that dead ones left. Best effort: the cluster may be gone,
-        or the disk full, and what comes after in closing matters more.
+        """Clear the free slots of this process, and some slots of dead processes.
 
-        Not the slot of a call that is still in flight: its retry after an unknown result would find nothing
-        there, and take what it has done for undone. It is swept some day.
+        Best effort: the cluster may be gone or the disk full, and the next steps of closing must still run.
+        The slot of a call in flight stays: without it, a retry after an unknown result would repeat the
+        effect. A later sweep clears it.
         """
         free, self._free = self._free, []
         if next(self._attempts) > 1:
@@ -67,7 +67,7 @@ class Receipts:
                 run(self._database, lambda tr: self._clear(tr, free), timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def is_needed(self) -> bool:
-        """The slots of calls in flight are known here."""
+        """True: only this object knows the slots of the calls in flight."""
         return True
 
     def _clear(self, tr: Transaction, free: Sequence[bytes]) -> None:
@@ -81,15 +81,15 @@ def receipts_of(database: Database, keys: RootKeys) -> Receipts:
 
 
 def sweep(tr: Transaction, keys: RootKeys, now_us: int) -> int:
-    """Clear slots that nobody has written for a day, at most `limits.RECEIPTS_SWEPT_MAX` of those looked at.
+    """Clear slots that have not been written for a day. Return their number.
 
-    Reads the first slots by snapshot, and serialisably each one that it clears; conflicts only with a call
-    that uses such a slot again at this moment. Returns how many it cleared.
+    Reads: the first `limits.RECEIPTS_SWEPT_MAX` slots by snapshot, and serialisably each slot that it clears.
+    Conflicts: a call that uses one of these slots at the same moment.
     """
     seen = tr.snapshot.get_range(
         keys.receipts.start, keys.receipts.stop, limit=limits.RECEIPTS_SWEPT_MAX
     ).to_list()
-    # Something else may use this root: only a receipt of ours is cleared.
+    # Another program may use this root: only receipts are cleared.
     ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
     stale = [slot.key for slot in ours if is_stale(slot.value, now_us)]
     for key in stale:
@@ -108,17 +108,18 @@ def run_once(
     keys: RootKeys,
     body: Callable[[Transaction], T],
     *,
-    wrote: Callable[[T], bool] = lambda _: True,
-    keep: Callable[[T], None] = lambda _: None,
+    wrote: Callable[[T], bool] | None = None,
+    keep: Callable[[T], None] | None = None,
     yield_to_conflict: bool = False,
 ) -> T:
     """Run `body` in transactions of `database` until one commits; its effect happens once.
 
-    Returns what the attempt that committed computed; the body is told nothing and may run many times.
-    `wrote` says of an answer whether its attempt wrote anything: one that did not needs no receipt.
-    `keep` is given the answer as soon as it is known to be committed, even if this thread is interrupted
-    while it waits for the commit. With `yield_to_conflict` a conflict that certainly changed nothing
-    raises LostConflict. Raises what the body raises, and the engine's FDBError when it is not retryable.
+    Returns the answer of the attempt that committed. The body may run many times.
+
+    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `keep(answer)`: called
+    as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
+    Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
+    LostConflict for a conflict that certainly changed nothing.
     """
     receipts = receipts_of(database, keys)
     slot = receipts.take_slot()
@@ -126,8 +127,8 @@ def run_once(
     try:
         answer: T = call.run()
     except BaseException:
-        # Where an attempt may still be under way, the slot is kept for good: that attempt would overwrite the
-        # receipt of whoever used the slot next.
+        # An attempt may still be under way, and would overwrite the receipt of the next call in this slot. So
+        # the slot is not used again.
         if not call.is_in_doubt:
             receipts.give_slot(slot)
         raise
@@ -144,8 +145,8 @@ class _Call:
         receipts: Receipts,
         slot: bytes,
         body: Callable[[Transaction], Any],
-        wrote: Callable[[Any], bool],
-        keep: Callable[[Any], None],
+        wrote: Callable[[Any], bool] | None,
+        keep: Callable[[Any], None] | None,
         yield_to_conflict: bool,
     ) -> None:
         self._tr = database.create_transaction()
@@ -161,7 +162,7 @@ class _Call:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether an attempt may have committed, or may yet, that nobody has heard of."""
+        """True if the result of an attempt is unknown: it may have committed, or may still commit."""
         return self._committing or bool(self._unsure)
 
     def run(self) -> Any:
@@ -169,11 +170,11 @@ class _Call:
         while True:
             self._committing = False
             try:
-                known = self._committed_before_all()
+                known = self._committed_before_all() if self._unsure else None
                 if known is not None:
                     return self._settled(known[0])
                 attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
-                if self._unsure or self._wrote(answer):
+                if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
                 self._committing = True
                 self._commit(answer)
@@ -183,9 +184,10 @@ class _Call:
                 self._tr.on_error(error).wait()
 
     def _committed_before_all(self) -> tuple[Any] | None:
-        """The answer of an earlier attempt that turns out to have committed, in a box."""
-        if not self._unsure:
-            return None
+        """The answer of the earlier attempt that has committed, in a tuple; None if no attempt has.
+
+        Reads: the slot, serialisably.
+        """
         found = self._tr.get(self._slot).value
         return (self._unsure[found],) if found in self._unsure else None
 
@@ -195,13 +197,16 @@ class _Call:
             commit.wait()
         except engine_errors():
             raise
-        except BaseException:  # an interrupt: the commit goes on without us, and its effect is someone's
+        except (
+            BaseException
+        ):  # an interrupt: the commit goes on without this thread, and `keep` must hear of it
             commit.wait()
             self._settled(answer)
             raise
 
     def _settled(self, answer: Any) -> Any:
-        self._keep(answer)
+        if self._keep is not None:
+            self._keep(answer)
         return answer
 
     def _note(self, error: Any, attempt: bytes, answer: Any) -> None:

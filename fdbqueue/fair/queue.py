@@ -20,8 +20,8 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.aside import KeepsAside
-from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import run_once
+from fdbqueue.calls.writes import Writes
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function, require_finished
@@ -182,8 +182,7 @@ class FairCalls:
     def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
         self._database = database
         self._items = items
-        self._root = root
-        self._puts = Combiner(database.runtime, self._put_for)
+        self._puts = Writes(database, root, self._put)
         self.takes = Takes(
             database, root, items.line, lambda tr, count, _, now_us: items.take_in_turn(tr, count, now_us)
         )
@@ -200,16 +199,8 @@ class FairCalls:
         return False
 
     def put(self, new: NewItem) -> None:
-        self._puts.call([new], 1, len(new.payload))
+        self._puts.call([new], len(new.payload))
 
-    def _put_for(self, crew: Combiner, _: Call) -> None:
-        calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
-        news = [new for call in calls for new in call.payload]
-        random = self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        now_us = self._database.runtime.now_us()
-        run_once(
-            self._database,
-            self._root,
-            lambda tr: self._items.append(tr, news, random, now_us),
-            keep=lambda _: crew.deal(news, to_all=True),
-        )
+    def _put(self, tr: Transaction, items: list[NewItem], random: bytes) -> Sequence[NewItem]:
+        self._items.append(tr, items, random, self._database.runtime.now_us())
+        return items

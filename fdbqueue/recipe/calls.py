@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fdbqueue import limits
-from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import run_once
+from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, run
 from fdbqueue.line.taking import Takes
 from fdbqueue.recipe.items import Recipe
@@ -37,10 +37,8 @@ class QueueCalls:
 
     def __init__(self, database: Database, recipe: Recipe, root: RootKeys) -> None:
         self._database = database
-        self._runtime = database.runtime
         self._recipe = recipe
-        self._root = root
-        self._appends = Combiner(database.runtime, self._append_for)
+        self._appends = Writes(database, root, self._append)
         self._takes = Takes(
             database, root, recipe.line, lambda tr, count, _, now_us: recipe.take_in_turn(tr, count, now_us)
         )
@@ -52,7 +50,7 @@ class QueueCalls:
         return False
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
+        self._appends.call(payloads, sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         return self._takes.take(count, stop) or self._none()
@@ -66,16 +64,9 @@ class QueueCalls:
             run(self._database, self._recipe.require_none_passed)
         return ()
 
-    def _append_for(self, crew: Combiner, _: Call) -> None:
-        calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
-        payloads = [payload for call in calls for payload in call.payload]
-        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        run_once(
-            self._database,
-            self._root,
-            lambda tr: self._recipe.append(tr, payloads, random),
-            keep=lambda _: crew.deal(payloads, to_all=True),
-        )
+    def _append(self, tr: Transaction, items: list[bytes], random: bytes) -> Sequence[bytes]:
+        self._recipe.append(tr, items, random)
+        return items
 
 
 class SimpleCalls:

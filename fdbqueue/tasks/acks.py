@@ -15,6 +15,7 @@ delay, a failure); heartbeats are batches already (`TaskQueue.renew`).
 from fdbqueue import limits
 from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import LostConflict, run_once
+from fdbqueue.calls.writes import write_claimed
 from fdbqueue.database import Database, engine_errors
 from fdbqueue.errors import NotTaken
 from fdbqueue.seam import Transaction
@@ -59,7 +60,7 @@ class Acks:
         return run_once(self._database, self._source.shape.root, body)
 
     def _ack_together(self, target: Target) -> Task:
-        [ended] = self._crew.call(target).answer
+        [ended] = self._crew.call([target]).answer
         if isinstance(ended, NotTaken):
             raise ended
         return self._ack_alone(target) if ended is None else ended
@@ -80,16 +81,16 @@ class Acks:
 
     def _ack_all(self, crew: Combiner) -> None:
         """Raises LostConflict, having changed nothing."""
-        targets = [call.payload for call in crew.claim(limits.VERB_BATCH, limits.BATCH_BYTES_MAX)]
 
-        def body(tr: Transaction) -> list[Task | NotTaken]:
-            return self._source.within(tr, lambda change: verbs.ack_each(change, targets))
+        def ack_each(tr: Transaction, items: list[Target], random: bytes) -> list[Task | NotTaken]:  # noqa: ARG001
+            return self._source.within(tr, lambda change: verbs.ack_each(change, items))
 
-        run_once(
+        write_claimed(
             self._database,
             self._source.shape.root,
-            body,
+            crew,
+            ack_each,
+            count_max=limits.VERB_BATCH,
             wrote=lambda ended: any(isinstance(one, Task) for one in ended),
-            keep=lambda ended: crew.deal(ended, to_all=True),
             yield_to_conflict=True,
         )

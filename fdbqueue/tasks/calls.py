@@ -9,8 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from fdbqueue import limits
-from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import run_once
+from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, QueueFull
 from fdbqueue.line.taking import Takes
@@ -88,7 +88,7 @@ class TaskCalls:
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
         self.acks = Acks(database, self.source)
-        self._puts = Combiner(database.runtime, self._put_for)
+        self._puts = Writes(database, shape.root, self._put_all)
         self._takes: dict[Session, Takes] = {}
         self._keeper = care.keeper
 
@@ -117,10 +117,7 @@ class TaskCalls:
         with self._database.waiter(stop) as waiter:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
-            answer: list[Task] = self._puts.call(
-                drafts, len(drafts), sum(len(draft.payload) for draft in drafts)
-            ).answer
-            return answer
+            return list(self._puts.call(drafts, sum(len(draft.payload) for draft in drafts)))
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises QueueFull."""
@@ -169,16 +166,9 @@ class TaskCalls:
         owner = self.shape.owner
         return _nothing if owner is None else ask_alive(tr, self.shape.root, owner)
 
-    def _put_for(self, crew: Combiner, _: Call) -> None:
-        calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
-        drafts = [draft for call in calls for draft in call.payload]
-        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        run_once(
-            self._database,
-            self.shape.root,
-            lambda tr: self.within(tr, lambda change: self._put(change, drafts, random)),
-            keep=lambda tasks: crew.deal(() if isinstance(tasks, NoRoom) else tasks, to_all=True),
-        )
+    def _put_all(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
+        tasks = self.within(tr, lambda change: self._put(change, items, random))
+        return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.

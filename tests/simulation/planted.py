@@ -106,9 +106,9 @@ PLANTS = (
     ),
     Plant(
         "a retry after an unknown result that ignores its receipt",
-        once._Call._committed_before_all,
-        "if not self._unsure:",
-        "if True:",
+        once._Call.run,
+        "if self._unsure else None",
+        "if False else None",
         "recipe",
         50,
     ),
