@@ -58,8 +58,8 @@ def test_a_request_without_callers_gets_nothing() -> None:
 
 def test_nobody_gets_more_than_one_collection_can_carry() -> None:
     large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
-    assert len(portion_of(large, 3)) == 1
-    assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)], 3)) == 1
+    assert len(portion_of(large).offers) == 1
+    assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)]).offers) == 1
 
 
 @pytest.mark.parametrize(

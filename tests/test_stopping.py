@@ -287,14 +287,13 @@ def test_a_task_whose_take_commits_while_the_call_is_stopped_goes_back(
 ) -> None:
     call, stop = take(db, space), db.runtime.event()
     give(db, take, space)
-    take_in_turn = TaskSource.take_in_turn
+    claim = TaskSource.claim
 
-    def stopped_meanwhile(*args: Any) -> Any:
-        taken = take_in_turn(*args)
+    def stopped_meanwhile(*args: Any) -> None:
+        claim(*args)
         stop.set()
-        return taken
 
-    monkeypatch.setattr(TaskSource, "take_in_turn", stopped_meanwhile)
+    monkeypatch.setattr(TaskSource, "claim", stopped_meanwhile)
     assert outcome(call, stop) is WaitStopped
     q = TaskQueue.open(db, "q", root=space["root"])
     [task] = q.tasks(db, "r", 2)

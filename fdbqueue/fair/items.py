@@ -7,6 +7,7 @@ item that the line has handed out, little-endian.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,12 +18,12 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.shares import Offer, portion_of
-from fdbqueue.line.source import Delivery
-from fdbqueue.line.staging import Line, Turn
+from fdbqueue.line.shares import Offer
+from fdbqueue.line.source import Delivery, Untimed
+from fdbqueue.line.staging import Line
+from fdbqueue.line.take import Taker
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.passing import Passed, located
-from fdbqueue.recipe.items import Taken
 from fdbqueue.records.keys import (
     INDEX_BYTES,
     NEVER_US,
@@ -58,7 +59,7 @@ class NewItem:
     cost: int
 
 
-class FairItems:
+class FairItems(Untimed):
     """The `Source` of its line."""
 
     def __init__(
@@ -81,7 +82,9 @@ class FairItems:
         self._name = repr(keys.prefix)
         self.guard = Occupancy(keys.prefix, keys.is_key, root).ask_until_known
         self.doorbell = keys.live  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
+        self.ready = keys.ready
         self.line = Line(LineKeys(keys.line), self)
+        self.taker = Taker(self.line, (self.guard,), self.hand_out)
 
     def admit(self, tr: Transaction, capacity: int, random: bytes) -> int | None:
         """The size, if that leaves no room for another item; conflicts as `admit_to` does."""
@@ -108,40 +111,6 @@ class FairItems:
             set_payload(tr, self.keys, record, new.payload)
         self._arrive(tr, records, file)
 
-    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the next items, whoever else may be waiting; for a caller's transaction.
-
-        Reads pointers, lines and results by snapshot, the states of the keys serialisably. Conflicts with
-        takers of the same keys, with puts only where it leaves a key empty; an answer of nothing, with any.
-        """
-        check, found, due = self.guard(tr), self.available(tr, count), self.line.results.ask_due(tr)
-        check()
-        offers = list(found)
-        overdue = [] if offers else self.line.results.overdue(due, now_us)
-        if overdue:
-            self.line.results.return_overdue(tr, overdue)
-            offers = list(self.available(tr, count))
-        if not offers:
-            tr.add_read_conflict_range(self.keys.ready.start, self.keys.ready.stop)
-        taken = self._take(tr, offers, count)
-        if not taken.values:
-            self.require_none_passed(tr)
-        return taken
-
-    def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the next items in which nobody who waits in the line has a share.
-
-        Reads the first requests by snapshot, too; writes and conflicts like `take`.
-        """
-        check, activity = self.guard(tr), self.line.keys.activity
-        found = self.available(tr, count)
-        waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
-        check()
-        offers = list(found)
-        if waiting and (self.line.keys.is_work(waiting[0].key, now_us) or not offers):
-            return _served(self.line.pass_by(tr, count, b"", now_us))
-        return self._take(tr, offers, count)
-
     def busiest(self, tr: Transaction, limit: int, now_us: int) -> list[KeyStatistics]:
         """The keys of which most items wait. Reads by snapshot; conflicts with nothing."""
         check = self.guard(tr)
@@ -156,16 +125,10 @@ class FairItems:
 
     # The line's Source.
 
-    def tidy(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
-        return False
-
-    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
-        return lambda: None
-
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
         passed = self.passed
         found = self.fair.first(tr, limit + len(passed) if passed else limit)
-        return self._offers(tr, found, limit)
+        return islice(self._offers(tr, found, limit), limit)
 
     def _offers(self, tr: Transaction, found: Iterable[Record], limit: int) -> Iterator[Offer]:
         passed, seen = self.passed, set()
@@ -203,31 +166,19 @@ class FairItems:
         return self._collected(tr, records, ask_payloads(tr, self.keys, records))
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
-        self._depart(tr, _records(offers))
-        return self.collect(tr, [Delivery(offer.id, offer.value) for offer in offers])
+        records = _records(offers)
+        asked = ask_payloads(tr, self.keys, records)  # with the reads of the discipline
+        self._depart(tr, records)
+        return self._collected(tr, records, asked)
+
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        self.claim(tr, offers)
+        return self.hand_over(tr, offers, params)
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         self._return(tr, self._sound(tr, deliveries))
 
     # How it is done.
-
-    def _take(self, tr: Transaction, offers: Sequence[Offer], count: int) -> Taken:
-        portion = portion_of(offers, count)
-        items = self._taken(tr, portion)
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            if items or not portion:
-                break
-            offers = list(self.available(tr, count))
-            portion = portion_of(offers, count)
-            items = self._taken(tr, portion)
-        return Taken(items, cut_short=len(portion) < len(offers), wrote=bool(offers))
-
-    def _taken(self, tr: Transaction, offers: Sequence[Offer]) -> list[Any]:
-        self.claim(tr, offers)
-        records = _records(offers)
-        asked = ask_payloads(tr, self.keys, records)  # with what the discipline reads
-        self._depart(tr, records)
-        return self._collected(tr, records, asked)
 
     def _collected(
         self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
@@ -331,7 +282,3 @@ def _floor_of(value: bytes | None) -> int:
 
 def _records(entries: Sequence[Offer] | Sequence[Delivery]) -> list[Record]:
     return [record_of(entry.value) for entry in entries]
-
-
-def _served(turn: Turn) -> Taken:
-    return Taken(turn.answers, cut_short=bool(turn.answers), wrote=turn.wrote, served=turn)

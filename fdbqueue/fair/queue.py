@@ -124,7 +124,7 @@ class FairQueue(KeepsAside):
         checked_stop(stop, tr)
         found: Sequence[Any]
         if is_transaction(tr):
-            found = self._items.take(writable(tr), 1, runtime_of(tr).now_us()).values
+            found = self._items.taker.take(writable(tr), 1, b"", runtime_of(tr).now_us()).values
         else:
             calls = self._calls_of(tr)
             found = calls.takes.wait(timeout_s, stop=stop) if timeout_s else calls.takes.take(1, stop)
@@ -183,9 +183,7 @@ class FairCalls:
         self._database = database
         self._items = items
         self._puts = Writes(database, root, self._put)
-        self.takes = Takes(
-            database, root, items.line, lambda tr, count, _, now_us: items.take_in_turn(tr, count, now_us)
-        )
+        self.takes = Takes(database, root, items.line, items.taker.take_in_turn)
 
     def close(self) -> None:
         """Nothing to end: the database has ended the waits."""

@@ -1,8 +1,7 @@
 """Shares: who in a waiting line is to get what, requests and items both in order. Values; nothing is read."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from msgspec import Struct
 
@@ -20,21 +19,16 @@ class Offer(Struct, frozen=True):
     """Those of one key, if they have any, are handed out in their order only."""
 
 
+class Portion(Struct, frozen=True):
+    """The first available items, as many as one transaction can take."""
+
+    offers: Sequence[Offer] = ()
+    cut_short: bool = False
+    """The next item did not fit."""
+
+
+NOTHING = Portion()
 Pair = tuple[Ticket, Sequence[Offer]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Who gets what in this transaction."""
-
-    pairs: Sequence[Pair]
-    ahead: int
-    """How many items are for those before the own request."""
-    any_available: bool
-    """Whether there was anything, for whomever: then nobody may be told that there is nothing."""
-
-    def has_own(self, mine: Ticket) -> bool:
-        return any(ticket == mine for ticket, _ in self.pairs)
 
 
 def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
@@ -82,18 +76,20 @@ def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Off
     pairs: list[Pair] = []
     rest = offers
     for ticket, count in zip(requests, counts, strict=True):
-        portion = portion_of(rest, count)
+        portion = portion_of(islice(rest, count)).offers
         rest = rest[len(portion) :]
         if portion:
             pairs.append((ticket, portion))
     return pairs
 
 
-def portion_of(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
-    """The first `count` offers, fewer if their payloads (split ones count in full) are a lot to read."""
+def portion_of(offers: Iterable[Offer]) -> Portion:
+    """The first of `offers` whose payloads one transaction can read. Asks for no more than it needs."""
+    found: list[Offer] = []
     total = 0
-    for number, offer in enumerate(offers[:count]):
+    for offer in offers:
         total += offer.size_bytes
-        if number and total > limits.BATCH_BYTES_MAX:
-            return offers[:number]
-    return offers[:count]
+        if found and total > limits.BATCH_BYTES_MAX:
+            return Portion(found, True)
+        found.append(offer)
+    return Portion(found) if found else NOTHING

@@ -9,6 +9,9 @@ from fdbqueue.aside import Aside
 from fdbqueue.line.shares import Offer
 from fdbqueue.seam import Transaction
 
+Ask = Callable[[Transaction], Callable[[], None]]
+"""Asks whether a take may go on; the reply raises if not."""
+
 
 class Delivery(Struct, frozen=True):
     """An item that has been handed to a request: its identity, and the value that its owner collects."""
@@ -28,11 +31,16 @@ class Source(Protocol):
     aside: Aside
     """Where damaged values of the queue go."""
 
+    ready: slice
+    """Keys of the available items. An answer of nothing relies on them in a transaction of the caller."""
+
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""
 
-    def tidy(self, tr: Transaction) -> bool:
-        """Make a batch of items that have come due available. True if the transaction wrote anything."""
+    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:
+        """Ask, by snapshot, for items that have come due. The reply makes a batch of them available, and is
+        True if it wrote anything.
+        """
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next item comes due; the reply is in microseconds."""
@@ -54,3 +62,24 @@ class Source(Protocol):
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         """Make uncollected deliveries available again, in their old places."""
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        """Raise the error of the first available item that this process cannot read."""
+
+
+class Untimed:
+    """Part of a source whose items never come due."""
+
+    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:  # noqa: ARG002  # the line's interface
+        return _nothing_due
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
+        return _never_due
+
+
+def _nothing_due() -> bool:
+    return False
+
+
+def _never_due() -> None:
+    return None

@@ -274,7 +274,7 @@ class Line:
         return self._apply(tr, seen, look, decision)
 
     def _tidy(self, tr: Transaction, seen: Seen, look: Look) -> Seen:
-        due, tidied = self.results.ask_due(tr), self.source.tidy(tr)
+        due, tidied = self.results.ask_due(tr), self.source.ask_tidy(tr)()
         overdue = self.results.overdue(due, look.now_us)
         if overdue:
             self.results.return_overdue(tr, overdue)

@@ -11,8 +11,8 @@ from fdbqueue.calls.combine import Call, CallState, Combiner
 from fdbqueue.calls.once import LostConflict, run_once
 from fdbqueue.database import Database
 from fdbqueue.line.staging import Line, Outcome
+from fdbqueue.line.take import Taken
 from fdbqueue.line.waiting import Memory, Nudge, Place
-from fdbqueue.recipe.items import Taken
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
@@ -127,8 +127,8 @@ class Takes:
         except LostConflict:
             crew.release()
             return None
-        if taken.served is not None:
-            self._memory.note(taken.served)
+        if taken.turn is not None:
+            self._memory.note(taken.turn)
         return None if taken.is_open else taken
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:

@@ -39,9 +39,7 @@ class QueueCalls:
         self._database = database
         self._recipe = recipe
         self._appends = Writes(database, root, self._append)
-        self._takes = Takes(
-            database, root, recipe.line, lambda tr, count, _, now_us: recipe.take_in_turn(tr, count, now_us)
-        )
+        self._takes = Takes(database, root, recipe.line, recipe.taker.take_in_turn)
 
     def close(self) -> None:
         """Nothing to end: the database has ended the waits."""

@@ -17,8 +17,9 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.line.shares import Offer, portion_of, within
+from fdbqueue.line.shares import Offer, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome
+from fdbqueue.line.take import Taker
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
@@ -34,6 +35,7 @@ class Holder:
         self._root = root
         self._recipe = recipe
         self._ticket = Ticket(b"", b"", 0)
+        self._taker = Taker(recipe.line, (recipe.guard,), self._keep)
 
     def hold(self, count: int) -> list[Any]:
         """The first values, up to `count` and limits.SERVE_MAX, kept from everybody else until `settle`."""
@@ -70,32 +72,16 @@ class Holder:
                 waiter.sleep(watch, patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
-        line, now_us = self._recipe.line, self._runtime.now_us()
-        due = line.results.ask_due(tr)
-        offers = self._first(tr)
-        overdue = [] if offers else line.results.overdue(due, now_us)
-        if overdue:
-            line.results.return_overdue(tr, overdue)
-            offers = self._first(tr)
-        found = offers
-        offers, values = self._recipe.hold_back(tr, found)
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            if offers or not found:
-                break
-            found = self._first(tr)
-            offers, values = self._recipe.hold_back(tr, found)
-        if not offers:
-            self._recipe.require_none_passed(tr)
-            return []
-        deliveries = self._recipe.deliver(tr, offers, b"")
-        line.results.leave(tr, self._ticket, deliveries, Notice(now_us + DEADLINE_US, crowd=1))
-        return values
+        return list(self._taker.take(tr, self._ticket.count, b"", self._runtime.now_us()).values)
 
-    def _first(self, tr: Transaction) -> Sequence[Offer]:
-        check = self._recipe.guard(tr)
-        found = within(limits.SERVE_BYTES_MAX, self._recipe.available(tr, self._ticket.count))
-        check()
-        return portion_of(found, len(found))
+    def _keep(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Lay the offers ready for this holder, as the line does for a request. Returns their values."""
+        kept, values = self._recipe.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers))
+        if kept:
+            notice = Notice(self._runtime.now_us() + DEADLINE_US, crowd=1)
+            deliveries = self._recipe.deliver(tr, kept, params)
+            self._recipe.line.results.leave(tr, self._ticket, deliveries, notice)
+        return values
 
     def _look(self, shown: int) -> Look:
         return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)

@@ -9,7 +9,6 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -19,8 +18,9 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.errors import FdbQueueError, PayloadUnknown, PayloadUnreadable
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
-from fdbqueue.line.source import Delivery
-from fdbqueue.line.staging import Line, Outcome, Turn
+from fdbqueue.line.source import Delivery, Untimed
+from fdbqueue.line.staging import Line
+from fdbqueue.line.take import Taken, Taker
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.passing import Passed, located
@@ -49,23 +49,7 @@ Readings = tuple[list[Any], Mapping[bytes, bytes], Mapping[bytes, bytes]]
 _NONE: Mapping[bytes, bytes] = {}
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What a plain take came to."""
-
-    values: Sequence[Any] = ()
-    cut_short: bool = False  # there may be more, beyond the bounds of one transaction
-    wrote: bool = False
-    served: Turn | None = None  # what came of passing by the line
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can tell neither an item nor that there is none: worth another attempt."""
-        again = self.served is not None and self.served.outcome is Outcome.AGAIN
-        return not self.values and (self.wrote or again)
-
-
-class Recipe:
+class Recipe(Untimed):
     """The items of one queue; the `Source` of its line."""
 
     def __init__(
@@ -85,7 +69,9 @@ class Recipe:
         self.guard = guard or occupancy.ask_until_known
         self._guard_of_all = guard or occupancy.ask
         self.doorbell = keys.size  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
+        self.ready = keys.items
         self.line = Line(LineKeys(keys.line), self)
+        self.taker = Taker(self.line, (self.guard,), self.hand_out)
         self.aside = Aside(keys.prefix, keys.line)
         self.passed = Passed(registered=guard is not None)
         self._name = name or repr(keys.prefix)
@@ -110,42 +96,16 @@ class Recipe:
         self._add_size(tr, len(payloads))
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the first items, up to `count`, whoever else may be waiting.
+        """Remove the first items, up to `count`, for the transaction of a caller.
 
-        Reads the first items serialisably; clears them. Conflicts with whoever takes the same ones; an answer
-        of nothing conflicts with an enqueue.
+        Reads the first items.
+        Writes the items that it clears, and the size.
+        Conflicts: other takers of these items; an answer of fewer than `count`, with an enqueue.
         """
-        check = self.guard(tr)
-        head, due = self._ask_first(tr, count), self.line.results.ask_due(tr)
-        check()
-        found, cut_short = _within_bytes(head)
-        if not found:
-            overdue = self.line.results.overdue(due, now_us)
-            if overdue:
-                self.line.results.return_overdue(tr, overdue)
-                found, cut_short = _within_bytes(self._ask_first(tr, count))
-        taken = self._remove_readable(tr, found, cut_short, count)
-        if not taken.values:
-            self.require_none_passed(tr)
+        taken = self.taker.take(tr, count, b"", now_us)
+        if len(taken.values) < count and not taken.cut_short:
+            tr.add_read_conflict_range(self.ready.start, self.ready.stop)
         return taken
-
-    def take_in_turn(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the first items in which nobody who waits in the line has a share.
-
-        Reads the first items serialisably; if there is a line, that and them by snapshot. Conflicts with
-        other takers of the same items.
-        """
-        check = self.guard(tr)
-        line, items = self.line.keys, self.keys.items
-        head = self._ask_first(tr.snapshot, count)
-        activity = tr.snapshot.get_range(line.activity.start, line.activity.stop, limit=1).to_list()
-        check()
-        found, cut_short = _within_bytes(head)
-        if activity and (line.is_work(activity[0].key, now_us) or not found):
-            return _taken(self.line.pass_by(tr, count, b"", now_us))
-        if found:  # only now: whoever passes by does not conflict with one who takes the head
-            tr.add_read_conflict_range(items.start, found[-1].key + b"\x00")
-        return self._remove_readable(tr, found, cut_short, count)
 
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict.
@@ -208,15 +168,11 @@ class Recipe:
 
     # The line's Source.
 
-    def tidy(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
-        return False
-
-    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
-        return lambda: None
-
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        first = self._ask_first(tr.snapshot, limit)
-        return (Offer(self._suffix(item), item.value, payload_bytes(item.value)) for item in first)
+        items, passed = self.keys.items, self.passed
+        rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))
+        offers = (Offer(self._suffix(row), row.value, payload_bytes(row.value)) for row in rows)
+        return islice((offer for offer in offers if offer.id not in passed), limit) if passed else offers
 
     def require_none_passed(self, tr: Any) -> None:
         """Raises the error of the first item that was passed over. Reads the first items."""
@@ -249,6 +205,14 @@ class Recipe:
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
         return self._removed(tr, [(offer.id, offer.value) for offer in offers])
 
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Remove the first items.
+
+        Conflicts: every change at the head of the queue, up to the last of these items.
+        """
+        tr.add_read_conflict_range(self.ready.start, self.keys.item(offers[-1].id) + b"\x00")
+        return self.hand_over(tr, offers, params)
+
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             tr.set(self.keys.item(delivery.id), delivery.value)
@@ -259,15 +223,6 @@ class Recipe:
     def _suffix(self, item: KeyValue) -> bytes:
         return self.keys.suffix_of(item.key)
 
-    def _ask_first(self, tr: Any, count: int) -> Iterable[KeyValue]:
-        """The first items, up to `count`, but those that are passed over."""
-        items, passed = self.keys.items, self.passed
-        if not passed:
-            found: Range = tr.get_range(items.start, items.stop, limit=count)
-            return found
-        rows = tr.get_range(items.start, items.stop, limit=count + len(passed))
-        return islice((row for row in rows if self._suffix(row) not in passed), count)
-
     def _behind_last(self, tr: Transaction, last: Sequence[KeyValue]) -> int:
         """The index behind that of the last item; a key that has none is passed over."""
         index = self.keys.index_of(last[0].key) if last else -1
@@ -277,22 +232,6 @@ class Recipe:
             known = (self.keys.index_of(item.key) for item in before)
             index = next((number for number in known if number is not None), -1)
         return index + 1
-
-    def _remove_readable(
-        self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool, count: int
-    ) -> Taken:
-        """Remove the items that were found; those behind them, as long as none can be read."""
-        taken = self._remove(tr, found, cut_short)
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            if taken.values or not found:
-                break
-            found, cut_short = _within_bytes(self._ask_first(tr, count))
-            taken = self._remove(tr, found, cut_short)
-        return taken
-
-    def _remove(self, tr: Transaction, found: Sequence[KeyValue], cut_short: bool) -> Taken:
-        values = self._removed(tr, _items(self, found))
-        return Taken(values, cut_short=cut_short, wrote=bool(found))
 
     def _removed(self, tr: Transaction, items: Sequence[Item]) -> list[Any]:
         values, left, _ = self._read(tr, items)
@@ -391,10 +330,6 @@ class Recipe:
     def _add_size(self, tr: Transaction, change: int) -> None:
         if change:
             tr.add(self.keys.size, COUNTER.pack(change))
-
-
-def _taken(served: Turn) -> Taken:
-    return Taken(served.answers, cut_short=bool(served.answers), wrote=served.wrote, served=served)
 
 
 def pieces_of(payload: bytes) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError, QueueFull
 from fdbqueue.line.taking import Takes
-from fdbqueue.recipe.items import Taken
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
 from fdbqueue.runs import token_of
@@ -31,7 +30,7 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import Ask, TaskSource, lease_of, params_of
+from fdbqueue.tasks.source import TaskSource, params_of
 from fdbqueue.tasks.verbs import Target
 from fdbqueue.waiters import Waiter
 
@@ -219,15 +218,11 @@ class TaskCalls:
 
     def _new_takes(self, session: Session) -> Takes:
         ask = session.ask  # before it is kept: what is no session would spoil the takes of all others
-
-        def take_in_turn(tr: Transaction, count: int, params: bytes, _: int) -> Taken:
-            return self.source.take_in_turn(tr, count, lease_of(params), ask)
-
         return Takes(
             self._database,
             self.shape.root,
             self.source.line,
-            take_in_turn,
+            self.source.taker(ask).take_in_turn,
             lambda: params_of(self.new_lease(session)),
             self._undo_take,
         )
@@ -240,5 +235,5 @@ class TaskCalls:
             run(self._database, lambda tr: self.within(tr, body), timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
-        ask: Ask = session.ask
-        return self.source.take(tr, count, self.new_lease(session), ask)
+        params = params_of(self.new_lease(session))
+        return self.source.taker(session.ask).take(tr, count, params, self._runtime.now_us()).values

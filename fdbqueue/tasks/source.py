@@ -3,21 +3,22 @@ lease in the requester's name.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
-from fdbqueue import limits
 from fdbqueue.codec import NOT_HERE
 from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.shares import Offer, portion_of
-from fdbqueue.line.source import Delivery
-from fdbqueue.line.staging import Line, Turn
+from fdbqueue.line.shares import Offer
+from fdbqueue.line.source import Ask, Delivery
+from fdbqueue.line.staging import Line
+from fdbqueue.line.take import Taker
 from fdbqueue.misfit import type_name
 from fdbqueue.passing import Passed, located
-from fdbqueue.recipe.items import Taken
 from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text, record_of, record_to_bytes
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import Range, Transaction, Value
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -25,12 +26,11 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.sweep import ask_due, settle, tidy
+from fdbqueue.tasks.sweep import ask_due, settle
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
 from fdbqueue.unreadable import NOT_READ
 
 T = TypeVar("T")
-Ask = Callable[[Transaction], Callable[[], None]]
 
 
 def params_of(lease: Lease) -> bytes:
@@ -50,6 +50,7 @@ class TaskSource:
         self.guard = shape.guard
         self.aside = shape.aside
         self.doorbell = shape.keys.calls  # every change counts something there
+        self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
         self._callbacks = callbacks
@@ -71,80 +72,16 @@ class TaskSource:
         change.finish()
         return answer
 
-    def take(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Sequence[Task]:
-        """Take what is there, whoever else may be waiting; for a caller's transaction.
+    def taker(self, ask_session: Ask) -> Taker:
+        """The takes in the name of one session."""
+        return Taker(self.line, (self.guard, ask_session), self.hand_out)
 
-        Reads the first ready tasks, timers and results by snapshot, serialisably what it changes. Conflicts
-        with any change of the same tasks; an answer of nothing, with whatever makes a task ready.
-        """
-        checks = self.guard(tr), ask_session(tr)
-        change = self.change(tr)
-        due, found = ask_due(tr, self.shape.keys, change.now_us), self.available(tr, count)
-        overdue = self.line.results.ask_due(tr)
-        for check in checks:
-            check()
-        tidied = settle(change, due)
-        # What was asked for before tidying is of no use after it: this transaction has moved what it names.
-        offers = list(self.available(tr, count) if tidied else found)
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            if offers or not tidied:
-                break
-            tidied = tidy(change)
-            offers = list(self.available(tr, count)) if tidied else []
-        change.finish()
-        # The tasks of an overdue result may have been taken by others since: a batch may bring nothing back.
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            returned = [] if offers else self.line.results.overdue(overdue, change.now_us)
-            if not returned:
-                break
-            self.line.results.return_overdue(tr, returned)
-            offers, overdue = list(self.available(tr, count)), self.line.results.ask_due(tr)
-        tasks, _ = self._take_some(change, offers, count, lease)
-        if not tasks:
-            tr.add_read_conflict_range(self.shape.keys.ready.start, self.shape.keys.ready.stop)
-            self.require_none_passed(tr)
-        return tasks
-
-    def take_in_turn(self, tr: Transaction, count: int, lease: Lease, ask_session: Ask) -> Taken:
-        """Take what is there, but nothing in which somebody who waits in the line has a share.
-
-        Reads the first ready tasks, timers and requests by snapshot, serialisably what it changes. Conflicts
-        with any change of the same tasks.
-        """
-        checks = self.guard(tr), ask_session(tr)
-        change, activity = self.change(tr), self.line.keys.activity
-        due, found = ask_due(tr, self.shape.keys, change.now_us), self.available(tr, count)
-        waiting = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
-        for check in checks:
-            check()
-        tidied = settle(change, due)
-        change.finish()
-        offers = list(self.available(tr, count) if tidied else found)
-        if waiting and (self.line.keys.is_work(waiting[0].key, change.now_us) or not offers):
-            return _served(self.line.pass_by(tr, count, params_of(lease), change.now_us), tidied)
-        tasks, cut_short = self._take_some(change, offers, count, lease)
-        return Taken(tasks, cut_short=cut_short, wrote=bool(offers) or tidied)
-
-    def _take_some(
-        self, change: Change, offers: Sequence[Offer], count: int, lease: Lease
-    ) -> tuple[list[Task], bool]:
-        """The first of `offers`, and whether some were left out; what is behind them, if none can be read."""
-        portion = portion_of(offers, count)
-        tasks = self._take(change, portion, lease)
-        for _ in range(limits.TIDY_ROUNDS_MAX):
-            if tasks or not portion:
-                break
-            offers = list(self.available(change.tr, count))
-            portion = portion_of(offers, count)
-            tasks = self._take(change, portion, lease)
-        return tasks, len(portion) < len(offers)
-
-    def _take(self, change: Change, offers: Sequence[Offer], lease: Lease) -> list[Task]:
-        tr, shape = change.tr, self.shape
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
+        """Take the leases of `offers`. Returns the tasks that can be read."""
         self.claim(tr, offers)
-        records = [record_of(offer.value) for offer in offers]
-        asked = ask_payloads(tr, shape.keys, records)  # with what the discipline reads
-        tasks = self._read(change, edges.take(change, records, lease), asked)
+        change, records = self.change(tr), [record_of(offer.value) for offer in offers]
+        asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
+        tasks = self._read(change, edges.take(change, records, lease_of(params)), asked)
         change.finish()
         return tasks
 
@@ -187,10 +124,13 @@ class TaskSource:
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
+        """Sweep a batch of the tasks that have come due. True if there were any."""
+        return self.ask_tidy(tr)()
+
+    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:
         change = self.change(tr)
-        tidied = tidy(change)
-        change.finish()
-        return tidied
+        due = ask_due(tr, self.shape.keys, change.now_us)
+        return partial(_settled, change, due)
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         keys = self.shape.keys
@@ -204,7 +144,7 @@ class TaskSource:
         paused = tr.get(self.shape.keys.paused)
         found = self.shape.discipline.first(tr, limit + len(passed) if passed else limit)
         # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
-        return self._offers(tr, found, limit, now_us, paused)
+        return islice(self._offers(tr, found, limit, now_us, paused), limit)
 
     def _offers(
         self, tr: Transaction, found: Iterable[Record], limit: int, now_us: int, paused: Value
@@ -288,6 +228,12 @@ class TaskSource:
         return held
 
 
+def _settled(change: Change, due: Range) -> bool:
+    tidied = settle(change, due)
+    change.finish()
+    return tidied
+
+
 def _is_held(record: Record, delivery: Delivery) -> bool:
     lease = Lease(record.session, record.token)
     return record.state == TaskState.TAKEN and params_of(lease) == _params_of(delivery)
@@ -307,8 +253,3 @@ def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
 
 def _offer(record: Record) -> Offer:
     return Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
-
-
-def _served(turn: Turn, tidied: bool) -> Taken:
-    cut_short = bool(turn.answers)
-    return Taken(turn.answers, cut_short=cut_short, wrote=turn.wrote or tidied, served=turn)

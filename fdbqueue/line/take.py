@@ -1,0 +1,132 @@
+"""Takes: how the first available items of a queue reach a caller, in one transaction.
+
+    take           in a transaction of the caller: the first items, whichever requests they belong to
+    take_in_turn   given a database: the first items that belong to no request in the line
+
+Every kind of queue takes like this; `Source` is all that differs. Reads that do not depend on each other are
+asked for together: a take without contention costs one round trip, and one more if its items need it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.line.shares import NOTHING, Offer, Portion, portion_of
+from fdbqueue.line.source import Ask
+from fdbqueue.line.staging import Line, Outcome, Turn
+from fdbqueue.seam import Range, Transaction
+
+HandOut = Callable[[Transaction, Sequence[Offer], bytes], Sequence[Any]]
+"""Claims offers and hands them out to a caller with these params. Returns the values that can be read."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The result of a take."""
+
+    values: Sequence[Any] = ()
+    cut_short: bool = False
+    """There may be more items, beyond the bounds of one transaction."""
+    wrote: bool = False
+    turn: Turn | None = None
+    """The look at the line of a take that passed by it."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if it found no item, and cannot tell that there is none: another attempt may."""
+        if self.values:
+            return False
+        return self.wrote or (self.turn is not None and self.turn.outcome is Outcome.AGAIN)
+
+
+class Taker:
+    """The takes from one queue."""
+
+    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
+        """The replies to `asks` raise if the caller may not take anything."""
+        self._line = line
+        self._source = line.source
+        self._activity = line.keys.activity
+        self._asks = asks
+        self._hand_out = hand_out
+
+    def take(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
+        """Take the first items, up to `count`, for the transaction of a caller.
+
+        Reads: the first items, overdue results and due times by snapshot; serialisably the keys it changes.
+        Conflicts: every use of the same items; if it finds nothing, everything that makes an item available.
+        Raises: the error of an item that this process cannot read, if there is no other item.
+        """
+        source, results = self._source, self._line.results
+        checks = [ask(tr) for ask in self._asks]
+        tidy, found, due = source.ask_tidy(tr), source.available(tr, count), results.ask_due(tr)
+        for check in checks:
+            check()
+        tidied = tidy()
+        # Tidying has changed the items that were asked for before it.
+        portion = portion_of(source.available(tr, count) if tidied else found)
+        if tidied and not portion.offers:
+            portion = self._tidied(tr, count)
+        if not portion.offers:
+            portion = self._returned(tr, count, due, now_us)
+        taken = self._take(tr, portion, count, params, tidied)
+        if not taken.values:
+            tr.add_read_conflict_range(source.ready.start, source.ready.stop)
+            source.require_none_passed(tr)
+        return taken
+
+    def take_in_turn(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
+        """Take the first items, up to `count`, to which no request in the line is entitled.
+
+        Reads: the first items, requests and due times by snapshot; serialisably the keys it changes.
+        Conflicts: every use of the same items.
+        """
+        source, activity = self._source, self._activity
+        checks = [ask(tr) for ask in self._asks]
+        tidy, found = source.ask_tidy(tr), source.available(tr, count)
+        first = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
+        for check in checks:
+            check()
+        tidied = tidy()
+        portion = portion_of(source.available(tr, count) if tidied else found)
+        if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
+            turn = self._line.pass_by(tr, count, params, now_us)
+            return Taken(turn.answers, bool(turn.answers), turn.wrote or tidied, turn)
+        return self._take(tr, portion, count, params, tidied)
+
+    def _tidied(self, tr: Transaction, count: int) -> Portion:
+        """The first items after more items have come due. Expired ones may fill a batch."""
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if not self._source.ask_tidy(tr)():
+                break
+            portion = portion_of(self._source.available(tr, count))
+            if portion.offers:
+                return portion
+        return NOTHING
+
+    def _returned(self, tr: Transaction, count: int, due: Range, now_us: int) -> Portion:
+        """The first items after overdue results have come back. All items of a batch may have gone since."""
+        results = self._line.results
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            overdue = results.overdue(due, now_us)
+            if not overdue:
+                break
+            results.return_overdue(tr, overdue)
+            found, due = self._source.available(tr, count), results.ask_due(tr)
+            portion = portion_of(found)
+            if portion.offers:
+                return portion
+        return NOTHING
+
+    def _take(self, tr: Transaction, portion: Portion, count: int, params: bytes, tidied: bool) -> Taken:
+        """Take `portion`; if none of it can be read, the items behind it."""
+        wrote = tidied or bool(portion.offers)
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if not portion.offers:
+                break
+            values = self._hand_out(tr, portion.offers, params)
+            if values:
+                return Taken(values, portion.cut_short, wrote)
+            portion = portion_of(self._source.available(tr, count))
+        return Taken((), bool(portion.offers), wrote)
