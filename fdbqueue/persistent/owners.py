@@ -21,6 +21,8 @@ from fdbqueue.errors import OwnerReplaced
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_session
 from fdbqueue.sessions.session import Session
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.ending import end_in
 from fdbqueue.tasks.shape import Shape
 
@@ -39,7 +41,7 @@ class Owner:
         self._under: bytes = layer.pack((OWNERS, name), prefix=shape.keys.prefix)
         self._claim = database.runtime.random_bytes(CLAIM_BYTES)
         self._enrolled: list[Session] = []
-        run_once(database, shape.root, self._write_claim)
+        calls_of(database, shape).once(self._write_claim)
         self._end_earlier()
 
     def enrol(self, session: Session) -> None:
@@ -58,9 +60,9 @@ class Owner:
         with suppress(ValueError):  # another thread has
             self._enrolled.remove(session)
 
-    def _write_claim(self, tr: Transaction) -> None:
-        """Reads the queue's definition; writes the claim; conflicts with enrolling in this name."""
-        self._shape.guard(tr)()
+    def _write_claim(self, change: Change) -> None:
+        """Write the claim. Conflicts: a session that enrols in this name."""
+        tr = change.tr
         tr.options.set_bypass_storage_quota()
         tr.set(self._under, self._claim)
 

@@ -43,10 +43,8 @@ def settle(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: A
     former and, in a bounded queue, with other puts (tasks/capacity.py). Raises NotTaken if one of them is not
     held any more.
     """
-    check = change.shape.guard(change.tr)
     place = _ask_place(change, len(work.puts), maxsize, random, ask_owner) if work.puts else lambda: 0
     records = change.read(id_bytes(task.id) for task in (*work.acked, *work.kept))
-    check()
     held = _all_held(change, [*work.acked, *work.kept], records)
     index = place()
     if index is None:
@@ -79,10 +77,15 @@ def release(change: Change, tasks: Sequence[Task]) -> None:
 
     Reads and moves the tasks; conflicts with any change of them.
     """
-    change.shape.guard(change.tr)()
     records = change.read(id_bytes(task.id) for task in tasks)
     pairs = zip(tasks, records, strict=True)
     edges.release(change, [record for task, record in pairs if record and _holds(change, task, record)])
+
+
+def live_counters(change: Change) -> bytes | None:
+    """Reads: the counters, by snapshot. Conflicts: none."""
+    found: bytes | None = change.tr.snapshot.get(change.shape.keys.live).value
+    return found
 
 
 def waiting_in(live: bytes | None) -> int:

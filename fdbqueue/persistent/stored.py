@@ -12,7 +12,7 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
-from fdbqueue.persistent.settling import Work, release, settle, unfinished_in, waiting_in
+from fdbqueue.persistent.settling import Work, live_counters, release, settle, unfinished_in, waiting_in
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
@@ -128,10 +128,7 @@ class Stored:
         )
 
     def _live(self, tr: Transaction) -> bytes | None:
-        check, live = self.shape.guard(tr), tr.snapshot.get(self.shape.keys.live)
-        check()
-        found: bytes | None = live.value
-        return found
+        return self.calls.source.look(tr, live_counters)
 
     def _wait_for_room(self, wanted: int, until: float | None, waiter: Waiter) -> None:
         changed = run(self.database, lambda tr: self._watch_if_full(tr, wanted))

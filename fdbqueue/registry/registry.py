@@ -7,6 +7,7 @@ that was dropped, or dropped and created again, is noticed, and nothing is put w
 import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from fdbqueue.errors import (
 from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
 from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
-from fdbqueue.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Transaction, Value
 
 T = TypeVar("T")
 
@@ -134,8 +135,7 @@ class Registry:
         key, expected = self.keys.definition(definition.name), definition.to_bytes()
 
         def ask(tr: Transaction) -> Callable[[], None]:
-            found = tr.get(key)
-            return lambda: _check(definition.name, found.value, expected)
+            return partial(_check, definition.name, tr.get(key), expected)
 
         return ask
 
@@ -259,8 +259,8 @@ def _told(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _check(name: str, found: bytes | None, expected: bytes) -> None:
-    if found != expected:
+def _check(name: str, found: Value, expected: bytes) -> None:
+    if found.value != expected:
         raise QueueDropped(name=name)
 
 

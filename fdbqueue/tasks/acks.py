@@ -12,6 +12,8 @@ Only acks join. What else ends a lease is for when something went wrong, and has
 delay, a failure); heartbeats are batches already (`TaskQueue.renew`).
 """
 
+from functools import partial
+
 from fdbqueue import limits
 from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import LostConflict, run_once
@@ -54,9 +56,7 @@ class Acks:
         return target.data is not UNKNOWN and not self._source.tells
 
     def _ack_alone(self, target: Target) -> Task:
-        def body(tr: Transaction) -> Task:
-            return self._source.within(tr, lambda change: verbs.ack(change, target))
-
+        body = partial(self._source.within, verb=partial(verbs.ack, target=target))
         return run_once(self._database, self._source.shape.root, body)
 
     def _ack_together(self, target: Target) -> Task:
@@ -83,7 +83,7 @@ class Acks:
         """Raises LostConflict, having changed nothing."""
 
         def ack_each(tr: Transaction, items: list[Target], random: bytes) -> list[Task | NotTaken]:  # noqa: ARG001
-            return self._source.within(tr, lambda change: verbs.ack_each(change, items))
+            return self._source.within(tr, partial(verbs.ack_each, targets=items))
 
         write_claimed(
             self._database,

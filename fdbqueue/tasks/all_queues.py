@@ -45,7 +45,7 @@ def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Def
 def _statistics_of(target: DatabaseOrTransaction, shape: Shape) -> Statistics:
     database = as_database(target.db if is_transaction(target) else target)
     source = looking.source_of(database, shape)
-    found = run(target, lambda tr: looking.statistics_in(source.change(tr)))
+    found = run(target, lambda tr: source.look(tr, looking.statistics_in))
     if not is_transaction(target):
         looking.sweep_a_batch(database, source)
     return found

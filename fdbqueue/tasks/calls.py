@@ -99,7 +99,7 @@ class TaskCalls:
 
     def once(self, body: Callable[[Change], T]) -> T:
         """Run a verb; its effect happens once."""
-        return run_once(self._database, self.shape.root, lambda tr: self.within(tr, body))
+        return run_once(self._database, self.shape.root, partial(self.source.within, verb=body))
 
     def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
         """Run a verb in a transaction."""
@@ -144,7 +144,7 @@ class TaskCalls:
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        tasks = self.within(tr, lambda change: self._put(change, drafts, random))
+        tasks = self.within(tr, self._putting(drafts, random))
         if isinstance(tasks, NoRoom):
             raise self.full(drafts, tasks)
         return tasks
@@ -157,8 +157,8 @@ class TaskCalls:
             name=self.shape.name,
         )
 
-    def _put(self, change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
-        return verbs.put(change, drafts, random, self.ask_owner)
+    def _putting(self, drafts: Sequence[Draft], random: bytes) -> Callable[[Change], list[Task] | NoRoom]:
+        return partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
 
     def ask_owner(self, tr: Transaction) -> Callable[[], None]:
         """A temporary queue takes nothing once the session is over that it would have gone with."""
@@ -166,13 +166,13 @@ class TaskCalls:
         return _nothing if owner is None else ask_alive(tr, self.shape.root, owner)
 
     def _put_all(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
-        tasks = self.within(tr, lambda change: self._put(change, items, random))
+        tasks = self.source.within(tr, self._putting(items, random))
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        return self.once(lambda change: self._put(change, drafts, random))
+        return self.once(self._putting(drafts, random))
 
     def _wait_for_room(self, wanted: int, until: float, waiter: Waiter) -> None:
         full = run(self._database, lambda tr: self._watch_if_full(tr, wanted))

@@ -6,10 +6,11 @@ come, and the statistics follow. The counters are added once, at the end.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from fdbqueue import runs
 from fdbqueue.aside import DAMAGED
-from fdbqueue.errors import PayloadUnreadable, RecordUnreadable
+from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
 from fdbqueue.records import statistics
 from fdbqueue.records.keys import NEVER_US, Record, id_text, record_of, record_to_bytes
 from fdbqueue.runs import run_of
@@ -20,6 +21,8 @@ from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
 
+T = TypeVar("T")
+
 Event = tuple[Record, str, Callable[[], bytes]]
 Told = tuple[Record, str, bytes]
 """A task, what happened to it, and its payload."""
@@ -28,10 +31,19 @@ Deliver = Callable[[Transaction, Sequence[Told]], None]
 
 
 class Change:
-    def __init__(self, tr: Transaction, shape: Shape, now_us: int, deliver: Deliver | None = None) -> None:
+    def __init__(
+        self,
+        tr: Transaction,
+        shape: Shape,
+        now_us: int,
+        deliver: Deliver | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """`check` is the reply of the guard, which has been asked; None if the queue has been checked."""
         self.tr = tr
         self.shape = shape
         self.now_us = now_us
+        self._check = check
         self._deliver = deliver
         self._events: list[Event] = []
         self._file: Callable[[Sequence[Record]], None] | None = None
@@ -41,12 +53,34 @@ class Change:
         self._calls: Counter[str] = Counter()
         self._runs: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
 
+    def run(self, verb: Callable[["Change"], T]) -> T:
+        """Run a verb, and check that the queue still exists, whatever the verb itself checks.
+
+        Raises: QueueDropped, in place of the verb's error too: a dropped queue has no tasks.
+        """
+        try:
+            answer = verb(self)
+        except FdbQueueError:
+            self.require_queue()
+            raise
+        if self._check is not None:
+            self.require_queue()
+        return answer
+
+    def require_queue(self) -> None:
+        """Check once that the queue still exists. Raises: QueueDropped."""
+        if self._check is not None:
+            check, self._check = self._check, None
+            check()
+
     def read(self, ids: Iterable[bytes]) -> list[Record | None]:
         """The tasks of these ids, read together and serialisably: they conflict with any change of them.
 
         A task whose record cannot be read is none: `finish` mends the record, or sets the task aside.
         """
         asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
+        if self._check is not None:
+            self.require_queue()  # after the reads are sent: no round trip of its own
         found: list[Record | None] = []
         for id_, value in asked:
             record = None
@@ -93,6 +127,8 @@ class Change:
         self._file = self.shape.discipline.ask_put(self.tr, keys)
 
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
+        if self._check is not None:
+            self.require_queue()
         for record, payload in zip(records, payloads, strict=True):
             set_payload(self.tr, self.shape.keys, record, payload)
         self._arrive(records)

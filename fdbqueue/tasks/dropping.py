@@ -40,12 +40,10 @@ def occupants(change: Change, line: Line) -> Occupants:
     Reads: both, serialisably. Conflicts: a request that joins the line, a take.
     """
     tr, keys = change.tr, change.shape.keys
-    check = change.shape.guard(tr)
     asked = [
         tr.get_range(under.start, under.stop, limit=limits.VERB_BATCH)
         for under in (line.keys.requests, keys.taken)
     ]
-    check()
     requests, taken = (found.to_list() for found in asked)
     alive, dead = line.alive_and_dead(tr, requests, change.now_us)
     read = change.read(id_in(entry.key) for entry in taken)

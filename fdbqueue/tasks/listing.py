@@ -87,10 +87,8 @@ def _indexed(change: Change, state: TaskState, limit: int, after: Place) -> Foun
     if under is None:
         return Found((), None)
     most, start = limit + limits.DUE_BATCH, len(under.start)
-    check = change.shape.guard(change.tr)
     due = _ask_due(change, after) if state == TaskState.READY else None
     index = change.tr.snapshot.get_range(_behind(under.start, after.index), under.stop, limit=most)
-    check()
     entries, late = index.to_list(), [] if due is None else due.to_list()
     if due is not None and not after.index:
         after = _bounded(change, after, late)
@@ -110,10 +108,8 @@ def _indexed(change: Change, state: TaskState, limit: int, after: Place) -> Foun
 def _late(change: Change, limit: int, after: Place) -> Found:
     """The next of those that have become ready, and stand behind the timers that `_indexed` read."""
     keys, most = change.shape.keys, limit + limits.DUE_BATCH
-    check = change.shape.guard(change.tr)
     start, stop = _behind(keys.timers.start, after.due), keys.timers_until(change.now_us).stop
     timers = change.tr.snapshot.get_range(start, stop, limit=most).to_list() if start < stop else []
-    check()
     prefix = len(keys.timers.start)
     places = {
         id_in(row.key): Place(after.state, due=bytes(row.key)[prefix:], index_over=True) for row in timers

@@ -41,7 +41,7 @@ from fdbqueue.records.statistics import Statistics
 from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
@@ -401,7 +401,8 @@ class TaskQueue(KeepsAside):
     def peek(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """The task as it is now. Raises TaskNotFound. Reads it serialisably; conflicts with its changes."""
         target = self._target(tr, task, None)
-        return run(tr, lambda tr: verbs.peek(self._change(tr), target))
+        source = self._calls(tr).source
+        return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
 
     def kick(self, tr: DatabaseOrTransaction, count: int = 1) -> int:
         """Make the first `count` buried tasks ready again; how many there were.
@@ -413,7 +414,7 @@ class TaskQueue(KeepsAside):
         checked_count("count", count)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
-            verbs.require_few(self._change(writable(tr)), self._shape.keys.buried)
+            self._see(tr, partial(verbs.require_few, under=self._shape.keys.buried))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
             more, looked = self._once(tr, partial(verbs.kick, count=batch))
@@ -430,7 +431,7 @@ class TaskQueue(KeepsAside):
         """
         taken = self._shape.keys.taken
         if is_transaction(tr):
-            verbs.require_few(self._change(writable(tr)), taken)
+            self._see(tr, partial(verbs.require_few, under=taken))
         while self.release_some(tr):
             pass
 
@@ -504,7 +505,8 @@ class TaskQueue(KeepsAside):
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """Whether the queue is paused. Reads the flag; conflicts with `pause` and `resume`."""
-        return run(tr, lambda tr: verbs.is_paused(self._change(tr)))
+        source = self._calls(tr).source
+        return run(tr, lambda tr: source.look(tr, verbs.is_paused))
 
     # Looking.
 
@@ -514,7 +516,7 @@ class TaskQueue(KeepsAside):
         Raises TaskNotFound. Reads the task, and the failures by snapshot; conflicts with any change of it.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return run(tr, lambda tr: verbs.failures_of(self._change(writable(tr)), id_))
+        return self._see(tr, lambda change: verbs.failures_of(change, id_))
 
     def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
         """What there is, what has been done, and how tasks have ended: {"tasks", "calls", "ends"}, exact.
@@ -615,10 +617,8 @@ class TaskQueue(KeepsAside):
         return found
 
     def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
-        return run(target, lambda tr: body(self._change(writable(tr))))
-
-    def _change(self, tr: Transaction) -> Change:
-        return self._calls(tr).source.change(tr)
+        source = self._calls(target).source
+        return run(target, lambda tr: source.look(writable(tr), body))
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
         return calls_of(self._of(target), self._shape)
@@ -665,9 +665,10 @@ class TaskQueue(KeepsAside):
         """True if a call that would answer "busy" should try again; never within a transaction."""
         if is_transaction(target):
             return False
-        line = self._calls(target).source.line
+        source = self._calls(target).source
+        judge = partial(occupants, line=source.line)
         keeper = keeper_of(self._of(target), self._shape.root)
-        return keeper.ended_overdue(lambda tr: lambda: not occupants(self._change(tr), line).reason)
+        return keeper.ended_overdue(lambda tr: lambda: not source.look(tr, judge).reason)
 
 
 def require_more_transactions(target: DatabaseOrTransaction) -> None:

@@ -61,14 +61,21 @@ class TaskSource:
         """Whether this process has a callback that is told of changes."""
         return self._callbacks.callback is not None
 
-    def change(self, tr: Transaction) -> Change:
+    def change(self, tr: Transaction, check: Callable[[], None] | None = None) -> Change:
         told = self._callbacks.after_commit if self.tells else None
-        return Change(tr, self.shape, self._runtime.now_us(), told)
+        return Change(tr, self.shape, self._runtime.now_us(), told, check)
 
-    def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
-        """Run a verb in a transaction."""
-        change = self.change(tr)
-        answer = body(change)
+    def look(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
+        """Run a verb that changes nothing. Asks the guard before the verb's first read.
+
+        Raises: QueueDropped, and the errors of the verb.
+        """
+        return self.change(tr, self.guard(tr)).run(verb)
+
+    def within(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
+        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
+        change = self.change(tr, self.guard(tr))
+        answer = change.run(verb)
         change.finish()
         return answer
 

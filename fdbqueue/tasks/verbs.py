@@ -51,12 +51,11 @@ def put(
     (capacity.py), and where the discipline says so.
     """
     tr, keys = change.tr, change.shape.keys
-    checks = change.shape.guard(tr), ask_owner(tr)
+    check_owner = ask_owner(tr)
     last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
     change.ask_create({draft.key for draft in drafts})
-    for check in checks:
-        check()
+    check_owner()
     full = admit(change, live, len(drafts), random)
     if full is not None:
         return full
@@ -76,10 +75,8 @@ def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]
 
     Reads the tasks together and clears those that are held; conflicts with any change of them.
     """
-    check = change.shape.guard(change.tr)
     ids = list(dict.fromkeys(target.id for target in targets))
     left = dict(zip(ids, change.read(ids), strict=True))
-    check()
     held = [_take_out(left, target, change.now_us) for target in targets]
     gone = {record.id: record for record in edges.ack(change, [record for record in held if record])}
     return [
@@ -197,7 +194,6 @@ def kick(change: Change, count: int) -> tuple[int, int]:
 
     Reads the first buried tasks; conflicts with any change of those.
     """
-    change.shape.guard(change.tr)()
     looked_at, found = _swept(change, change.shape.keys.buried, count)
     return len(edges.kick(change, _in_state(found, TaskState.BURIED))), looked_at
 
@@ -208,7 +204,6 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
 
     Reads the keys by snapshot, the tasks serialisably; conflicts with any change of those.
     """
-    change.shape.guard(change.tr)()
     looked_at, found = _swept(change, under, count)
     taken = _in_state(found, TaskState.TAKEN)
     if died:
@@ -230,7 +225,6 @@ def require_few(change: Change, under: slice) -> None:
 
 def truncate(change: Change) -> None:
     """Remove every task. Clears their range, blindly; conflicts with every call on a task that is there."""
-    change.shape.guard(change.tr)()
     contents = change.shape.keys.contents
     failures = change.shape.keys.failures
     change.tr.clear_range(contents.start, contents.stop)
@@ -244,7 +238,6 @@ def remove_first(change: Change, count: int) -> int:
 
     Reads the tasks by snapshot; conflicts with any change of those.
     """
-    change.shape.guard(change.tr)()
     tr, keys = change.tr, change.shape.keys
     found = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count).to_list()
     for entry in found:
@@ -261,22 +254,19 @@ def remove_first(change: Change, count: int) -> int:
 
 def pause(change: Change) -> None:
     """Writes the flag, which every take reads; conflicts with takes."""
-    change.shape.guard(change.tr)()
+    change.require_queue()
     change.tr.set(change.shape.keys.paused, b"")
 
 
 def resume(change: Change) -> None:
     """Clears the flag and rings for those who wait; conflicts with takes."""
-    change.shape.guard(change.tr)()
     change.tr.clear(change.shape.keys.paused)
     change.count("other")
 
 
 def is_paused(change: Change) -> bool:
     """Reads the flag; conflicts with pause and resume."""
-    check = change.shape.guard(change.tr)
     found = change.tr.get(change.shape.keys.paused)
-    check()
     return bool(found.present())
 
 
@@ -291,17 +281,13 @@ def failures_of(change: Change, id_: bytes) -> list[Failure]:
 
 
 def _read(change: Change, target: Target) -> Record | None:
-    check = change.shape.guard(change.tr)
     [record] = change.read([target.id])
-    check()
     return record
 
 
 def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
     """The tasks of those targets that are held."""
-    check = change.shape.guard(change.tr)
     found = zip(change.read(target.id for target in targets), targets, strict=True)
-    check()
     return [record for record, target in found if record is not None and target.holds(record, change.now_us)]
 
 
