@@ -20,6 +20,7 @@ from fdbqueue.fleet.outcomes import Bury as Bury
 from fdbqueue.fleet.outcomes import Done as Done
 from fdbqueue.fleet.outcomes import Retry as Retry
 from fdbqueue.fleet.outcomes import Snooze as Snooze
+from fdbqueue.fleet.outcomes import Unavailable as Unavailable
 from fdbqueue.fleet.presence import Presence as Presence
 from fdbqueue.fleet.presence import workers as workers
 from fdbqueue.fleet.supervisor import Fleet as Fleet
@@ -89,6 +90,7 @@ __all__ = [
     "TaskQueue",
     "TaskState",
     "Transaction",
+    "Unavailable",
     "Unreadable",
     "Worker",
     "__version__",

@@ -111,16 +111,10 @@ def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
         database,
         orders.queues,
         handler,
-        threads=orders.threads,
-        transactional=orders.transactional,
-        max_attempts=orders.max_attempts,
-        backoff=orders.backoff,
-        timeout_s=orders.timeout_s,
-        grace_s=orders.grace_s,
-        session_ttr_s=orders.session_ttr_s,
         hooks=at_work.told_to(hooks_named(orders.hooks)),
         root=Subspace((), bytes.fromhex(orders.root)),
         run_id=bytes.fromhex(orders.run),
+        **vars(orders.options),
     )
 
 
@@ -156,4 +150,4 @@ def main(arguments: list[str]) -> int:
     orders = orders_of(line)
     write_above_the_bar()
     with logging_at(orders.log_level):
-        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.threads)).run()
+        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.options.threads)).run()

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue import limits
 from fdbqueue.errors import InvalidArgument
-from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.options import WorkerOptions
 from fdbqueue.fleet.status import Running, Tally
 
 
@@ -21,13 +20,7 @@ class Orders:
     """The root's prefix, in hexadecimal."""
     queues: Mapping[str, int]
     handler: str
-    threads: int = 8
-    transactional: bool = False
-    max_attempts: int | None = 5
-    backoff: Backoff = Backoff()  # noqa: RUF009  # a value
-    timeout_s: float | None = None
-    grace_s: float = 30.0
-    session_ttr_s: float = limits.SESSION_TTR_S
+    options: WorkerOptions = WorkerOptions()  # noqa: RUF009  # a value
     until_empty: bool = False
     recycle_tasks: int | None = None
     recycle_mb: float | None = None

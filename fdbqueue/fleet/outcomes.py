@@ -12,8 +12,12 @@ the lease was lost            nothing: somebody else has the task, or will
 the database was away         given back: it is not the task's fault
 """
 
+import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -76,7 +80,11 @@ class Done(Verdict):
 
 
 class Unavailable(Exception):
-    """Raised by a handler when something that no task can do without is not there: the task is put off."""
+    """Raised by a handler if something that every task needs is away, such as a server of another program.
+
+    The task is put off, and the attempt does not count. The worker takes no task for a pause, which doubles
+    each time.
+    """
 
 
 @dataclass(frozen=True)
@@ -191,3 +199,13 @@ def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
 
 def is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("fdbqueue.fleet.")
+
+
+def stack_of(thread_id: int) -> str:
+    """Return the stack of a hanging handler, without our own frames; empty if it cannot be formatted."""
+    frame = sys._current_frames().get(thread_id)
+    with suppress(Exception):  # a stack that changes meanwhile must not keep the failure from being recorded
+        frames = list(traceback.walk_stack(frame)) if frame is not None else []
+        above = list(takewhile(lambda entry: not is_ours(entry[0]), frames))
+        return "".join(traceback.StackSummary.extract(iter(above[::-1])).format())
+    return ""

@@ -12,28 +12,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
 from fdbqueue import limits
 from fdbqueue.arguments import (
     checked_count,
     checked_positive,
     checked_prefix,
-    checked_seconds,
-    checked_span,
     checked_text,
     checked_whole,
 )
 from fdbqueue.database import require_answer
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
-from fdbqueue.fleet.backoff import Backoff, checked_backoff
+from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import checked_level
+from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.orders import Orders, checked_argument
 from fdbqueue.fleet.process import Process, ProcessStatus
+from fdbqueue.fleet.queues import names_of, opened
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.fleet.worker import Worker, names_of, weights_of
 from fdbqueue.logger import logger
 from fdbqueue.open import DIRECTORY_SCHEMES
 from fdbqueue.open import open as open_database
@@ -75,13 +74,6 @@ class Fleet:
         handler: str,
         *,
         processes: int = 2,
-        threads: int = 8,
-        transactional: bool = False,
-        max_attempts: int | None = 5,
-        backoff: Backoff = Backoff(),  # noqa: B008  # a value
-        timeout_s: float | None = None,
-        grace_s: float = 30.0,
-        session_ttr_s: float = limits.SESSION_TTR_S,
         until_empty: bool = False,
         recycle_tasks: int | None = None,
         recycle_mb: float | None = None,
@@ -90,6 +82,7 @@ class Fleet:
         log_level: str = "info",
         stdout: int | None = None,
         root: Any = DEFAULT_ROOT,
+        **options: Unpack[WorkerKeywords],
     ) -> None:
         """`handler` and `hooks` are "module:name", imported by each process. With an `argument`, which JSON
         must be able to carry, what `handler` names is called with it and returns the handler.
@@ -111,15 +104,9 @@ class Fleet:
         self._orders = Orders(
             checked_text("url", url, limits.URL_BYTES_MAX),
             checked_prefix("root", root).hex(),
-            names_of(weights_of(queues)),
+            names_of(queues),
             checked_text("handler", handler, limits.URL_BYTES_MAX),
-            checked_count("threads", threads, limits.THREADS_MAX),
-            bool(transactional),
-            None if max_attempts is None else checked_count("max_attempts", max_attempts),
-            checked_backoff(backoff),
-            None if timeout_s is None else checked_span("timeout_s", timeout_s),
-            checked_seconds("grace_s", grace_s),
-            checked_span("session_ttr_s", session_ttr_s),
+            WorkerOptions.checked(**options),
             bool(until_empty),
             recycle_tasks,
             recycle_mb,
@@ -231,7 +218,7 @@ class Fleet:
         now = self._monotonic()
         self._stop_asked_at = self._stop_asked_at or now
         self._tell_stops()
-        grace_s = 0.0 if self._stops > 1 else self._orders.grace_s
+        grace_s = 0.0 if self._stops > 1 else self._orders.options.grace_s
         for process in [*self._members, *self._retiring]:
             process.stop(self._stops)
             if now > self._stop_asked_at + grace_s + KILL_AFTER_S:
@@ -255,7 +242,7 @@ class Fleet:
                 "%s: taking no more; %d running tasks have %g s to end, a second signal ends them at once",
                 why,
                 running,
-                self._orders.grace_s,
+                self._orders.options.grace_s,
             )
 
     def _look_at(self, process: Process) -> None:
@@ -336,17 +323,7 @@ class Fleet:
             raise DatabaseNotFound(url=url)
         with open_database(url) as database:
             require_answer(database, url, CONNECT_TIMEOUT_S)
-            Worker(
-                database,
-                self._orders.queues,
-                print,
-                threads=self._orders.threads,
-                max_attempts=self._orders.max_attempts,
-                timeout_s=self._orders.timeout_s,
-                grace_s=self._orders.grace_s,
-                session_ttr_s=self._orders.session_ttr_s,
-                root=root,
-            )
+            opened(database, self._orders.queues, root)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -1,14 +1,18 @@
 """What is decided without a database: delays, shares, what an error says of a task."""
 
 import logging
+from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
-from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState
+from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState, limits
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
+from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
 from fdbqueue.fleet.shares import Shares
+from fdbqueue.fleet.starting import Start, Starting, start_of
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.task import Failure
 from fdbqueue.trouble import Troubles
@@ -52,6 +56,47 @@ def test_a_queue_that_was_empty_has_saved_up_nothing():
         turns.append(shares.order()[0])
         shares.took(turns[-1], 1)
     assert 4 <= turns.count(0) <= 6
+
+
+def taken(orphaned=False, lost=False):
+    return SimpleNamespace(task=SimpleNamespace(orphaned=orphaned), lost=lost, open=True)
+
+
+@pytest.mark.parametrize(
+    ("hold", "has_room", "has_suspect", "stopping", "start"),
+    [
+        (taken(), True, False, False, Start.BEGIN),
+        (taken(), True, True, False, Start.BEGIN),
+        (taken(), False, False, False, Start.GIVE_BACK),
+        (taken(lost=True), True, False, False, Start.GIVE_BACK),
+        (taken(), True, False, True, Start.GIVE_BACK),
+        (taken(orphaned=True), True, False, False, Start.BEGIN),
+        (taken(orphaned=True), True, True, False, Start.PUT_OFF),
+        (taken(orphaned=True), False, False, False, Start.PUT_OFF),
+        (taken(orphaned=True, lost=True), True, False, False, Start.PUT_OFF),
+        (taken(orphaned=True), True, False, True, Start.GIVE_BACK),
+    ],
+)
+def test_which_task_a_worker_begins(hold, has_room, has_suspect, stopping, start):
+    assert start_of(hold, has_room, has_suspect, stopping) is start
+
+
+def test_the_next_suspect_begins_once_the_first_has_an_outcome():
+    starting, suspects = Starting(), [taken(orphaned=True) for _ in range(2)]
+    assert starting.decide(suspects, 2, False) == [Start.BEGIN, Start.PUT_OFF]
+    suspects[0].open = False
+    assert starting.decide(suspects[1:], 2, False) == [Start.BEGIN]
+
+
+def test_each_option_of_a_worker_is_a_keyword():
+    assert list(WorkerKeywords.__annotations__) == [field.name for field in fields(WorkerOptions)]
+
+
+def test_options_of_a_worker_are_checked_numbers():
+    options = WorkerOptions.checked(threads=3, session_ttr_s=float("inf"))
+    assert (options.threads, options.session_ttr_s) == (3, limits.SPAN_MAX_S)
+    with pytest.raises(TypeError, match="thread"):
+        WorkerOptions.checked(thread=3)
 
 
 @pytest.mark.parametrize("error", [NotTaken(id="x"), LeaseLost(id="x")])

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import fdbqueue
-from fdbqueue import Subspace
+from fdbqueue import Subspace, errors
+from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.registry.registry import Registry
 from tests.fuzz.world import KEYED, World
@@ -46,8 +47,8 @@ LEFT_OUT = {
     "LockToken": "a type of texts",
     "TaskState": "an enum",
     "Failure": "a value: what is wrong with it shows where it is given to a call",
-    "FdbQueueError": "an error",
-    "WaitStopped": "an error",
+    **dict.fromkeys(errors.__all__, "an error"),
+    **dict.fromkeys(("AnyDatabase", "AnyTransaction", "Transaction"), "a protocol"),
 }
 """Public names that are not called, and the reason."""
 
@@ -122,7 +123,10 @@ GOOD: Mapping[str, Make] = {
 }
 """What a parameter is given, by its name, or by that of its call and its own."""
 
-OPTIONS = {"TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost")}
+OPTIONS = {
+    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost"),
+    **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
+}
 """What is taken as further keywords."""
 
 FREE = ("dequeue", "get_element", "lock", "acquire")

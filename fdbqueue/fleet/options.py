@@ -1,0 +1,53 @@
+"""WorkerOptions: one value with the options of a worker, from `Worker` or `Fleet` to the worker process."""
+
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_count, checked_seconds, checked_span
+from fdbqueue.fleet.backoff import Backoff, checked_backoff
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The keywords of `Worker` and `Fleet` that become WorkerOptions, which documents them."""
+
+    threads: int
+    transactional: bool
+    max_attempts: int | None
+    backoff: Backoff
+    timeout_s: float | None
+    grace_s: float
+    session_ttr_s: float
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    threads: int = 8
+    """Number of handlers that run at the same time."""
+    transactional: bool = False
+    """True if the handler is called as `handler(tr, task)`, in the transaction of the ack."""
+    max_attempts: int | None = 5
+    """Number of failed attempts after which a task is buried; None for no bound."""
+    backoff: Backoff = Backoff()  # noqa: RUF009  # a value
+    """Delay of a failed task before its next attempt."""
+    timeout_s: float | None = None
+    """Run time after which an attempt has failed. Its thread is given up, and another takes its place."""
+    grace_s: float = 30.0
+    """Time that running handlers have after `stop`, before their tasks are given back."""
+    session_ttr_s: float = limits.SESSION_TTR_S
+    """Time from the death of the process until its tasks are ready again, if their own ttr is longer."""
+
+    @classmethod
+    def checked(cls, **given: Unpack[WorkerKeywords]) -> "WorkerOptions":
+        """Raises InvalidArgument."""
+        options = cls(**given)
+        most, timeout_s = options.max_attempts, options.timeout_s
+        return cls(
+            threads=checked_count("threads", options.threads, limits.THREADS_MAX),
+            transactional=bool(options.transactional),
+            max_attempts=None if most is None else checked_count("max_attempts", most),
+            backoff=checked_backoff(options.backoff),
+            timeout_s=None if timeout_s is None else checked_span("timeout_s", timeout_s),
+            grace_s=checked_seconds("grace_s", options.grace_s),
+            session_ttr_s=checked_span("session_ttr_s", options.session_ttr_s),
+        )
