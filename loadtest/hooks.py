@@ -21,8 +21,9 @@ import gevent
 import locust
 from gevent import monkey
 from gevent.lock import BoundedSemaphore
+from locust import runners
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 import fdbqueue
 from fdbqueue import client_knobs
@@ -37,11 +38,13 @@ from loadtest.run import Run, begin, end, erase, settle
 from loadtest.samples import Sample, sample_of, together
 from loadtest.threads import Threads
 
-# A process that has not said its last word by then is taken for dead.
+# A process that has not closed its book by then counts as dead.
 BOOKS_CLOSED_S = 30.0
+# Locust ends a run once its last worker has sent no heartbeat for 3 s. A loaded machine stops it for longer.
+HEARTBEATS_MISSED_MAX = 30
 ANSWER_S = 10.0
 SAMPLE_EVERY_S = 1.0
-_COUNTERS, _FINISH = "fdbqueue-counters", "fdbqueue-finish"
+_COUNTERS, _FINISH, _FINISHED = "fdbqueue-counters", "fdbqueue-finish", "fdbqueue-finished"
 
 
 def install() -> None:
@@ -51,6 +54,7 @@ def install() -> None:
     monkey.patch_os()
     termination.install()
     client_knobs.for_this_program()
+    runners.HEARTBEAT_LIVENESS = HEARTBEATS_MISSED_MAX
     locust.events.init.add_listener(on_init)
 
 
@@ -81,6 +85,8 @@ class Load:
         self._threads = Threads()
         self._own = Counters()
         self._workers: dict[str, Counters] = {}
+        self._run_id = ""
+        self._finished: set[str] = set()
         self._samples: list[Sample] = []
         self._sampler: gevent.Greenlet | None = None
         self._verdict: Verdict | None = None
@@ -97,8 +103,9 @@ class Load:
         runner = self._environment.runner
         if isinstance(runner, MasterRunner):
             runner.register_message(_COUNTERS, self._on_last_report)
+            runner.register_message(_FINISHED, self._on_finished)
         if isinstance(runner, WorkerRunner):
-            runner.register_message(_FINISH, lambda **_: runner.stop())
+            runner.register_message(_FINISH, self._on_finish)
         elif runner is not None and self._environment.web_ui is None:
             # Locust's own handler comes only when a run without the web UI is over.
             gevent.signal_handler(signal.SIGTERM, runner.quit)
@@ -127,8 +134,10 @@ class Load:
         if not self._is_worker:
             parsed.run_id = fdbqueue.RealRuntime.random_bytes(8).hex()
             self._verdict, self._environment.process_exit_code = None, 1  # until it has been judged
+        self._run_id = parsed.run_id
         run = self._threads.run(lambda: Run(parsed.url, parsed.run_id, self._threads))
         self._own, self._workers, self._samples = run.db.counters, {}, []
+        self._finished = set()
         begin(self._environment, run)
         if not self._is_worker:
             self._sampler = gevent.spawn(self._sample)
@@ -152,7 +161,7 @@ class Load:
         runner = self._environment.runner
         if isinstance(runner, MasterRunner):
             # Without the web UI, Locust's master tells its workers to stop only after this.
-            runner.send_message(_FINISH)
+            runner.send_message(_FINISH, {"run_id": self._run_id})
         self._threads.join()
         if isinstance(runner, WorkerRunner):
             runner.send_message(_COUNTERS, asdict(self.counters()))
@@ -171,8 +180,15 @@ class Load:
 
     def _await_books(self, run: Run) -> None:
         until = time.monotonic() + BOOKS_CLOSED_S
-        while self._threads.run(lambda: run.ledger.open_books(run.db)) and time.monotonic() < until:
+        while self._may_be_written(run) and time.monotonic() < until:
             gevent.sleep(0.2)
+
+    def _may_be_written(self, run: Run) -> bool:
+        """True if a worker has a book open, or may still open one: a slow start may outlast the run."""
+        runner = self._environment.runner
+        clients = runner.clients.all if isinstance(runner, MasterRunner) else []
+        alive = {client.id for client in clients if client.state != STATE_MISSING}
+        return bool(alive - self._finished or self._threads.run(lambda: run.ledger.open_books(run.db)))
 
     def _tell(self, verdict: Verdict, counters: Counters) -> None:
         self._failed |= not verdict.holds
@@ -206,6 +222,17 @@ class Load:
     def _on_worker_report(self, client_id: str, data: dict[str, Any], **_: object) -> None:
         # Absent from what a worker says before it has opened the database.
         self._workers[client_id] = Counters(**data.get("fdbqueue", {}))
+
+    def _on_finish(self, msg: Any, **_: object) -> None:
+        """Messages of the master come in order: a start that was under way is over."""
+        runner = self._environment.runner
+        assert isinstance(runner, WorkerRunner)
+        runner.stop()
+        runner.send_message(_FINISHED, msg.data)
+
+    def _on_finished(self, msg: Any, **_: object) -> None:
+        if msg.data == {"run_id": self._run_id}:
+            self._finished.add(msg.node_id)
 
     def _on_last_report(self, msg: Any, **_: object) -> None:
         self._workers[msg.node_id] = Counters(**msg.data)

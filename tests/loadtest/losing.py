@@ -3,6 +3,7 @@
 lost, twice    one delivery in fifty is not noted, or noted twice
 unreadable     the ledger cannot be read at the end
 blocked        at the end a native call blocks gevent's loop for ever
+late           the process opens the database after the run has ended
 """
 
 import os
@@ -15,7 +16,7 @@ from loadtest.shapes import ChosenShape as ChosenShape
 from loadtest.users import Consumer
 from loadtest.users import Producer as Producer
 
-NOTED = {"lost": 0, "twice": 2, "unreadable": 1, "blocked": 1}[os.environ["FAULT"]]
+NOTED = {"lost": 0, "twice": 2, "unreadable": 1, "blocked": 1, "late": 1}[os.environ["FAULT"]]
 Consumer.abstract = True
 
 
@@ -37,6 +38,14 @@ def blocked(*_):
     RealRuntime.sleep(3_600)
 
 
+class LateRun(hooks.Run):
+    def __init__(self, *arguments):
+        RealRuntime.sleep(4)
+        super().__init__(*arguments)
+
+
+if os.environ["FAULT"] == "late":
+    hooks.Run = LateRun
 if os.environ["FAULT"] == "unreadable":
     hooks.settle = unreadable
 if os.environ["FAULT"] == "blocked":

@@ -143,6 +143,18 @@ def test_a_master_judges_what_its_workers_did(tmp_path):
     assert not left_behind(url[1])
 
 
+def test_a_worker_that_opens_after_the_end_leaves_nothing(tmp_path):
+    """The run of one second ends while its worker still opens the database."""
+    port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
+    worker = Locust("-f", str(LOSING), *url, "--worker", "--master-port", port, FAULT="late")
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "1")
+    status, said = Locust("-f", str(LOSING), *url, "--master", *bind, *seconds(1, 1), FAULT="lost").end()
+    worker.end()
+    assert status == 1, said
+    assert "verdict: FAILED: 0 items produced" in said
+    assert not left_behind(url[1])
+
+
 def test_one_command_starts_its_workers_itself(tmp_path):
     """A master and two workers; each is waited for, and no word is said of that."""
     url, port = f"embedded:{tmp_path}/data", free_port()
