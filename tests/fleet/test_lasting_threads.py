@@ -29,6 +29,15 @@ def failing(error):
     return fail
 
 
+@pytest.fixture(autouse=True)
+def ended_threads():
+    """Worker threads end in their test: pytest blames the running test for the error that ends a thread."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("fdbqueue-worker"):
+            thread.join(PATIENCE_S)
+
+
 class Beaten:
     """Two leases and a heartbeat that is told when to beat."""
 
