@@ -31,7 +31,7 @@ def _add(existing: Existing, operand: bytes) -> bytes:
     if not existing or not operand:
         return operand
     width = len(operand)
-    total = _as_int(_fit(existing, operand)) + _as_int(operand)
+    total = int.from_bytes(existing[:width], "little") + int.from_bytes(operand, "little")
     return (total & ((1 << 8 * width) - 1)).to_bytes(width, "little")
 
 

@@ -5,7 +5,7 @@ and what can fail afterwards (no room, a broken disk) fails the whole LMDB trans
 version; its transactions are ordered within it, and see each other as conflicts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +188,7 @@ class Batches:
                 commitlog.trim_before(txn, self._store.oldest_reader(version - 1))
                 requests = [one for one in requests if self._is_allowed(txn, one, or_moves)]
             written = self._apply(txn, requests)
-            answers = [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
+            answers = _answers(others) if others else []
             if written is None:
                 txn.abort()
             else:
@@ -204,14 +204,18 @@ class Batches:
 
     def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> Written | None:
         version = txn.id()
-        asked = min([r.read_version for r in requests if r.read_version is not None], default=version - 1)
+        asked = version - 1
+        for one in requests:
+            if one.read_version is not None and one.read_version < asked:
+                asked = one.read_version
         live = self._store.oldest_live_version()
         self._recent.catch_up(txn, version - 1, asked)
         self._recent.forget_before(asked if live is None else min(asked, live))
         written = Written(version, KeySet(), KeySet())
         accepted = 0
         for one in requests:
-            one.version, one.error = None, self._refusal(txn, one, written.conflicts)
+            earlier = written.conflicts if accepted else None
+            one.version, one.error = None, self._refusal(txn, one, earlier)
             if one.error is None:
                 one.version, one.order = version, accepted
                 _apply_one(txn, one.buffer, stamp(version, accepted), written)
@@ -224,14 +228,15 @@ class Batches:
         one.version, one.error = None, StorageFull(path=self._store.path)
         return False
 
-    def _refusal(self, txn: Any, one: CommitRequest, earlier: KeySet) -> FDBError | None:
+    def _refusal(self, txn: Any, one: CommitRequest, earlier: KeySet | None) -> FDBError | None:
         if one.read_version is None or not one.reads:
             return None
         try:
-            conflict = one.reads.meets(earlier) or self._recent.conflict(txn, one.reads, one.read_version)
+            if self._recent.conflict(txn, one.reads, one.read_version):
+                return FDBError(1020)
         except FDBError as error:
             return error
-        return FDBError(1020) if conflict else None
+        return FDBError(1020) if earlier is not None and one.reads.meets(earlier) else None
 
     def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[Asked, list[CommitRequest]]]:
         """What other processes ask for, as far as it is not too much for one batch."""
@@ -258,6 +263,10 @@ class Batches:
         pool.answer(version, answers)
 
 
+def _answers(others: Iterable[tuple[Asked, list[CommitRequest]]]) -> list[Answer]:
+    return [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
+
+
 def _result(one: CommitRequest) -> int:
     if isinstance(one.error, StorageFull):
         return -NO_ROOM
@@ -277,7 +286,8 @@ def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Writt
         else:
             layout.put(txn, key, value)
     written.conflicts.update(buffer.conflicts)
-    written.silent.update(buffer.silent)
+    if buffer.silent.points or buffer.silent.ranges:
+        written.silent.update(buffer.silent)
     for body, offset, value in buffer.stamped_keys:
         key = place(body, offset, stamp_bytes)
         layout.put(txn, key, value)

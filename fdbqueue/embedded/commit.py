@@ -61,8 +61,9 @@ class Committer:
             self._join(request)
             if request.turn is not None:
                 request.turn.acquire()  # released when it is finished, or has become the leader
-            if not request.finished:
-                self._lead()
+                if request.finished:
+                    return
+            self._lead()
         except BaseException:
             # An interrupt, between any two steps: nobody else may wait for this thread. A request that
             # somebody else's batch has already is unknown.
@@ -89,7 +90,7 @@ class Committer:
             self._decided = True
             self._hand_over()
         if written is not None:
-            self._tell(written)  # last: a callback of a watch may take its time, or commit itself
+            self._store.watches.notify(written)  # last: a callback of a watch may take long, or commit
 
     def _leave(self, request: CommitRequest) -> None:
         try:
@@ -210,8 +211,3 @@ class Committer:
             else:
                 request.version, request.order = version, result
         return True
-
-    def _tell(self, written: Written) -> None:
-        self._store.watches.notify(written)
-        if self._store.watches.doorbell is not None:
-            self._store.watches.doorbell.ring(written.keys)

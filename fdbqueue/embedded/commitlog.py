@@ -45,7 +45,7 @@ class _Record(msgspec.Struct, array_like=True):
     ranges: list[tuple[bytes, bytes]]
     silent_points: set[bytes]
     silent_ranges: list[tuple[bytes, bytes]]
-    answers: list[tuple[int, int, list[int]]] = []
+    answers: Sequence[Answer] = ()
     asked_in: int = 0
 
 
@@ -57,8 +57,9 @@ def append(
 ) -> None:
     """Add the record of a commit, with its answers to other processes and the file of theirs (pool.py)."""
     conflicts, silent = written.conflicts, written.silent
-    told = [(answer.seat, answer.number, list(answer.results)) for answer in answers]
-    record = _Record(now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, told, asked_in)
+    record = _Record(
+        now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in
+    )
     txn.put(log_key(written.version), _encode(record), append=False)
     if written.version % _TRIM_EVERY_VERSIONS == 0:
         _trim(txn, now_us)
@@ -110,7 +111,7 @@ def answers_at(txn: Txn, version: int, asked_in: int) -> list[Answer] | None:
     found = txn.get(log_key(version))
     if found is not None:
         record = _decode(found)
-        return [Answer(*answer) for answer in record.answers] if record.asked_in == asked_in else []
+        return list(record.answers) if record.asked_in == asked_in else []
     oldest = oldest_version(txn)
     return None if oldest is not None and oldest > version else []
 

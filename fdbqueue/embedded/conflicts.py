@@ -2,21 +2,20 @@
 
 from bisect import bisect_left
 
+import msgspec
+
 from fdbqueue.embedded.ranges import KeyRange
 
 
-class KeySet:
+class KeySet(msgspec.Struct, eq=False):
     """Single keys and ranges, as one transaction reads or one commit writes them.
 
     Keys dominate, so they are a hash set; the sorted view is made when a range first asks for it.
     """
 
-    __slots__ = ("_sorted", "points", "ranges")
-
-    def __init__(self, points: set[bytes] | None = None, ranges: list[KeyRange] | None = None) -> None:
-        self.points: set[bytes] = set() if points is None else points
-        self.ranges: list[KeyRange] = [] if ranges is None else ranges
-        self._sorted: list[bytes] | None = None
+    points: set[bytes] = set()
+    ranges: list[KeyRange] = []
+    _sorted: list[bytes] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.points or self.ranges)

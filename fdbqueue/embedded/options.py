@@ -20,6 +20,8 @@ from fdbqueue.limits import (
     WATCHES_MAX,
 )
 
+USER_END, SYSTEM_END = b"\xff", b"\xff\xff"
+
 
 @dataclass(slots=True)
 class TransactionSettings:
@@ -31,8 +33,8 @@ class TransactionSettings:
     read_your_writes: bool = True
     next_write_silent: bool = False
     bypass_unreadable: bool = False
-    read_system_keys: bool = False
-    write_system_keys: bool = False
+    read_end: bytes = USER_END  # the first key out of reach
+    write_end: bytes = USER_END
     reuse_during_commit: bool = False
     bypass_storage_quota: bool = False
 
@@ -89,7 +91,7 @@ def _count_snapshot_ryw(step: int) -> Setter:
 
 
 def _access_system_keys(settings: TransactionSettings, _: Any) -> None:
-    settings.read_system_keys = settings.write_system_keys = True
+    settings.read_end = settings.write_end = SYSTEM_END
 
 
 TRANSACTION_SETTERS: dict[str, Setter] = {
@@ -102,7 +104,7 @@ TRANSACTION_SETTERS: dict[str, Setter] = {
     "read_your_writes_disable": _set("read_your_writes", False),
     "next_write_no_write_conflict_range": _set("next_write_silent", True),
     "bypass_unreadable": _set("bypass_unreadable", True),
-    "read_system_keys": _set("read_system_keys", True),
+    "read_system_keys": _set("read_end", SYSTEM_END),
     "access_system_keys": _access_system_keys,
     "used_during_commit_protection_disable": _set("reuse_during_commit", True),
     "bypass_storage_quota": _set("bypass_storage_quota", True),

@@ -31,6 +31,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from fdbqueue.embedded import bytelocks
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.errors import DatabaseClosed
@@ -62,9 +64,8 @@ class PoolDamaged(OSError):
     """The file holds what no process can have written."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came of the requests that were asked at a seat under a number."""
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The results of the requests that a process asked at a seat under a number."""
 
     seat: int
     number: int

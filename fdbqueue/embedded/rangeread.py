@@ -30,14 +30,11 @@ _BYTES_WANTED = {
 _ITERATOR_BYTES = (4_096, 6_144, 9_216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000)
 
 
-class KeyValue:
+class KeyValue(msgspec.Struct, eq=False):
     """A record; unpacks into key and value."""
 
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: bytes, value: bytes) -> None:
-        self.key = key
-        self.value = value
+    key: bytes
+    value: bytes
 
     def __repr__(self) -> str:
         return f"{self.key!r}: {self.value!r}"

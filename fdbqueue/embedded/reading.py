@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded.futures import Future
-from fdbqueue.embedded.options import StreamingMode
+from fdbqueue.embedded.options import USER_END, StreamingMode
 from fdbqueue.embedded.rangeread import FDBRange
 from fdbqueue.embedded.selectors import KeySelector, anchor_of
 from fdbqueue.embedded.values import Key, Value, key_bytes
@@ -13,8 +13,6 @@ from fdbqueue.fdberror import FDBError
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
     from fdbqueue.embedded.steps import Steps
-
-USER_END = b"\xff"
 
 
 def strinc(prefix: bytes) -> bytes:

@@ -11,38 +11,18 @@ from fdbqueue.embedded.writes import Pending, StampedKey, WriteBuffer
 from fdbqueue.runtime import Lock
 
 
-class CommitRequest:
+class CommitRequest(msgspec.Struct, eq=False):
     """One transaction's commit: what it read and writes, and what came of it."""
 
-    __slots__ = (
-        "buffer",
-        "error",
-        "is_bookkeeping",
-        "order",
-        "read_version",
-        "reads",
-        "size_bytes",
-        "turn",
-        "version",
-    )
-
-    def __init__(
-        self,
-        buffer: WriteBuffer,
-        reads: KeySet,
-        read_version: int | None,
-        size_bytes: int,
-        is_bookkeeping: bool = False,
-    ) -> None:
-        self.buffer = buffer
-        self.is_bookkeeping = is_bookkeeping  # it may use the reserve (reserve.py)
-        self.reads = reads
-        self.read_version = read_version
-        self.size_bytes = size_bytes
-        self.turn: Lock | None = None
-        self.version: int | None = None
-        self.order = 0
-        self.error: Exception | None = None
+    buffer: WriteBuffer
+    reads: KeySet
+    read_version: int | None
+    size_bytes: int
+    is_bookkeeping: bool = False  # it may use the reserve (reserve.py)
+    turn: Lock | None = None
+    version: int | None = None
+    order: int = 0
+    error: Exception | None = None
 
     @property
     def finished(self) -> bool:

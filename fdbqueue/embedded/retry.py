@@ -1,18 +1,17 @@
 """How long to wait before trying again, as FoundationDB's client does."""
 
+import msgspec
+
 from fdbqueue.fdberror import TRIED_AGAIN
 from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
 
 _TOO_OLD, _FUTURE_VERSION = 1007, 1009
 
 
-class Backoff:
+class Backoff(msgspec.Struct):
     """Exponential with full jitter; the growth is the transaction's, over all of its attempts."""
 
-    __slots__ = ("_ceiling_s",)
-
-    def __init__(self) -> None:
-        self._ceiling_s = RETRY_DELAY_FIRST_S
+    _ceiling_s: float = RETRY_DELAY_FIRST_S
 
     def next_delay_s(self, code: int, delay_max_s: float, random: float) -> float | None:
         """Seconds to wait after error `code`; None when it is not one to retry."""

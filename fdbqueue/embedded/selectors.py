@@ -59,6 +59,8 @@ class Anchor(msgspec.Struct, frozen=True):
 
 def anchor_of(key_or_selector: Any) -> Anchor:
     """Return the anchor of one end of a range; a plain key is the first key at or after it."""
+    if type(key_or_selector) is bytes:
+        return Anchor(key_or_selector, 1, key_or_selector)
     if isinstance(key_or_selector, KeySelector):
         given = key_bytes(key_or_selector.key)
         key = given + b"\x00" if key_or_selector.or_equal else given
@@ -81,7 +83,7 @@ class View(msgspec.Struct, frozen=True):
         """The records of [begin, end) in order. Raises FDBError 1036 on reaching an unreadable key."""
         if begin >= end:
             return iter(())
-        if not self.buffer:
+        if self.buffer is None:
             return self.snapshot.scan(begin, end, reverse)
         return self._overlaid(self.buffer, begin, end, reverse)
 

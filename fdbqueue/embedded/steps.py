@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from fdbqueue.embedded import retry
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.embedded.options import USER_END
 from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_range, read_batch
-from fdbqueue.embedded.reading import USER_END, ReadTransaction, SnapshotReads
+from fdbqueue.embedded.reading import ReadTransaction, SnapshotReads
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.selectors import Anchor, View
 from fdbqueue.embedded.store import Snapshot
@@ -24,7 +25,6 @@ from fdbqueue.limits import KEY_BYTES_MAX
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
-SYSTEM_END = b"\xff\xff"
 # FoundationDB counts the size of its own structure for each conflict range.
 RANGE_BYTES = 24
 _ENDED = frozenset({1025, 1031})  # cancelled, timed out
@@ -93,7 +93,7 @@ class Steps(ReadTransaction):
         """Return the value of `key`, None if it is absent. Raises FDBError."""
         if self._guarded:
             self._check()
-        if key >= USER_END and key >= self._read_end:
+        if key >= USER_END and key >= self._settings.read_end:
             raise FDBError(2004)
         self._has_read = True
         snapshot = self._open_snapshot()
@@ -111,7 +111,7 @@ class Steps(ReadTransaction):
         """Return the key that a selector names. Raises FDBError."""
         if self._guarded:
             self._check()
-        if anchor.given > self._read_end:
+        if anchor.given > self._settings.read_end:
             raise FDBError(2004)
         found, _ = self._view(is_snapshot).locate(anchor)
         if not is_snapshot:
@@ -125,7 +125,7 @@ class Steps(ReadTransaction):
         """Return one batch of a range read. Raises FDBError."""
         if self._guarded:
             self._check()
-        if max(query.begin.given, query.end.given) > self._read_end:
+        if max(query.begin.given, query.end.given) > self._settings.read_end:
             raise FDBError(2004)
         if query.limit < 0:
             raise FDBError(2012)
@@ -140,7 +140,7 @@ class Steps(ReadTransaction):
         A transaction without writes commits without this step.
         """
         now_s = self._runtime.monotonic()
-        if self._reads and self._snapshot is not None and self._snapshot.expires_s <= now_s:
+        if self._snapshot is not None and self._snapshot.expires_s <= now_s and self._reads:
             raise FDBError(1007)  # the log may no longer hold all commits since
         self._store.end_expired(now_s)
         self._store.committer.commit(request)
@@ -215,10 +215,6 @@ class Steps(ReadTransaction):
 
     # -- parts of a read ---------------------------------------------------------------------------------
 
-    @property
-    def _read_end(self) -> bytes:
-        return SYSTEM_END if self._settings.read_system_keys else USER_END
-
     def _open_snapshot(self) -> Snapshot:
         now_s = self._runtime.monotonic()
         snapshot = self._snapshot
@@ -234,7 +230,7 @@ class Steps(ReadTransaction):
 
     def _own_writes(self, is_snapshot: bool) -> WriteBuffer | None:
         """The buffer that a read has to look through; None when it must not, or need not."""
-        if not self._buffer or not self._settings.read_your_writes:
+        if not self._buffer.has_writes or not self._settings.read_your_writes:
             return None
         return None if is_snapshot and self._settings.snapshot_ryw <= 0 else self._buffer
 
@@ -256,14 +252,14 @@ class Steps(ReadTransaction):
 
     def _view(self, is_snapshot: bool) -> View:
         self._has_read = True
-        return View(self._open_snapshot(), self._own_writes(is_snapshot), self._read_end)
+        return View(self._open_snapshot(), self._own_writes(is_snapshot), self._settings.read_end)
 
     def _add_read(self, begin: bytes, end: bytes) -> None:
         """Add a read conflict on [begin, end), except for the parts that this transaction set or cleared."""
         if begin >= end:
             return
         parts = [(begin, end)]
-        if self._buffer and self._settings.read_your_writes:
+        if self._buffer.has_writes and self._settings.read_your_writes:
             parts = list(self._buffer.dependent_parts(begin, end))
         for part_begin, part_end in parts:
             self._reads.add_range(part_begin, part_end)

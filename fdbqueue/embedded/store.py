@@ -237,7 +237,7 @@ class Store:
         """The database as of now: every commit that has returned, in any process, is in it."""
         self.end_expired(now_s)
         self._serial += 1
-        return Snapshot(self._begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
+        return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
         """The snapshot of `version`: the newest version, or one in use or handed out in this process.
@@ -259,7 +259,11 @@ class Store:
             self.handed_out.keep(self.snapshot_at(version, now_s))
 
     def oldest_live_version(self) -> int | None:
-        return next((s.version for s in self._live_snapshots()), None)
+        for reference in list(self._live.values()):  # oldest first
+            snapshot = reference()
+            if snapshot is not None:
+                return snapshot.version
+        return None
 
     def _live_snapshots(self) -> Iterator[Snapshot]:
         for reference in list(self._live.values()):
@@ -276,7 +280,11 @@ class Store:
                 snapshot.end()  # by the one thread that took it out
             return  # one at each begin and commit keeps up, and a begin stays O(1)
 
-    def _begin(self, write: bool = False) -> Any:
+    def begin(self, write: bool = False) -> Any:
+        """Begin an LMDB transaction at the newest version.
+
+        Raises DatabaseClosed, FDBError 1037 (too many are open), FDBError 1510.
+        """
         try:
             for _ in range(_BEGINS_TRIED):
                 try:
@@ -316,10 +324,6 @@ class Store:
             raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None
         except PermissionError:
             return  # parents that this user may not search, or rights that the process has given up
-
-    def begin(self, write: bool = False) -> Any:
-        """An LMDB transaction of our own, at the newest version."""
-        return self._begin(write)
 
     def end_snapshots(self) -> None:
         """End all snapshots of this process, retryably (1007): LMDB may use their pages again."""

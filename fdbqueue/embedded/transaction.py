@@ -22,6 +22,7 @@ from fdbqueue.limits import KEY_BYTES_MAX
 
 # Codes that on_error is given, and those that it answers in their place: a broken promise, and no error.
 _TOLD_AS = {1100: 1025, 0: 2000}
+_COMMITTED = Future()
 
 
 class Transaction(WriteTransaction):
@@ -32,7 +33,7 @@ class Transaction(WriteTransaction):
         return options_for(self, TransactionOptions)  # type: ignore[return-value]
 
     def _set_option(self, name: str, param: Any) -> None:
-        if name == "read_your_writes_disable" and (self._buffer or self._has_read):
+        if name == "read_your_writes_disable" and (self._buffer.has_writes or self._has_read):
             self._defer(FDBError(2000))
             return
         self._fire_timeout()  # judged by the timeout that was set until now
@@ -79,13 +80,16 @@ class Transaction(WriteTransaction):
         except (FDBError, FdbQueueError) as error:
             self._fail(error)
             return Future(None, error)
-        return Future()
+        return _COMMITTED
 
     def _commit(self) -> None:
         if self._buffer.writes_anything():
             request = self._request()
             self.step_commit(request)
-            self._committed(request)
+            assert request.version is not None
+            self._committed_version = request.version
+            if self._stamp is not None:
+                self._stamp.complete(stamp(request.version, request.order))
         elif self._stamp is not None:
             self._stamp.complete(error=FDBError(2021))
         self._snapshot = None  # its pages may be reused
@@ -100,12 +104,6 @@ class Transaction(WriteTransaction):
         read_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
         may_use_reserve = self._settings.bypass_storage_quota
         return CommitRequest(self._buffer, self._reads, read_version, self._size_bytes, may_use_reserve)
-
-    def _committed(self, request: CommitRequest) -> None:
-        assert request.version is not None
-        self._committed_version = request.version
-        if self._stamp is not None:
-            self._stamp.complete(stamp(request.version, request.order))
 
     def _fail(self, error: Exception) -> None:
         self._snapshot = None

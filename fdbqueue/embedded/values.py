@@ -9,6 +9,8 @@ class _BytesLike:
     """What a future of bytes adds to a future: the methods of bytes, on its value."""
 
     __slots__ = ()
+    _error: Exception | None
+    _result: Any
 
     @property  # type: ignore[misc]  # object's can be assigned, this one cannot
     def __class__(self) -> type:  # isinstance(value, bytes) holds, as in the binding
@@ -17,7 +19,9 @@ class _BytesLike:
     @property
     def value(self) -> Any:
         """The bytes, or None for an absent key. Raises FDBError."""
-        return Future.wait(self)  # type: ignore[arg-type]
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def wait(self) -> Any:
         self.value  # noqa: B018  # raises what there is to raise

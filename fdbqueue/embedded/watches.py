@@ -70,9 +70,11 @@ class Watches:
             self.doorbell.unwatch(key)
 
     def notify(self, written: Written) -> None:
-        """A commit has happened: look at the watched keys that it wrote."""
+        """After a commit, look at the watched keys that it wrote, and ring the other processes."""
         if self._by_key:
             self._look(self._watched(written))
+        if self.doorbell is not None:
+            self.doorbell.ring(written.keys)
 
     def _watched(self, written: Written) -> list[bytes]:
         return [key for key in list(self._by_key) if key in written.conflicts or key in written.silent]

@@ -13,6 +13,7 @@ rules: ReadYourWrites and WriteMap of FoundationDB 7.3, and measurements on its 
 
 from collections.abc import Iterator
 
+import msgspec
 from sortedcontainers import SortedList
 
 from fdbqueue.embedded import atomic
@@ -22,22 +23,15 @@ from fdbqueue.embedded.versionstamp import place, possible_keys, split
 from fdbqueue.fdberror import FDBError
 
 
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """Operations waiting for a value; `stamped` once one of them is a versionstamped set."""
 
-    __slots__ = ("stamped", "steps")
-
-    def __init__(self, code: int, operand: bytes) -> None:
-        self.steps = [(code, operand)]
-        self.stamped = code == atomic.SET_VERSIONSTAMPED_VALUE
+    steps: list[tuple[int, bytes]]
+    stamped: bool = False
 
     @classmethod
     def of(cls, steps: list[tuple[int, bytes]]) -> "Pending":
-        """With all of its operations at once."""
-        pending = cls(*steps[0])
-        for code, operand in steps[1:]:
-            pending.push(code, operand)
-        return pending
+        return cls(steps, any(code == atomic.SET_VERSIONSTAMPED_VALUE for code, _ in steps))
 
     def push(self, code: int, operand: bytes) -> None:
         self.steps.append((code, operand))
@@ -57,26 +51,21 @@ Entry = bytes | None | Pending
 StampedKey = tuple[bytes, int, bytes]  # body, offset of the stamp, value
 
 
-class WriteBuffer:
+class WriteBuffer(msgspec.Struct, eq=False):
     """The buffered writes of one transaction, and the conflict set they make."""
 
-    __slots__ = ("_keys", "cleared", "conflicts", "entries", "silent", "stamped_keys", "unreadable")
-
-    def __init__(self) -> None:
-        self.entries: dict[bytes, Entry] = {}
-        self.cleared = RangeSet()
-        self.unreadable = RangeSet()
-        self.stamped_keys: list[StampedKey] = []
-        self.conflicts = KeySet()
-        # Written under next_write_no_write_conflict_range: no reader conflicts, yet a watch must fire.
-        self.silent = KeySet()
-        self._keys: SortedList | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.entries or self.cleared or self.stamped_keys or self.unreadable)
+    entries: dict[bytes, Entry] = {}
+    cleared: RangeSet = msgspec.field(default_factory=RangeSet)
+    unreadable: RangeSet = msgspec.field(default_factory=RangeSet)
+    stamped_keys: list[StampedKey] = []
+    conflicts: KeySet = msgspec.field(default_factory=KeySet)
+    # Written under next_write_no_write_conflict_range: no reader conflicts, yet a watch must fire.
+    silent: KeySet = msgspec.field(default_factory=KeySet)
+    has_writes: bool = False
+    _keys: SortedList | None = None
 
     def writes_anything(self) -> bool:
-        return bool(self.entries or self.cleared or self.stamped_keys or self.conflicts)
+        return self.has_writes or bool(self.conflicts)
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -85,7 +74,7 @@ class WriteBuffer:
         if isinstance(entry, Pending) and entry.stamped:
             entry.push(_SET, value)  # unreadable it stays
         else:
-            self._put(key, value)
+            self.put(key, value)
 
     def operate(self, code: int, key: bytes, operand: bytes) -> None:
         """An atomic operation other than a versionstamped key."""
@@ -94,22 +83,21 @@ class WriteBuffer:
             if isinstance(known, Pending) and known.stamped:
                 known.push(code, operand)
             else:
-                self._put(key, Pending(code, operand))
+                self.put(key, Pending([(code, operand)], stamped=True))
         elif isinstance(known, Pending):
             known.push(code, operand)
         elif isinstance(known, _Missing):
-            self._put(key, Pending(code, operand))
+            self.put(key, Pending([(code, operand)]))
         else:
-            self._put(key, atomic.OPERATIONS[code](known, operand))
+            self.put(key, atomic.OPERATIONS[code](known, operand))
 
     def set_stamped_key(self, body: bytes, offset: int, value: bytes, version_min: int) -> None:
+        self.has_writes = True
         self.unreadable.add(*possible_keys(body, offset, version_min))
         self.stamped_keys.append((body, offset, value))
 
-    def clear(self, key: bytes) -> None:
-        self._put(key, None)
-
     def clear_range(self, begin: bytes, end: bytes) -> None:
+        self.has_writes = True
         for key in list(self.keys_in(begin, end)):
             del self.entries[key]
             if self._keys is not None:
@@ -118,7 +106,9 @@ class WriteBuffer:
         self.unreadable.remove(begin, end)
         self.cleared.add(begin, end)
 
-    def _put(self, key: bytes, entry: Entry) -> None:
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Replace the entry of `key`; None clears the key."""
+        self.has_writes = True
         if self._keys is not None and key not in self.entries:
             self._keys.add(key)
         self.entries[key] = entry
@@ -128,7 +118,7 @@ class WriteBuffer:
     def known(self, key: bytes) -> Entry | _Missing:
         """The entry that a read of `key` meets; MISSING when the database decides."""
         entry = self.entries.get(key, MISSING)
-        if entry is MISSING and key in self.cleared:
+        if entry is MISSING and self.cleared.begins and key in self.cleared:
             return None
         return entry
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from fdbqueue.embedded import atomic
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.reading import USER_END, strinc
+from fdbqueue.embedded.options import USER_END
+from fdbqueue.embedded.reading import strinc
 from fdbqueue.embedded.selectors import KeySelector
-from fdbqueue.embedded.steps import RANGE_BYTES, SYSTEM_END, Steps
+from fdbqueue.embedded.steps import RANGE_BYTES, Steps
 from fdbqueue.embedded.values import key_bytes, value_bytes
 from fdbqueue.embedded.versionstamp import split
 from fdbqueue.fdberror import FDBError
@@ -31,11 +32,12 @@ class WriteTransaction(Steps):
 
     def clear(self, key: Any) -> None:
         """Clear one key; a KeySelector is looked up first."""
-        key = key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
+        if type(key) is not bytes:
+            key = key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
         if len(key) > KEY_BYTES_MAX:
             return  # there is no such key, so there is nothing to clear
         if self._may_write(key, b""):
-            self._buffer.clear(key)
+            self._buffer.put(key, None)
             # A clear is two ends, and counts as a range does.
             self._wrote(key, len(key) + 1 + RANGE_BYTES - _MUTATION_BYTES)
 
@@ -47,8 +49,8 @@ class WriteTransaction(Steps):
         conflicts = self._next_conflicts()
         if self._range_refused(begin, end):
             return
-        self._buffer.clear_range(begin, end)
         if begin < end:
+            self._buffer.clear_range(begin, end)
             conflicts.add_range(begin, end)
             self._size_bytes += 2 * (len(begin) + len(end)) + _MUTATION_BYTES + RANGE_BYTES
 
@@ -61,7 +63,7 @@ class WriteTransaction(Steps):
         try:
             if self._guarded:
                 self._check_writable()
-            if key >= USER_END and key >= (SYSTEM_END if self._settings.write_system_keys else USER_END):
+            if key >= USER_END and key >= self._settings.write_end:
                 raise FDBError(2004)
             if len(key) > KEY_BYTES_MAX:
                 raise FDBError(2102)
@@ -73,13 +75,12 @@ class WriteTransaction(Steps):
         return True
 
     def _range_refused(self, begin: bytes, end: bytes) -> bool:
-        write_end = SYSTEM_END if self._settings.write_system_keys else USER_END
         try:
             if self._guarded:
                 self._check_writable()
             if begin > end:
                 raise FDBError(2005)
-            if end > write_end:
+            if end > self._settings.write_end:
                 raise FDBError(2004)
         except FDBError as error:
             self._defer(error)
@@ -102,7 +103,10 @@ class WriteTransaction(Steps):
         return self._buffer.silent
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
-        key, param = key_bytes(key), value_bytes(param)
+        if type(key) is not bytes:
+            key = key_bytes(key)
+        if type(param) is not bytes:
+            param = value_bytes(param)
         if not self._may_write(key, param):
             return
         try:
@@ -128,7 +132,7 @@ class WriteTransaction(Steps):
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with writes in the range, as if it had been read. Raises FDBError 2005 at once."""
-        self._conflict_range(begin, end, self._read_end, self._add_read)
+        self._conflict_range(begin, end, self._settings.read_end, self._add_read)
 
     def add_read_conflict_key(self, key: Any) -> None:
         key = key_bytes(key)
@@ -136,8 +140,7 @@ class WriteTransaction(Steps):
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Make others that read in the range conflict, as if it had been written."""
-        end_of_writes = SYSTEM_END if self._settings.write_system_keys else USER_END
-        self._conflict_range(begin, end, end_of_writes, self._add_write_conflict)
+        self._conflict_range(begin, end, self._settings.write_end, self._add_write_conflict)
 
     def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
         self._buffer.conflicts.add_range(begin, end)

@@ -56,6 +56,13 @@ def test_a_read_only_transaction_has_no_committed_version(db, k):
     assert tr.get_committed_version() == -1
 
 
+def test_clearing_an_empty_range_writes_nothing(db, k):
+    tr = db.create_transaction()
+    tr.clear_range(k("a"), k("a"))
+    tr.commit().wait()
+    assert tr.get_committed_version() == -1
+
+
 def test_before_the_commit_there_is_no_committed_version(db, k):
     """It is -1 until then."""
     tr = db.create_transaction()
