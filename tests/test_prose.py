@@ -45,7 +45,6 @@ NOT_YET = frozenset(
         "fdbqueue/counters.py",
         "fdbqueue/demo/",
         "fdbqueue/disciplines/",
-        "fdbqueue/elements/",
         "fdbqueue/embedded/",
         "fdbqueue/fair/",
         "fdbqueue/fleet/",

@@ -1,7 +1,7 @@
-"""What the two kinds of element queue share: everything but what an element's data is.
+"""The common part of both kinds of element queue: everything but the data of an element.
 
-Given a *transaction* a call happens if and only if that commits. Given a *database* it is retried until it
-has happened exactly once (calls/once.py).
+Given a *transaction*, a call happens if and only if that commits. Given a *database*, a call is retried until
+it has happened exactly once (calls/once.py).
 """
 
 import copy
@@ -30,12 +30,14 @@ from fdbqueue.seam import DatabaseOrTransaction, Transaction
 T = TypeVar("T")
 
 LockToken = NewType("LockToken", str)
-"""Tells one lock of an element from any other; printable."""
+"""Identity of one lock of an element; printable."""
 
 
 class ElementBase(KeepsAside):
-    """Every method takes a database or a transaction first. One thread at a time may use an object's cursor
-    (`first`, `next`, `names`, `purge`); `copy()` has another.
+    """Every method takes a database or a transaction first.
+
+    One thread at a time may use the cursor of an object (`first`, `next`, `names`, `purge`); `copy()` has
+    its own.
     """
 
     granularity = GRANULARITY_S
@@ -51,7 +53,7 @@ class ElementBase(KeepsAside):
         guard: Guard | None,
         batch_max: int = limits.BATCH_ITEMS_MAX,
     ) -> None:
-        """`umask` is for a file system, checked and not used. Raises WrongType."""
+        """`umask` is checked and not used: there is no file system. Raises WrongType."""
         prefix = checked_prefix("subspace", subspace)
         if guard is not None:
             checked_function("guard", guard)
@@ -69,7 +71,7 @@ class ElementBase(KeepsAside):
         self._cursor = Cursor(batch_max)
 
     def copy(self) -> Self:
-        """An independent object on the same queue, its cursor empty."""
+        """An independent object on the same queue, without a pass."""
         twin = copy.copy(self)
         twin._cursor = self._cursor.fresh()
         return twin
@@ -77,11 +79,12 @@ class ElementBase(KeepsAside):
     # Locks.
 
     def acquire(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> LockToken | None:
-        """Lock the element; a token of this very lock, or None if it is locked already, or gone.
+        """Lock the element, and return a token of this lock; None if it is locked already, or gone.
 
-        If it is, and not `permissive`, raises CannotLock, an OSError. `get`, `unlock` and `remove` are given
-        the token to make sure that the lock has not been broken by a `purge`, and taken by somebody else,
-        meanwhile. Reads the element and its lock; conflicts with any change of it. Raises InvalidElementName.
+        Given the token, `get`, `unlock` and `remove` fail if a `purge` has broken this lock meanwhile.
+        Reads: the element, its lock.
+        Conflicts: any change of the element or its lock.
+        Raises: InvalidElementName; without `permissive`, CannotLock, an OSError, in place of None.
         """
         self._check_name(name)
         runtime = _runtime(tr)
@@ -97,7 +100,7 @@ class ElementBase(KeepsAside):
         return None if refused else LockToken(lock.token.hex())
 
     def lock(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bool:
-        """Lock the element; whether it was not locked already, or gone. All else like `acquire`."""
+        """Lock the element. False if it is locked already, or gone. All else like `acquire`."""
         return self.acquire(tr, name, permissive) is not None
 
     def unlock(
@@ -108,10 +111,13 @@ class ElementBase(KeepsAside):
         *,
         token: LockToken | str | None = None,
     ) -> bool:
-        """Unlock the element, whoever has locked it; with a `token`, only if that lock still stands.
+        """Unlock the element; given a `token`, only from that very lock.
 
-        If not: raises ElementNotLocked or LockLost, both of which are OSErrors; if `permissive`, False. Reads
-        and clears the lock; conflicts with any change of it. Raises InvalidElementName.
+        Reads: the lock.
+        Writes: clears the lock.
+        Conflicts: any change of the lock.
+        Raises: InvalidElementName; ElementNotLocked, LockLost (OSErrors); if `permissive`, returns False
+            in place of these two.
         """
         self._check_name(name)
         try:
@@ -123,18 +129,23 @@ class ElementBase(KeepsAside):
         return True
 
     def touch(self, tr: DatabaseOrTransaction, name: str) -> None:
-        """Renew the age of the element's lock, by which `purge` judges it; nothing if it is not locked.
+        """Renew the time of the element's lock, which `purge` reads; no effect on an unlocked element.
 
-        Reads and writes the lock; conflicts with any change of it. Raises ElementNotFound, an OSError.
+        Reads: the element, its lock.
+        Writes: the lock.
+        Conflicts: any change of the element or its lock.
+        Raises: ElementNotFound, an OSError.
         """
         now_us = _runtime(tr).now_us()
         self._once(tr, lambda tr: self.store.touch(tr, name, now_us), wrote=bool)
 
     def remove(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> None:
-        """Remove a locked element, whoever has locked it; with a `token`, only if that lock still stands.
+        """Remove a locked element; given a `token`, only under that very lock.
 
-        Reads the lock, clears the element; conflicts with any change of the lock. Raises ElementNotLocked,
-        also if the element is gone, LockLost, InvalidElementName.
+        Reads: the lock.
+        Writes: clears the element.
+        Conflicts: any change of the lock.
+        Raises: ElementNotLocked (also if the element is gone), LockLost, InvalidElementName.
         """
         self._check_name(name)
         self._once(tr, lambda tr: self.store.remove(tr, name, _bytes(token)))
@@ -142,14 +153,16 @@ class ElementBase(KeepsAside):
     # Browsing.
 
     def count(self, tr: DatabaseOrTransaction) -> int:
-        """The number of elements, locked or not; exact. Reads one key by snapshot; conflicts with nothing."""
+        """The exact number of elements, locked or not. Reads one key by snapshot. Conflicts: none."""
         return run(tr, self.store.count)
 
     def first(self, tr: DatabaseOrTransaction) -> str:
         """Start a pass: the first name, "" if there is none.
 
-        A pass shows every element that is there all the time, locked or not, none twice; perhaps some that
-        come or go meanwhile. Reads names by snapshot, in batches; conflicts with nothing.
+        A pass shows every element that exists during the whole pass once, locked or not. Others, added or
+        removed meanwhile, it may show.
+        Reads: names by snapshot, in batches.
+        Conflicts: none.
         """
         self._cursor.rewind()
         return self.next(tr)
@@ -164,12 +177,14 @@ class ElementBase(KeepsAside):
         return iter(lambda: self.next(tr), "")
 
     def purge(self, tr: DatabaseOrTransaction, maxtemp: float = 300, maxlock: float = 600) -> None:
-        """Unlock the elements whose locks are older than `maxlock` seconds; 0: none. Ends the cursor's pass.
+        """Remove locks older than `maxlock` seconds; none if that is 0. Ends the cursor's pass.
 
-        `maxtemp` is for leftovers of interrupted adds, of which there are none. Given a database: locks are
-        read in batches, and each old one is broken in a transaction of its own, which looks at it again.
-        Given a transaction: raises TooMuchForOneTransaction for limits.BATCH_ITEMS_MAX locks and more.
-        Conflicts with changes of the locks that it breaks. Raises InvalidArgument.
+        `maxtemp` has no effect: an interrupted add leaves nothing. Given a database, each old lock is read
+        again and broken in a transaction of its own.
+        Reads: the locks by snapshot, in batches.
+        Conflicts: changes of the locks that it breaks.
+        Raises: InvalidArgument; given a transaction and limits.BATCH_ITEMS_MAX locks,
+        TooMuchForOneTransaction.
         """
         checked_seconds("maxtemp", maxtemp)
         checked_seconds("maxlock", maxlock)
@@ -177,7 +192,7 @@ class ElementBase(KeepsAside):
         if maxlock:
             before_us = _runtime(tr).now_us() - round(maxlock * 1_000_000)
             old = self._old_locks(tr, before_us)
-            # A caller's transaction that sees too many must not have broken some of them.
+            # A transaction with too many locks must raise before it has broken any of them.
             for name in list(old) if is_transaction(tr) else old:
                 self._once(tr, partial(self.store.break_lock, name=name, before_us=before_us), wrote=bool)
 
@@ -194,7 +209,7 @@ class ElementBase(KeepsAside):
         return self._setting_aside(target, name, lambda: run(target, body))
 
     def _setting_aside(self, target: DatabaseOrTransaction, name: str, act: Callable[[], T]) -> T:
-        """Raises what `act` raises; an element that turns out to be damaged is set aside."""
+        """Run `act`, and pass its errors on; a damaged element is set aside."""
         try:
             return act()
         except DamagedElement:
@@ -210,7 +225,7 @@ class ElementBase(KeepsAside):
         body: Callable[[Transaction, str], T],
         wrote: bool,
     ) -> T:
-        """Run what raises QueueLockError if the element cannot be locked."""
+        """Run `body`, which raises QueueLockError for an element that cannot be locked."""
         self._check_name(name)
 
         def checked(tr: Transaction) -> T:
@@ -238,8 +253,10 @@ class ElementBase(KeepsAside):
         wrote: Callable[[T], bool] = lambda _: True,
         look_again: bool = False,
     ) -> T:
-        """With `look_again` a first conflict is followed by a look at once: mostly somebody has just locked
-        the element, and that is the answer. A retry would wait before it finds out.
+        """Run `body` once, or in the caller's transaction.
+
+        With `look_again`, the first conflict is retried at once: mostly another caller has just locked the
+        element, and that is the answer. A usual retry would wait first.
         """
         if is_transaction(target):
             return body(writable(target))
@@ -252,7 +269,7 @@ class ElementBase(KeepsAside):
     def _new_name(self, runtime: Runtime) -> str:
         if self._digit is None:
             self._digit = runtime.random_bytes(1)[0] % 16
-        # What one object adds is in order, also on a clock that stands, or is set back.
+        # Elements added by one object are in order, even if the clock stands still or is set back.
         named_us = max(runtime.now_us(), self._named_us + 1)
         name = name_at(named_us, self._digit, self.granularity)  # before it is remembered: it may raise
         self._named_us = named_us
@@ -268,10 +285,10 @@ def _runtime(target: DatabaseOrTransaction) -> Runtime:
 
 
 def _bytes(token: LockToken | str | None) -> bytes | None:
-    """Raises InvalidArgument for what is no token."""
+    """Parse a token. Raises InvalidArgument."""
     if token is None:
         return None
     try:
         return bytes.fromhex(token)
     except (TypeError, ValueError):
-        raise InvalidArgument(name="token", wanted="what acquire() has returned", got=token) from None
+        raise InvalidArgument(name="token", wanted="a token from acquire()", got=token) from None

@@ -1,7 +1,7 @@
-"""A cursor: where a pass over a queue's names has come to, and what it has read ahead.
+"""A cursor: the position of a pass over a queue's names, and the names that it has read ahead.
 
-Names are read in batches, each in a transaction of its own, by the last name of the one before. So no
-transaction stays open between elements; every element that is there for the whole pass is shown, none twice.
+Names are read in batches, each in a transaction of its own, from the last name of the batch before. So no
+transaction stays open between elements. An element that exists during the whole pass is shown once.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from fdbqueue import limits
 _FIRST_BATCH = 16
 
 ReadNames = Callable[[str, int], list[str]]
-"""The next names after one, up to so many."""
+"""Given a name and a limit: the next names, at most `limit`."""
 
 
 class Cursor:
-    """Not for several threads at once, as the queue object that has it."""
+    """For one thread at a time, like the queue object that owns it."""
 
     def __init__(self, batch_max: int) -> None:
         """Reads at most `batch_max` names at a time."""
@@ -23,7 +23,7 @@ class Cursor:
         self.end()
 
     def fresh(self) -> "Cursor":
-        """Another of the same kind, without a pass."""
+        """Make a cursor with the same batches, without a pass."""
         return Cursor(self._batch_max)
 
     def rewind(self) -> None:

@@ -1,17 +1,17 @@
-"""Directory queues on disk, as dirq keeps them, for a mover that may be killed at any moment (moving.py).
+"""Directory queues on disk, in dirq's layouts, for a mover that may be killed at any moment (moving.py).
 
-    PATH/DDDDDDDD/EEEEEEEEEEEEEE   an element: a directory with a file for each piece, or just a file
-    PATH/fdbqueue/id               this directory's identity; locked (flock) while somebody moves
-    PATH/fdbqueue/in-MARK-D-E      an element that has been taken out, and may not be in the database yet
-    PATH/fdbqueue/out-MARK-D-E     an element that is to appear; it counts once the database says so
+    PATH/DDDDDDDD/EEEEEEEEEEEEEE   an element: a directory with a file for each piece, or one file
+    PATH/fdbqueue/id               identity of this directory; locked (flock) during a move
+    PATH/fdbqueue/in-MARK-D-E      an element on its way into the database
+    PATH/fdbqueue/out-MARK-D-E     an element on its way out of the database, not yet visible
 
-MARK is the queue's that the element moves to or from. dirq takes no notice of PATH/fdbqueue. What leads from
-one place to another is a rename, which happens or does not; where others add too, it replaces nothing. Before
-anybody is told of one it is on the disk.
+MARK identifies the queue in the database. dirq ignores PATH/fdbqueue. An element changes its place by a
+rename, which is atomic. A rename into dirq's part replaces no file. A method that moves an element returns
+after the rename is on the disk.
 
 Another user may write to PATH, and change anything there at any moment. So every name is looked up in the
 descriptor of an open directory, no link below PATH is followed, and only regular files are read.
-PATH/fdbqueue has to be ours alone. There an element is looked at again, and put back if it is none.
+PATH/fdbqueue is private. There an element is checked again, and put back if it is not one.
 """
 
 import errno
@@ -26,9 +26,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue import limits
+from fdbqueue.elements.descriptors import (
+    DIRECTORY_FLAGS,
+    closing,
+    directory,
+    listed,
+    rename_new,
+    sync,
+    write_new,
+)
 from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import following, is_name
-from fdbqueue.elements.renaming import rename_new
 from fdbqueue.elements.schema import LOCKED, NAMELESS, PIECE_NAME_BYTES_MAX, Pieces
 from fdbqueue.embedded.directory import walked
 from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue, UnsafePath
@@ -36,37 +44,36 @@ from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue, UnsafePath
 _AREA, _ID = "fdbqueue", "id"
 _TEMPORARY, _OBSOLETE, _LOCK_SUFFIX = "temporary", "obsolete", ".lck"
 _DIRECTORY, _PIECE = re.compile("[0-9a-f]{8}"), re.compile("[0-9a-zA-Z]+")
-# Roughly: what the pieces' names and lengths add to them.
+# Bytes that the name and length of a piece add to the payload, at most.
 _OVERHEAD_BYTES = 300
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ID_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_ELEMENT = "it is no element, by what lies in it"
+_NO_ELEMENT = "its contents are not those of an element"
 _TOO_LARGE = "it is too large"
 
 
 class CannotMove(Exception):
-    """Why an element stays where it is."""
+    """The reason why an element stays in its place."""
 
 
 class Folder(ABC):
-    """What the two layouts share; all but the constructors is for use within `exclusively`."""
+    """The common part of both layouts. All methods but the constructors are for use within `exclusively`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.id = self._mark = b""
         self._fd = self._area = -1
-        self._owner: tuple[int, int] | None = None  # whom root leaves its files to
+        self._owner: tuple[int, int] | None = None  # of the files that root writes
 
     @contextmanager
     def exclusively(self, new_id: bytes, mark: bytes) -> Iterator[None]:
-        """Nobody else moves elements meanwhile; the folder has an `id`, `new_id` if there was none. What is
-        taken and prepared is that of the queue with this `mark`.
+        """Keep other movers out. The folder gets the identity `new_id` unless it has one.
 
-        Raises DirectoryQueueInUse, UnsafePath, OSError.
+        `taken` and `prepared` list the elements of the queue with this `mark` only.
+        Raises: DirectoryQueueInUse, UnsafePath, OSError.
         """
         self._mark = mark
-        with _closing(walked(str(self.path))) as self._fd, _closing(self._opened_area()) as self._area:
+        with closing(walked(str(self.path))) as self._fd, closing(self._opened_area()) as self._area:
             status = os.fstat(self._fd)
             self._owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid else None
             with open(self._opened_id(), "r+b") as file:
@@ -82,7 +89,7 @@ class Folder(ABC):
                     file.flush()
                     self.id = new_id
                 os.fsync(file.fileno())
-                _sync(self._area, self._fd)
+                sync(self._area, self._fd)
                 yield
 
     def _opened_area(self) -> int:
@@ -90,7 +97,7 @@ class Folder(ABC):
             os.mkdir(_AREA, 0o700, dir_fd=self._fd)
         place = str(self.path / _AREA)
         try:
-            area = os.open(_AREA, _DIRECTORY_FLAGS, dir_fd=self._fd)
+            area = os.open(_AREA, DIRECTORY_FLAGS, dir_fd=self._fd)
         except NotADirectoryError:
             raise UnsafePath(path=place, reason="it is no directory") from None
         user = os.fstat(area).st_uid
@@ -117,19 +124,19 @@ class Folder(ABC):
 
     def names(self) -> list[str]:
         """The elements, locked or not, in order."""
-        directories = [name for name in os.listdir(self._fd) if _DIRECTORY.fullmatch(name)]
-        found = (f"{directory}/{name}" for directory in directories for name in _listed(directory, self._fd))
+        minutes = [name for name in os.listdir(self._fd) if _DIRECTORY.fullmatch(name)]
+        found = (f"{minute}/{name}" for minute in minutes for name in listed(minute, self._fd))
         return sorted(name for name in found if is_name(name))
 
     def taken(self) -> list[str]:
-        """What has been taken out, and not been discarded."""
+        """Names of the elements that were taken and not yet discarded."""
         return self._waiting("in")
 
     def problem(self, name: str) -> str:
-        """Why the element cannot be moved, "" if it can."""
-        directory, leaf = name.split("/")
+        """The reason why the element cannot be moved, or ""."""
+        minute, leaf = name.split("/")
         try:
-            with _directory(directory, self._fd) as at:
+            with directory(minute, self._fd) as at:
                 self._require_element(leaf, at)
         except (FileNotFoundError, NotADirectoryError):
             return "it is gone"
@@ -144,10 +151,10 @@ class Folder(ABC):
 
     @abstractmethod
     def take(self, name: str) -> bool:
-        """Lock the element and take it out; False if somebody else has locked it, or it is gone."""
+        """Lock the element and move it to PATH/fdbqueue; False if it is locked already, or gone."""
 
     def read(self, name: str) -> Pieces:
-        """What was taken out. Raises CannotMove if it is no element any more."""
+        """Read a taken element. Raises CannotMove if it is not an element any more."""
         try:
             self._require_element(self._coming(name), self._area)
             return self._read(self._coming(name))
@@ -155,19 +162,19 @@ class Folder(ABC):
             raise CannotMove(_NO_ELEMENT) from None
 
     def discard(self, name: str) -> None:
-        """Forget what was taken out, for good: it is known to be elsewhere."""
+        """Delete a taken element, which the database has by now."""
         self._delete(self._coming(name))
         self._sync_move(name)
 
     def put_back(self, name: str) -> None:
-        """Undo `take`, for what is no element: it appears again, under its name or one after it."""
+        """Undo `take`, for an entry that is no element: it gets its name again, or the next free one."""
         self._unlock_taken(name)
         self._sync_move(self._appear(self._coming(name), name))
 
     # Into the folder.
 
     def prepare(self, name: str, pieces: Pieces) -> None:
-        """Write the element, not yet to be seen. Raises CannotMove, OSError."""
+        """Write the element to PATH/fdbqueue, where dirq does not see it. Raises CannotMove, OSError."""
         self._require_writable(pieces)
         try:
             os.close(self._place_for(name))
@@ -175,7 +182,7 @@ class Folder(ABC):
             raise CannotMove(f"{name[:8]} is no directory there") from None
         self.forget(name)
         self._write(self._going(name), pieces)
-        _sync(self._area)
+        sync(self._area)
 
     def prepared(self) -> list[str]:
         return self._waiting("out")
@@ -185,12 +192,12 @@ class Folder(ABC):
         self._delete(self._going(name))
 
     def publish(self, name: str) -> None:
-        """Let the prepared element appear, under its name or the first one after it that is free."""
+        """Make the prepared element visible, under its name or the next free one."""
         self._sync_move(self._appear(self._going(name), name))
 
     def _appear(self, source: str, name: str) -> str:
-        """Move `source` out of the area; the name that it has got."""
-        with _closing(self._place_for(name)) as at:
+        """Move `source` out of PATH/fdbqueue, and return its new name."""
+        with closing(self._place_for(name)) as at:
             while True:
                 try:
                     rename_new(source, name[9:], source_fd=self._area, target_fd=at)
@@ -199,13 +206,13 @@ class Folder(ABC):
                     name = following(name)
 
     def _place_for(self, name: str) -> int:
-        """A descriptor of the element's directory, made if it is not there."""
-        directory = name[:8]
+        """A descriptor of the element's directory, which is made if it is missing."""
+        minute = name[:8]
         with suppress(FileExistsError):
-            os.mkdir(directory, dir_fd=self._fd)
+            os.mkdir(minute, dir_fd=self._fd)
             if self._owner is not None:
-                os.chown(directory, *self._owner, dir_fd=self._fd, follow_symlinks=False)
-        return os.open(directory, _DIRECTORY_FLAGS, dir_fd=self._fd)
+                os.chown(minute, *self._owner, dir_fd=self._fd, follow_symlinks=False)
+        return os.open(minute, DIRECTORY_FLAGS, dir_fd=self._fd)
 
     def _waiting(self, way: str) -> list[str]:
         begin = f"{way}-{self._mark.hex()}-"
@@ -223,12 +230,12 @@ class Folder(ABC):
         return f"out-{self._mark.hex()}-{name.replace('/', '-')}"
 
     def _sync_move(self, name: str) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError), _directory(name[:8], self._fd) as at:
-            _sync(at)
-        _sync(self._area, self._fd)
+        with suppress(FileNotFoundError, NotADirectoryError), directory(name[:8], self._fd) as at:
+            sync(at)
+        sync(self._area, self._fd)
 
     def _delete(self, name: str) -> None:
-        """Also what is left of it; nothing if there is nothing."""
+        """Delete an entry of PATH/fdbqueue, or the rest of one; it may be gone already."""
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(name, dir_fd=self._area, follow_symlinks=False).st_mode):
                 shutil.rmtree(name, dir_fd=self._area)
@@ -236,7 +243,7 @@ class Folder(ABC):
                 os.unlink(name, dir_fd=self._area)
 
     def _contents(self, name: str, at: int, bytes_max: int) -> bytes:
-        """Of a regular file with no name elsewhere. Raises CannotMove."""
+        """Read a regular file without a second name. Raises CannotMove."""
         try:
             fd = os.open(name, _READ_FLAGS, dir_fd=at)
         except OSError as error:
@@ -245,7 +252,7 @@ class Folder(ABC):
             raise
         with open(fd, "rb") as file:
             status = os.fstat(fd)
-            # A second name may be a file of somebody else's, which the one who linked it may not read.
+            # The second name of another user's file: that user could not read it under the first one.
             foreign = status.st_nlink > 1 and status.st_uid != os.fstat(self._fd).st_uid
             if not stat.S_ISREG(status.st_mode) or foreign:
                 raise CannotMove(_NO_ELEMENT)
@@ -258,11 +265,11 @@ class Folder(ABC):
 
     @abstractmethod
     def _sizes(self, place: str, at: int) -> list[int]:
-        """The sizes of its pieces. Raises CannotMove for what is no element, OSError."""
+        """The sizes of the pieces. Raises CannotMove if `place` is no element, OSError."""
 
     @abstractmethod
     def _read(self, place: str) -> Pieces:
-        """What lies in the area. Raises CannotMove, OSError."""
+        """Read an element in PATH/fdbqueue. Raises CannotMove, OSError."""
 
     @abstractmethod
     def _require_writable(self, pieces: Pieces) -> None:
@@ -273,37 +280,37 @@ class Folder(ABC):
 
     @abstractmethod
     def _unlock_taken(self, name: str) -> None:
-        """Take our lock off what was taken out."""
+        """Remove our lock from a taken element."""
 
 
 class PiecesFolder(Folder):
     """A dirq.queue.Queue: an element is a directory, a piece is a file in it, a lock another directory.
 
-    Our own locks are made with the sticky bit, in the system call that makes them, and nobody else's of this
-    user has it: that is how a lock which a killed import has left is told from a consumer's.
+    Our own locks have the sticky bit from the system call that makes them; no other lock of this user has it.
+    So the lock of a killed import can be told from that of a consumer.
     """
 
     @classmethod
     def made(cls, path: str | Path) -> "PiecesFolder":
-        """The folder, created if it is not there. Raises UnsafePath, OSError."""
-        with _closing(walked(str(path))) as fd:
+        """The folder, made if it is missing. Raises UnsafePath, OSError."""
+        with closing(walked(str(path))) as fd:
             for name in (_TEMPORARY, _OBSOLETE):
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=fd)
         return cls(path)
 
     def take(self, name: str) -> bool:
-        directory, leaf = name.split("/")
+        minute, leaf = name.split("/")
         taken = self._coming(name)
         try:
-            with _directory(directory, self._fd) as at, _directory(leaf, at) as element:
+            with directory(minute, self._fd) as at, directory(leaf, at) as element:
                 with suppress(FileExistsError):
                     os.mkdir(LOCKED, 0o700 | stat.S_ISVTX, dir_fd=element)
                 if not _is_ours(element):
                     return False
-                os.utime(element)  # by this time dirq's purge judges a lock
+                os.utime(element)  # dirq's purge takes this for the age of the lock
                 os.rename(leaf, taken, src_dir_fd=at, dst_dir_fd=self._area)
-                # Purged at the last moment, our lock is gone: then nobody has it, or another has locked it.
+                # A purge may have removed our lock a moment ago, and a consumer may have locked the element.
                 with suppress(FileNotFoundError):
                     if not _is_ours(element):
                         os.rename(taken, leaf, src_dir_fd=self._area, dst_dir_fd=at)
@@ -313,14 +320,14 @@ class PiecesFolder(Folder):
         return True
 
     def _unlock_taken(self, name: str) -> None:
-        with suppress(OSError), _directory(self._coming(name), self._area) as element:
+        with suppress(OSError), directory(self._coming(name), self._area) as element:
             if _is_ours(element):
                 os.rmdir(LOCKED, dir_fd=element)
 
     def _sizes(self, place: str, at: int) -> list[int]:
         os.stat(place, dir_fd=at, follow_symlinks=False)
         try:
-            with _directory(place, at) as element:
+            with directory(place, at) as element:
                 status = [
                     (name, os.stat(name, dir_fd=element, follow_symlinks=False))
                     for name in os.listdir(element)
@@ -334,7 +341,7 @@ class PiecesFolder(Folder):
 
     def _read(self, place: str) -> Pieces:
         pieces: Pieces = {}
-        with _directory(place, self._area) as element:
+        with directory(place, self._area) as element:
             room_bytes = limits.PAYLOAD_BYTES_MAX
             for name in os.listdir(element):
                 if name != LOCKED:
@@ -349,31 +356,31 @@ class PiecesFolder(Folder):
 
     def _write(self, place: str, pieces: Pieces) -> None:
         os.mkdir(place, dir_fd=self._area)
-        with _directory(place, self._area) as element:
+        with directory(place, self._area) as element:
             for name, data in pieces.items():
-                _write(name, element, data, self._owner)
+                write_new(name, element, data, self._owner)
             if self._owner is not None:
                 os.fchown(element, *self._owner)
-            _sync(element)
+            sync(element)
 
 
 class SimpleFolder(Folder):
     """A dirq.QueueSimple: an element is a file, a lock another with ".lck" at the end.
 
-    Our own locks are hard links to the file `id`, and nobody else's are.
+    Our own locks are hard links to the file `id`; no other lock is.
     """
 
     @classmethod
     def made(cls, path: str | Path) -> "SimpleFolder":
-        """The folder, created if it is not there. Raises UnsafePath, OSError."""
+        """The folder, made if it is missing. Raises UnsafePath, OSError."""
         os.close(walked(str(path)))
         return cls(path)
 
     def take(self, name: str) -> bool:
-        directory, leaf = name.split("/")
-        os.utime(_ID, dir_fd=self._area)  # by this time dirq's purge judges a lock
+        minute, leaf = name.split("/")
+        os.utime(_ID, dir_fd=self._area)  # dirq's purge takes this for the age of the lock
         try:
-            with _directory(directory, self._fd) as at:
+            with directory(minute, self._fd) as at:
                 with suppress(FileExistsError):
                     os.link(
                         _ID,
@@ -402,8 +409,8 @@ class SimpleFolder(Folder):
         return os.path.samestat(lock, os.stat(_ID, dir_fd=self._area, follow_symlinks=False))
 
     def _unlock(self, name: str) -> None:
-        directory, leaf = name.split("/")
-        with suppress(FileNotFoundError, NotADirectoryError), _directory(directory, self._fd) as at:
+        minute, leaf = name.split("/")
+        with suppress(FileNotFoundError, NotADirectoryError), directory(minute, self._fd) as at:
             if self._is_ours(leaf, at):
                 os.unlink(leaf + _LOCK_SUFFIX, dir_fd=at)
 
@@ -421,11 +428,11 @@ class SimpleFolder(Folder):
             raise CannotMove("it is no single byte string")
 
     def _write(self, place: str, pieces: Pieces) -> None:
-        _write(place, self._area, pieces[NAMELESS], self._owner)
+        write_new(place, self._area, pieces[NAMELESS], self._owner)
 
 
 def folder_at(path: str | Path) -> Folder:
-    """The directory queue that is there, of either layout. Raises NotADirectoryQueue, OSError."""
+    """The directory queue at `path`, of either layout. Raises NotADirectoryQueue, OSError."""
     names = os.listdir(path)
     if _TEMPORARY in names:
         return PiecesFolder(path)
@@ -434,45 +441,7 @@ def folder_at(path: str | Path) -> Folder:
     raise NotADirectoryQueue(path=str(path))
 
 
-@contextmanager
-def _closing(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _directory(name: str, at: int) -> Iterator[int]:
-    """A descriptor of a directory. Raises NotADirectoryError for anything else, also for a link."""
-    with _closing(os.open(name, _DIRECTORY_FLAGS, dir_fd=at)) as fd:
-        yield fd
-
-
 def _is_ours(element: int) -> bool:
     lock = os.stat(LOCKED, dir_fd=element, follow_symlinks=False)
     is_sticky = stat.S_ISDIR(lock.st_mode) and lock.st_mode & stat.S_ISVTX
     return bool(is_sticky and lock.st_uid == os.geteuid())
-
-
-def _listed(name: str, at: int) -> list[str]:
-    try:
-        with _directory(name, at) as fd:
-            return os.listdir(fd)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _write(name: str, at: int, data: bytes, owner: tuple[int, int] | None) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(name, flags, 0o666, dir_fd=at), "wb") as file:
-        file.write(data)
-        file.flush()
-        if owner is not None:
-            os.fchown(file.fileno(), *owner)
-        os.fsync(file.fileno())
-
-
-def _sync(*directories: int) -> None:
-    for directory in directories:
-        os.fsync(directory)

@@ -1,7 +1,7 @@
-"""Keys of an element queue: the only file that builds or parses them, and what lies under them.
+"""Keys of an element queue, and their values: the only file that builds or parses them.
 
-Queue S. `name` is the element's, as users see it: 23 ASCII bytes, in order of time (names.py). `folder` is
-the identity of a directory on disk, 16 bytes.
+S is the subspace of the queue. `name` is the public name of an element: 23 ASCII bytes, in order of time
+(names.py). `folder` is the identity of a directory on disk, 16 bytes.
 
     S[1] name             element    empty                    iteration, by snapshot; add: its own name; lock
     S[2] name, number     payload    bytes, a piece of them   get
@@ -9,8 +9,8 @@ the identity of a directory on disk, 16 bytes.
     S[4]                  count      little-endian            count()
     S[5] folder, name     arrival    empty                    import-dirq: added, still in the folder
     S[6] folder, name     departure  empty                    export-dirq: removed, not yet in it
-    S[7]                  mark       16 bytes                 both: which leftovers are this queue's
-    S[8, ...]             aside      see aside.py             what could not be read
+    S[7]                  mark       16 bytes                 both: identity of this queue in a folder
+    S[8, ...]             aside      see aside.py             values that could not be read
 
 An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
 S[1] and no payload.
@@ -28,7 +28,7 @@ COUNTER = struct.Struct("<q")
 _NUMBER = struct.Struct(">I")
 PIECE_NUMBER_BYTES = _NUMBER.size
 _SINCE = struct.Struct(">Q")
-# Longer than any name. What is longer is none, and must not become a key that the engine refuses.
+# Longer than any name. A longer text is cut, because the engine would refuse its key.
 _NAME_BYTES_MAX = 32
 
 _COLUMNS = frozenset(layer.pack((n,)) for n in range(ELEMENT, ASIDE + 1))
@@ -37,7 +37,7 @@ _SINGLE_COLUMNS = frozenset((layer.pack((COUNT,)), layer.pack((MARK,))))
 
 
 class Lock(NamedTuple):
-    """Who has locked an element, and since when: the later of lock and touch."""
+    """The lock of an element: its token, and the time of the lock or the latest touch."""
 
     since_us: int
     token: bytes
@@ -47,7 +47,7 @@ class Lock(NamedTuple):
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "Lock":
-        """A value that is none of a lock is one that is old, and has been anybody's."""
+        """Parse a lock. A damaged value counts as an old lock, which a purge breaks."""
         if len(value) < _SINCE.size:
             return cls(0, b"")
         return cls(_SINCE.unpack_from(value)[0], value[_SINCE.size :])
@@ -68,7 +68,7 @@ class ElementKeys:
         self.aside = columns[ASIDE]
 
     def is_key(self, key: bytes) -> bool:
-        """True if `key` may be one of this queue; its subspace may hold keys of something else."""
+        """True if `key` may belong to this queue; its subspace may hold keys of another program."""
         column = key[len(self.prefix) : len(self.count)]
         rest = key[len(self.count) :]
         if column in _NAMED_COLUMNS:
@@ -89,20 +89,20 @@ class ElementKeys:
         return slice(under, under + b"\xff" * (_NUMBER.size + 1))
 
     def elements_after(self, name: str) -> slice:
-        """The elements whose names are greater; "" is before all."""
+        """Elements with greater names; "" comes before all."""
         return slice(_after(self._element, name), self.elements.stop)
 
     def locks_after(self, name: str) -> slice:
         return slice(_after(self._lock, name), self.locks.stop)
 
     def is_sound(self, key: bytes) -> bool:
-        """True if a key of S[1] or S[3] ends in what may be a name."""
+        """True if a key of S[1] or S[3] ends in a possible name."""
         rest = key[len(self._element) :]
         return 0 < len(rest) <= _NAME_BYTES_MAX and rest.isascii() and rest.decode().isprintable()
 
     def name_in(self, key: bytes) -> str:
         """The name that a key of S[1], S[3], S[5] or S[6] ends in, or one of S[2] without its number."""
-        column = len(self._element)  # of one length, all of them
+        column = len(self._element)  # all columns have the same length
         return key[column:].decode() if key < self._arrival else key[column + FOLDER_BYTES :].decode()
 
     def arrival(self, folder: bytes, name: str) -> bytes:
@@ -127,5 +127,5 @@ def _under(prefix: bytes) -> slice:
 
 
 def _bytes(name: object) -> bytes:
-    # What is no text is the name of nothing, as an empty text is.
+    # A value that is no text names no element, as an empty text does not.
     return str.encode(name, errors="replace")[:_NAME_BYTES_MAX] if isinstance(name, str) else b""

@@ -1,15 +1,15 @@
-"""Moving elements from and to a directory queue, one at a time; whoever is killed starts again.
+"""Moving elements from and to a directory queue, one at a time; a killed move is finished by the next one.
 
-Two stores, no common transaction: between the two steps of a move there is a moment in which only a record
-can tell whether the first has been done. "Is the element there?" cannot: a consumer may have removed it. So
-each move has one deciding commit in the database, which moves the element and leaves the record.
+A directory and a database have no common transaction. After a kill between the two steps of a move, only a
+record can tell whether the first was done. The element cannot: a consumer may have removed it. So
+each move has one deciding commit in the database, which moves the element and writes the record.
 
     in    taken out of the folder (a rename) | added, and ARRIVED | deleted from disk  | record cleared
     out   prepared on disk, unseen           | removed, and DEPARTED | appears (a rename) | record cleared
 
-Who comes after a kill looks at what lies taken or prepared. Taken and arrived: delete it; taken and not
+The next move looks at the taken and the prepared elements. Taken and arrived: delete it; taken and not
 arrived: add it. Prepared and departed: let it appear; prepared and not departed: delete it. A record is
-cleared once what it decides about has left the place where it is looked for, and the disk has been told.
+cleared when its element has left PATH/fdbqueue, on the disk too.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,22 +32,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of one element: `left` says why it stays where it is, "" if it does not."""
+    """The result for one element: `left` is the reason why it stays in its place, "" if it was moved."""
 
     name: str
     left: str = ""
 
 
 def import_from(folder: Folder, database: Database, queue: ElementBase) -> Iterator[Moved]:
-    """Move every element of the folder into the queue; one that another has locked stays.
+    """Move every unlocked element of the folder into the queue. It keeps its name if that is free there.
 
-    Raises DirectoryQueueInUse, OSError, and what the database raises. An element keeps its name, if it is
-    free in the queue.
+    Raises: DirectoryQueueInUse, OSError, errors of the database.
     """
     mover = _Mover(folder, database, queue)
     with mover.at_the_folder():
         yield from map(mover.arrive, folder.taken())
-        # A record that nothing lies there for any more must not speak for a namesake, exported back since.
+        # A record left behind would decide about a later element of the same name, exported meanwhile.
         mover.clear_arrivals()
         for name in folder.names():
             problem = folder.problem(name)
@@ -58,10 +57,9 @@ def import_from(folder: Folder, database: Database, queue: ElementBase) -> Itera
 
 
 def export_to(folder: Folder, database: Database, queue: ElementBase) -> Iterator[Moved]:
-    """Move every element of the queue into the folder; one that somebody has locked stays.
+    """Move every unlocked element of the queue into the folder. It keeps its name if that is free there.
 
-    Raises DirectoryQueueInUse, OSError, and what the database raises. An element keeps its name, if it is
-    free in the folder.
+    Raises: DirectoryQueueInUse, OSError, errors of the database.
     """
     mover = _Mover(folder, database, queue)
     with mover.at_the_folder():
@@ -71,7 +69,7 @@ def export_to(folder: Folder, database: Database, queue: ElementBase) -> Iterato
 
 
 class _Mover:
-    """Moves single elements; `_settled` is the record of the last one, to be cleared with the next commit."""
+    """Moves single elements; `_settled` is the record of the last move, which the next commit clears."""
 
     def __init__(self, folder: Folder, database: Database, queue: ElementBase) -> None:
         self._folder = folder
@@ -81,9 +79,10 @@ class _Mover:
         self._settled = b""
 
     def at_the_folder(self) -> AbstractContextManager[None]:
-        """Alone. What a killed move of another queue has left there is not ours to finish.
+        """Exclude other movers. Leftovers of other queues, which have another mark, stay.
 
-        Reads the queue's own mark, and writes it if there is none.
+        Reads: the queue's mark.
+        Writes: the mark, if there is none.
         """
         runtime, key = self._database.runtime, self._keys.mark
         new = runtime.random_bytes(FOLDER_BYTES)
@@ -98,9 +97,11 @@ class _Mover:
         return self._folder.exclusively(runtime.random_bytes(FOLDER_BYTES), self._once(body))
 
     def arrive(self, name: str) -> Moved:
-        """Add what was taken out of the folder, unless it has arrived already.
+        """Add a taken element to the queue, unless it has arrived already, and delete it from the disk.
 
-        Reads the record and the name; writes the element and the record; conflicts with an add of that name.
+        Reads: the record, the name.
+        Writes: the element, the record.
+        Conflicts: an add of that name.
         """
         record = self._keys.arrival(self._folder.id, name)
         try:
@@ -119,7 +120,7 @@ class _Mover:
         return Moved(name)
 
     def _do_not_arrive(self, name: str, record: bytes, reason: str) -> Moved:
-        """What was taken out and is no element: rest of one that has arrived, or something for its owner."""
+        """Delete the rest of an element that has arrived; put back any other entry that is no element."""
         if self._has(record):
             self._folder.discard(name)
             return Moved(name)
@@ -130,12 +131,14 @@ class _Mover:
         return Moved(name, reason)
 
     def depart(self, name: str) -> Moved:
-        """Remove an element that is not locked, and let it appear in the folder.
+        """Remove an unlocked element from the queue, and let it appear in the folder.
 
-        Reads the element and its lock; clears it, writes the record; conflicts with any change of it.
+        Reads: the element, its lock.
+        Writes: clears the element, writes the record.
+        Conflicts: any change of the element.
         """
         if not is_name(name):
-            return Moved(name, "its name is none of an element")
+            return Moved(name, "its name is not that of an element")
         try:
             pieces = run(self._database, lambda tr: self._store.peek(tr, name))
             self._folder.prepare(name, pieces)
@@ -164,7 +167,7 @@ class _Mover:
         return Moved(name)
 
     def finish_departures(self) -> None:
-        """Decide what a killed export has prepared."""
+        """Publish or delete the elements that a killed export has prepared."""
         for name in self._folder.prepared():
             if self._has_departed(name):
                 self._folder.publish(name)
@@ -190,7 +193,7 @@ class _Mover:
             tr.clear(self._settled)
 
     def _clear(self, records: slice) -> None:
-        """Blind; there are a few at most."""
+        """Clear the records, without reading them; there are a few at most."""
         self._once(lambda tr: tr.clear_range(records.start, records.stop))
         self._settled = b""
 

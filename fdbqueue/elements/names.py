@@ -1,8 +1,8 @@
 """Names of elements: `DDDDDDDD/EEEEEEEEEEEEEE`, hexadecimal, in order of time (elements.md 1).
 
-Eight digits of the second that the element was added in, five of the microsecond, one of whoever added it;
-before them, as its directory, the second again, rounded down. The directory bounds nothing here. It is
-derived from the time, and not counted up, so that names of different queues compare.
+The second part has eight digits for the second of the add, five for the microsecond, and one digit of the
+queue object. The first part, a directory in dirq, is the second rounded down to a minute. dirq counts its
+directories up; here they follow from the time, so that names of different queues compare.
 """
 
 import re
@@ -12,7 +12,7 @@ from fdbqueue.errors import NoNameAtThatTime
 GRANULARITY_S = 60
 _NAME = re.compile("[0-9a-f]{8}/[0-9a-f]{8}[0-9a-f]{5}[0-9a-f]")
 _US_PER_S = 1_000_000
-_END_US = 2**32 * _US_PER_S  # of what eight hexadecimal digits can count, in the year 2106
+_END_US = 2**32 * _US_PER_S  # eight hexadecimal digits of seconds end in the year 2106
 _SECONDS, _MICROSECONDS = slice(9, 17), slice(17, 22)
 
 
@@ -21,7 +21,7 @@ def is_name(name: object) -> bool:
 
 
 def name_at(time_us: int, digit: int, granularity_s: int = GRANULARITY_S) -> str:
-    """The name of an element that is added at that time. Raises NoNameAtThatTime."""
+    """The name of an element added at `time_us`. Raises NoNameAtThatTime."""
     if not 0 <= time_us < _END_US:
         raise NoNameAtThatTime(seconds=time_us / _US_PER_S)
     seconds, microseconds = divmod(time_us, _US_PER_S)
@@ -37,5 +37,8 @@ def following(name: str) -> str:
 
 
 def by_time(name: str) -> str:
-    """What sorts names by their time, whatever directory they are in: that of a real dirq is a count."""
+    """A key that sorts names by their time.
+
+    The directory comes last, because that of a real dirq is a count.
+    """
     return name[9:] + name[:9]

@@ -1,4 +1,4 @@
-"""ElementQueue: elements of several pieces, as a schema says.
+"""ElementQueue: elements of several pieces, with a schema.
 
 queue = ElementQueue(Subspace(("outbox",)), schema={"body": "string", "header": "table?"})
 queue.add(db, {"body": "hello", "header": {"to": "ada"}})
@@ -24,7 +24,7 @@ KIND = "elements"
 
 
 class ElementQueue(ElementBase):
-    """Named elements in a subspace, which any process may lock, get and remove (elements.md).
+    """Named elements in a subspace; any process may lock, get and remove them (elements.md).
 
     `schema` maps the name of a piece to its type: "binary", "string" or "table", with "?" if it is optional;
     it belongs to the object, and only `add`, `get`, `dequeue` and `get_element` need one. `rndhex` is the
@@ -57,11 +57,11 @@ class ElementQueue(ElementBase):
         create: bool = True,
         root: Any = DEFAULT_ROOT,
     ) -> "ElementQueue":
-        """The element queue registered as `name`; registered now, with this schema, if there is none and
-        `create`.
+        """The element queue registered as `name`. If there is none and `create`, registers it with `schema`.
 
-        Without a `schema` the object has the one that the queue was registered with. Raises InvalidSchema,
-        QueueNotFound, QueueKindMismatch; a call on the queue raises QueueDropped after it was dropped.
+        Without a `schema` the object uses the registered one. After a drop of the queue, calls on the object
+        raise QueueDropped.
+        Raises: InvalidSchema, QueueNotFound, QueueKindMismatch.
         """
         Schema(schema)
         registry = Registry(root)
@@ -76,11 +76,12 @@ class ElementQueue(ElementBase):
         return cls(registry.contents(found), types, root=root, guard=registry.guard(found))
 
     def add(self, tr: DatabaseOrTransaction, data: Mapping[str, Any]) -> str:
-        """Add an element; its name.
+        """Add an element, and return its name.
 
-        Reads the name that it is about to use; conflicts with an add of the same name only. Given a
-        transaction whose loop retries after an unknown result (1021), it may come twice. Raises
-        UnknownSchema, InvalidElement, PayloadTooLarge, before anything is written.
+        Given a transaction: if its loop retries after an unknown result (1021), the element may come twice.
+        Reads: the new name.
+        Conflicts: an add of the same name.
+        Raises: UnknownSchema, InvalidElement, PayloadTooLarge, before anything is written.
         """
         return self._add(tr, self._schema.encode(data))
 
@@ -89,31 +90,35 @@ class ElementQueue(ElementBase):
     def get(
         self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None
     ) -> dict[str, Any]:
-        """The pieces of a locked element, whoever has locked it; with a `token`, if that lock still stands.
+        """The pieces of a locked element; given a `token`, only under that very lock.
 
-        Reads the lock; conflicts with any change of it. Raises UnknownSchema, InvalidElementName,
-        ElementNotLocked, also if the element is gone, LockLost, UnreadableElement.
+        Reads: the lock; the payload by snapshot.
+        Conflicts: any change of the lock.
+        Raises: UnknownSchema, InvalidElementName, ElementNotLocked (also if the element is gone), LockLost,
+            UnreadableElement.
         """
         self._schema.require()
         return self._schema.decode(name, self._get(tr, name, token))
 
     def dequeue(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> dict[str, Any]:
-        """Remove an element that nobody has locked, and return its pieces: all, or nothing.
+        """Remove an unlocked element, and return its pieces.
 
-        Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
-        or gone, or CannotLock, an OSError, if not `permissive`; and as `get` does.
+        Reads: the element, its lock; its payload by snapshot.
+        Conflicts: any change of the element or its lock.
+        Raises: QueueLockError if the element is locked or gone (CannotLock, an OSError, if not `permissive`),
+            UnknownSchema, InvalidElementName, UnreadableElement.
         """
         self._schema.require()
         take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
         return self._setting_aside(tr, name, take)
 
     def get_element(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> dict[str, Any]:
-        """The pieces of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
+        """The pieces of an unlocked element. Reads, conflicts and raises like `dequeue`."""
         self._schema.require()
         return self._take(tr, name, permissive, self._peek, wrote=False)
 
     def _dequeue(self, tr: Transaction, name: str) -> dict[str, Any]:
-        data = self._peek(tr, name)  # raises while nothing is written: what cannot be read stays
+        data = self._peek(tr, name)  # before the first write: an element that cannot be read stays
         self.store.discard(tr, name)
         return data
 

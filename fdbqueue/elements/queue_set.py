@@ -15,12 +15,12 @@ _END: Pair = (None, None)
 
 
 class QueueSet:
-    """`QueueSet(q1, q2)` or `QueueSet([q1, q2])`: copies of them, with cursors of their own."""
+    """`QueueSet(q1, q2)` or `QueueSet([q1, q2])`. It has copies of the queues, with cursors of their own."""
 
     def __init__(self, *queues: Any) -> None:
-        """Raises WrongType for what is no element queue, QueueInSet for one that comes twice."""
+        """Raises WrongType unless all are element queues, QueueInSet if one comes twice."""
         self._members: list[AnyQueue] = []
-        # The next name of each member, "" at its end; empty where a pass begins, None while there is none.
+        # The next name of each member, "" at its end. Empty at the begin of a pass, None without a pass.
         self._heads: list[str] | None = None
         self._join(queues)
 
@@ -30,7 +30,7 @@ class QueueSet:
         self._rewind()
 
     def remove(self, queue: AnyQueue) -> None:
-        """Take a queue out, in the middle of a pass, too; nothing if it is not in. Raises WrongType."""
+        """Take a queue out, also in the middle of a pass; no effect if it is not in. Raises WrongType."""
         self._require_queues([queue])
         for at, member in enumerate(self._members):
             if member.id == queue.id:
@@ -40,13 +40,13 @@ class QueueSet:
                 return
 
     def count(self, tr: DatabaseOrTransaction) -> int:
-        """The number of elements of all. Reads one key of each by snapshot."""
+        """The number of elements of all queues. Reads one key of each by snapshot."""
         return sum(member.count(tr) for member in self._members)
 
     def first(self, tr: DatabaseOrTransaction) -> Pair:
         """Start a pass: the first element of all queues, with its queue; (None, None) if there is none.
 
-        First is whose name has the smallest time. Reads like the queues' own `first`.
+        Elements are in order of the times in their names. Reads like `first` of each queue.
         """
         self._rewind()
         return self.next(tr)

@@ -1,6 +1,6 @@
-"""Schemas: which pieces an element has, and how each becomes bytes (elements.md 2 and 3).
+"""Schemas: the pieces of an element, and the encoding of each (elements.md 2 and 3).
 
-What is stored of a piece is what the directory queue would write into its file, so a reader may have another
+A piece is stored as the bytes that a directory queue writes into its file. So a reader may have another
 schema than the writer, and elements move between the two unchanged.
 """
 
@@ -21,10 +21,10 @@ NAMELESS = ""
 LOCKED = "locked"
 """No piece may have this name: in a directory queue it is the lock of its element."""
 
-# A piece is a file there, and so long may the name of a file be.
+# A piece is a file in a directory queue: this is the longest name of a file.
 PIECE_NAME_BYTES_MAX = 255
 _PIECE_NAME = re.compile(f"[0-9a-zA-Z]{{1,{PIECE_NAME_BYTES_MAX}}}")
-# "*" asks Perl for references; here there is nothing else.
+# "*" asks dirq's Perl version for references; it has no meaning here.
 _TYPE = re.compile(r"(binary|string|table)([?*]{0,2})")
 
 
@@ -59,7 +59,7 @@ class Schema:
         return pieces
 
     def decode(self, name: str, pieces: Pieces) -> dict[str, Any]:
-        """What of `pieces` this schema knows. Raises UnreadableElement for the element `name`."""
+        """Decode the pieces that this schema has. Raises UnreadableElement for the element `name`."""
         for piece in self.mandatory:
             if piece not in pieces:
                 raise UnreadableElement(reason=f"missing data file: {piece}", name=name)
@@ -83,7 +83,7 @@ class Schema:
 
 
 def _parsed(types: Any) -> dict[str, tuple[str, bool]]:
-    """The type of each piece, and whether it is optional. Raises InvalidSchema."""
+    """For each piece its type, and True if it is optional. Raises InvalidSchema."""
     if types is None:
         return {}
     if not isinstance(types, dict):
@@ -105,7 +105,7 @@ def _checked_type(type_: Any) -> tuple[str, bool]:
 
 
 class _HashType(TypeError):
-    """A table whose keys and values are not all texts."""
+    """A key or value of a table is no text."""
 
 
 def _binary(value: Any) -> bytes:

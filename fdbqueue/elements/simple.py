@@ -22,8 +22,8 @@ KIND = "simple-elements"
 class SimpleElementQueue(ElementBase):
     """An element queue without a schema: an element is bytes.
 
-    Names that are none are not refused: there is no such element. `granularity` is how many seconds share
-    the first half of a name.
+    A malformed name is not refused: it names no element. Names of one period of `granularity` seconds have
+    the same first part.
     """
 
     _names_are_checked = False
@@ -47,9 +47,10 @@ class SimpleElementQueue(ElementBase):
     def named(
         cls, target: DatabaseOrTransaction, name: str, *, create: bool = True, root: Any = DEFAULT_ROOT
     ) -> "SimpleElementQueue":
-        """The simple element queue registered as `name`; registered now if there is none and `create`.
+        """The simple element queue registered as `name`. If there is none and `create`, registers it.
 
-        Raises QueueNotFound, QueueKindMismatch; a call on it raises QueueDropped after it was dropped.
+        After a drop of the queue, calls on the object raise QueueDropped.
+        Raises: QueueNotFound, QueueKindMismatch.
         """
         registry = Registry(root)
         options: Mapping[str, Any] = {}
@@ -62,21 +63,22 @@ class SimpleElementQueue(ElementBase):
         return cls(registry.contents(found), root=root, guard=registry.guard(found))
 
     def add(self, tr: DatabaseOrTransaction, data: str | bytes) -> str:
-        """Add an element, a text as UTF-8; its name.
+        """Add an element, a text as UTF-8, and return its name.
 
-        Reads the name that it is about to use; conflicts with an add of the same name only. Given a
-        transaction whose loop retries after an unknown result (1021), it may come twice. Raises WrongType,
-        InvalidArgument, PayloadTooLarge, before anything is written.
+        Given a transaction: if its loop retries after an unknown result (1021), the element may come twice.
+        Reads: the new name.
+        Conflicts: an add of the same name.
+        Raises: WrongType, InvalidArgument, PayloadTooLarge, before anything is written.
         """
         return self._add(tr, {NAMELESS: _bytes_of(data)})
 
     enqueue = add_ref = add
 
     def add_path(self, db: AnyDatabase, path: str | Path) -> str:
-        """Move the file into the queue: it is unlinked once the element is committed; the element's name.
+        """Add the contents of the file, unlink the file after the commit, and return the element's name.
 
-        A crash in between leaves both. Raises OSError, InvalidArgument for a transaction, after whose commit
-        nobody would unlink.
+        A crash in between leaves both the file and the element.
+        Raises: OSError; InvalidArgument for a transaction, because its caller commits later.
         """
         if is_transaction(db):
             raise InvalidArgument(name="db", wanted="a database, to unlink after the commit", got=db)
@@ -86,30 +88,32 @@ class SimpleElementQueue(ElementBase):
         return name
 
     def get(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> bytes:
-        """The data of a locked element, whoever has locked it; with a `token`, if that lock still stands.
+        """The data of a locked element; given a `token`, only under that very lock.
 
-        Reads the lock; conflicts with any change of it. Raises ElementNotLocked, also if the element is gone,
-        LockLost: both are OSErrors.
+        Reads: the lock; the payload by snapshot.
+        Conflicts: any change of the lock.
+        Raises: ElementNotLocked (also if the element is gone), LockLost; both are OSErrors.
         """
         return _data(name, self._get(tr, name, token))
 
     get_ref = get
 
     def get_path(self, tr: DatabaseOrTransaction, name: str) -> NoReturn:
-        """There is no file. Raises NotImplementedError."""
+        """Raises NotImplementedError: an element has no file."""
         raise NotImplementedError("unsupported method: get_path()")
 
     def dequeue(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bytes:
-        """Remove an element that nobody has locked, and return its data.
+        """Remove an unlocked element, and return its data.
 
-        Reads the element and its lock; conflicts with any change of it. Raises QueueLockError if it is locked
-        or gone, or CannotLock, an OSError, if not `permissive`.
+        Reads: the element, its lock; its payload by snapshot.
+        Conflicts: any change of the element or its lock.
+        Raises: QueueLockError if the element is locked or gone (CannotLock, an OSError, if not `permissive`).
         """
         take = partial(self._take, tr, name, permissive, self._dequeue, wrote=True)
         return self._setting_aside(tr, name, take)
 
     def get_element(self, tr: DatabaseOrTransaction, name: str, permissive: bool = True) -> bytes:
-        """The data of an element that nobody has locked. Reads, conflicts and raises like `dequeue`."""
+        """The data of an unlocked element. Reads, conflicts and raises like `dequeue`."""
         return self._take(tr, name, permissive, self._peek, wrote=False)
 
     def _dequeue(self, tr: Transaction, name: str) -> bytes:
@@ -122,7 +126,7 @@ class SimpleElementQueue(ElementBase):
 
 
 def _bytes_of(data: Any) -> bytes:
-    """Raises WrongType, InvalidArgument for a text that is no UTF-8."""
+    """Raises WrongType, InvalidArgument for a text that UTF-8 cannot encode."""
     if isinstance(data, bytes):
         return bytes(data)
     if not isinstance(data, str):

@@ -8,8 +8,8 @@
     locked    remove   ->  gone
     unlocked  peek, discard  ->  gone
 
-Whoever reads an element's lock conflicts with whoever changes it: that is all the mutual exclusion there is.
-Payloads never change, and are read by snapshot.
+A transaction that reads an element's lock conflicts with one that changes it: there is no other mutual
+exclusion. Payloads never change, and are read by snapshot.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ GONE = "there is no such element"
 
 
 def payload_of(pieces: Pieces) -> bytes:
-    """Raises PayloadTooLarge."""
+    """Encode an element. Raises PayloadTooLarge."""
     payload = _to_bytes(pieces)
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
@@ -51,16 +51,17 @@ def payload_of(pieces: Pieces) -> bytes:
 
 class Elements:
     def __init__(self, keys: ElementKeys, guard: Guard | None, root: bytes | None = None) -> None:
-        """Without a `guard` the queue is not registered: its subspace may hold keys of something else."""
+        """Without a `guard` the queue is not registered: its subspace may hold keys of another program."""
         self.keys = keys
         self.aside = Aside(keys.prefix, keys.aside)
         self.guard = guard or Occupancy(keys.prefix, keys.is_key, root).ask_until_known
 
     def add(self, tr: Transaction, name: str, payload: bytes) -> str:
-        """The new element's name: `name`, or the first one after it that is free.
+        """Add an element as `name`, or as the next free name, and return the name.
 
-        Reads its own key serialisably; writes the element, its payload and the count; conflicts with nothing
-        but an add of the same name.
+        Reads: the element's key.
+        Writes: the element, its payload, the count.
+        Conflicts: an add of the same name.
         """
         check = self.guard(tr)
         while tr.get(self.keys.element(name)).present():
@@ -73,18 +74,20 @@ class Elements:
         return name
 
     def acquire(self, tr: Transaction, name: str, lock: Lock) -> str:
-        """Lock the element; why not, or "" if it is locked now.
+        """Lock the element, and return "", or the reason for a refusal.
 
-        Reads the element and its lock, writes the lock; conflicts with any change of it.
+        Reads: the element, its lock.
+        Writes: the lock.
+        Conflicts: any change of the element or its lock.
         """
         refused = self.refusal(tr, name)
         if not refused:
-            tr.options.set_bypass_storage_quota()  # also on a full disk: what is locked is removed next
+            tr.options.set_bypass_storage_quota()  # on a full disk, too: a consumer locks in order to remove
             tr.set(self.keys.lock(name), lock.to_bytes())
         return refused
 
     def refusal(self, tr: Transaction, name: str) -> str:
-        """Why the element cannot be locked, "" if it can. Reads the element and its lock."""
+        """The reason why the element cannot be locked, or "". Reads the element and its lock."""
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
         element = tr.get(self.keys.element(name))
         check()
@@ -93,26 +96,45 @@ class Elements:
         return "it is locked" if held.present() else ""
 
     def release(self, tr: Transaction, name: str, token: bytes | None) -> None:
-        """Raises ElementNotLocked, LockLost. Reads and clears the lock; conflicts with any change of it."""
+        """Unlock the element.
+
+        Reads: the lock.
+        Writes: clears the lock.
+        Conflicts: any change of the lock.
+        Raises: ElementNotLocked, LockLost.
+        """
         self._require_lock(tr, name, token, "unlock")()
         tr.clear(self.keys.lock(name))
 
     def get(self, tr: Any, name: str, token: bytes | None) -> Pieces:
-        """Raises ElementNotLocked, LockLost. Reads the lock serialisably; conflicts with any change of it."""
+        """The pieces of a locked element.
+
+        Reads: the lock; the payload by snapshot.
+        Conflicts: any change of the lock.
+        Raises: ElementNotLocked, LockLost, DamagedElement.
+        """
         require, payload = self._require_lock(tr, name, token, "get"), self._ask_payload(tr, name)
         require()
         return payload()
 
     def remove(self, tr: Transaction, name: str, token: bytes | None) -> None:
-        """Raises ElementNotLocked, LockLost.
+        """Remove a locked element.
 
-        Reads the lock; clears the element, its payload and its lock; conflicts with any change of the lock.
+        Reads: the lock.
+        Writes: clears the element, its payload and its lock; the count.
+        Conflicts: any change of the lock.
+        Raises: ElementNotLocked, LockLost.
         """
         self._require_lock(tr, name, token, "remove")()
         self._clear(tr, name)
 
     def peek(self, tr: Transaction, name: str) -> Pieces:
-        """An element that is not locked. Raises QueueLockError. Reads it and its lock serialisably."""
+        """The pieces of an unlocked element.
+
+        Reads: the element, its lock; its payload by snapshot.
+        Conflicts: any change of the element or its lock.
+        Raises: QueueLockError, DamagedElement.
+        """
         payload = self._ask_payload(tr, name)
         refused = self.refusal(tr, name)
         if refused:
@@ -120,7 +142,11 @@ class Elements:
         return payload()
 
     def set_aside(self, tr: Transaction, name: str) -> None:
-        """Set an element aside that is still damaged. Reads it; writes it elsewhere, and the counts."""
+        """Set the element aside if it is still damaged.
+
+        Reads: the element; its payload by snapshot.
+        Writes: the values below S[8]; clears the element; the counts.
+        """
         payload, element = self._ask_payload(tr, name), tr.get(self.keys.element(name))
         if not element.present():
             return
@@ -138,9 +164,12 @@ class Elements:
         self._clear(tr, name)
 
     def touch(self, tr: Transaction, name: str, now_us: int) -> bool:
-        """Renew the lock's age, if there is a lock; whether there is. Raises ElementNotFound.
+        """Set the lock's time to `now_us`. True if there is a lock.
 
-        Reads the element and its lock, writes the lock; conflicts with any change of it.
+        Reads: the element, its lock.
+        Writes: the lock.
+        Conflicts: any change of the element or its lock.
+        Raises: ElementNotFound.
         """
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
         element = tr.get(self.keys.element(name))
@@ -152,9 +181,11 @@ class Elements:
         return bool(held.present())
 
     def break_lock(self, tr: Transaction, name: str, before_us: int) -> bool:
-        """Unlock the element if its lock is older than that; whether it was.
+        """Unlock the element if its lock is from before `before_us`. True if it was.
 
-        Reads the lock, clears it; conflicts with any change of it: a lock that has been renewed stays.
+        Reads: the lock.
+        Writes: clears the lock.
+        Conflicts: any change of the lock, so a lock that was renewed meanwhile stays.
         """
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
         check()
@@ -164,16 +195,16 @@ class Elements:
         return bool(old)
 
     def names(self, tr: Any, after: str, limit: int) -> list[str]:
-        """The next names, in order. Reads by snapshot; conflicts with nothing."""
+        """At most `limit` names after `after`, in order. Reads by snapshot. Conflicts: none."""
         return self._names(tr, self.keys.elements_after(after), limit)
 
     def locks(self, tr: Any, after: str, limit: int) -> list[tuple[str, Lock]]:
-        """The next locks, in order of the names. Reads by snapshot; conflicts with nothing."""
+        """At most `limit` locks after `after`, in order of the names. Reads by snapshot. Conflicts: none."""
         found = self._sound(tr, self.keys.locks_after(after), limit)
         return [(self.keys.name_in(entry.key), Lock.from_bytes(entry.value)) for entry in found]
 
     def count(self, tr: Any) -> int:
-        """Reads one key by snapshot; conflicts with nothing."""
+        """The number of elements. Reads one key by snapshot. Conflicts: none."""
         check, counter = self.guard(tr), _snapshot(tr).get(self.keys.count)
         check()
         return int.from_bytes((counter.value or b"")[: COUNTER.size], "little", signed=True)
@@ -195,7 +226,7 @@ class Elements:
     def _require_lock(self, tr: Any, name: str, token: bytes | None, action: str) -> Callable[[], None]:
         """Ask for the lock; the reply raises ElementNotLocked or LockLost.
 
-        Reads the lock; if there is none, the element by snapshot, only to say why.
+        Reads: the lock; without one, the element by snapshot, for the reason in the error.
         """
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
 

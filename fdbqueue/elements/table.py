@@ -1,4 +1,4 @@
-"""A table as text, in the directory queue's own form (elements.md 3): what it wrote can be read, and back.
+"""A table as text, in the form of directory queues (elements.md 3): each side reads the other's tables.
 
 A line for each key, sorted: key, tab, value, newline; a backslash, tab or newline within them is escaped.
 """
@@ -20,7 +20,7 @@ def text_of(table: Mapping[str, str]) -> str:
 
 
 def table_of(text: str) -> dict[str, str]:
-    """Of keys that come twice the last one wins. Raises ValueError for a line that is none."""
+    """Parse a table; the last of two equal keys counts. Raises ValueError for a malformed line."""
     lines = text.strip("\n").split("\n") if text else []
     return dict(map(_pair, lines))
 

@@ -14,8 +14,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, limits
+from fdbqueue.elements import descriptors, moving
 from fdbqueue.elements import folder as folders
-from fdbqueue.elements import moving, renaming
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.elements.moving import Moved, export_to, import_from
@@ -226,7 +226,7 @@ def test_what_is_too_large_or_no_element_stays(
     moves = dict(left(import_from(folder_at(both.path), db, both.queue)))
     assert moves == {
         large: "it is too large",
-        f"{small[:8]}/{'0' * 14}": "it is no element, by what lies in it",
+        f"{small[:8]}/{'0' * 14}": "its contents are not those of an element",
     }
     assert contents(db, both.queue) == [both.data(1)]
     assert both.real.lock(large), "and unlocked"
@@ -283,7 +283,7 @@ def test_a_name_that_is_taken_at_the_last_moment_becomes_the_next(
     """Another adds to the directory while we export: whoever looks before he renames sees a free name."""
     name = both.queue.add(db, both.data(1))
     both.put_by_hand(name, 2)
-    monkeypatch.setattr(renaming, "exists", lambda *_: False)
+    monkeypatch.setattr(descriptors, "exists", lambda *_: False)
     list(export_to(both.folder(), db, both.queue))
     assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
 
@@ -296,9 +296,9 @@ def test_a_file_system_without_such_a_rename_is_looked_at_first(
     name = both.queue.add(db, both.data(1))
     both.put_by_hand(name, 2)
     if number is None:
-        monkeypatch.setattr(renaming, "_renameat2", None)
+        monkeypatch.setattr(descriptors, "_renameat2", None)
     else:
-        monkeypatch.setattr(renaming, "_rename", lambda *_: number)
+        monkeypatch.setattr(descriptors, "_rename", lambda *_: number)
     list(export_to(both.folder(), db, both.queue))
     assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
 
@@ -342,8 +342,8 @@ class Steps:
             (os, "unlink"),
             (os, "rmdir"),
             (folders, "rename_new"),
-            (folders, "_write"),
-            (folders, "_sync"),
+            (folders, "write_new"),
+            (folders, "sync"),
             (moving, "run_once"),
         ):
             self.patch.setattr(owner, name, self._stepped(getattr(owner, name), name))

@@ -20,7 +20,7 @@ from tests.elements.test_dirq import LAYOUTS, Pieces, contents, left, sides
 from tests.support import NOBODY, ManualClock, needs_root
 
 NAME = "5f000000/5f00000000000a"
-NO_ELEMENT = "it is no element, by what lies in it"
+NO_ELEMENT = "its contents are not those of an element"
 SECRET = b"secret" * 4
 
 
@@ -235,7 +235,7 @@ def test_a_name_in_the_database_is_no_path(db: Database, both: Pieces, tmp_path:
     """Who writes to the key space is trusted, but a name that is none is nothing to act on."""
     before = sorted(tmp_path.rglob("*"))
     run(db, lambda tr: both.queue.store.add(tr, name, payload(both)))
-    assert left(export_to(both.folder(), db, both.queue)) == [(name, "its name is none of an element")]
+    assert left(export_to(both.folder(), db, both.queue)) == [(name, "its name is not that of an element")]
     assert sorted(set(tmp_path.rglob("*")) - set(before)) == [
         Path(both.path, "fdbqueue"),
         Path(both.path, "fdbqueue", "id"),
