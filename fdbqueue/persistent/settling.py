@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.arguments import too_much
 from fdbqueue.errors import NotTaken
 from fdbqueue.records.keys import Record, id_bytes
 from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Transaction, Value
 from fdbqueue.task import Task
-from fdbqueue.tasks import edges
-from fdbqueue.tasks.capacity import admit_to
+from fdbqueue.tasks import edges, verbs
+from fdbqueue.tasks.capacity import NoRoom, admit_to
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.verbs import Target
@@ -35,41 +36,32 @@ class Work:
             raise too_much(count, size_bytes)
 
 
-def settle(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: AskOwner) -> bool:
-    """Whether there was room for the puts; if not, nothing is written.
+def settle(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: AskOwner) -> NoRoom | None:
+    """Do the work, if there is room for its puts; if not, nothing is written.
 
-    Reads the definition and the tasks of `work` serialisably, for puts the last task and the counter by
-    snapshot; clears the acked ones, writes the new ones and the counters. Conflicts with any change of the
-    former and, in a bounded queue, with other puts (tasks/capacity.py). Raises NotTaken if one of them is not
-    held any more.
+    Reads: the tasks of `work`, serialisably; for puts, the last task and the counters, by snapshot.
+    Conflicts: a change of these tasks; in a bounded queue other puts (tasks/capacity.py).
+    Raises: NotTaken if one of the tasks is not held any more.
     """
-    place = _ask_place(change, len(work.puts), maxsize, random, ask_owner) if work.puts else lambda: 0
+    admit = partial(admit_waiting, maxsize)
+    ask = partial(verbs.ask_place, change, work.puts, random, ask_owner, admit)
+    place = ask() if work.puts else lambda: 0
     records = change.read(id_bytes(task.id) for task in (*work.acked, *work.kept))
     held = _all_held(change, [*work.acked, *work.kept], records)
     index = place()
-    if index is None:
-        return False
+    if isinstance(index, NoRoom):
+        return index
     edges.ack(change, held[: len(work.acked)])
     edges.put(change, work.puts, index, random)
-    return True
+    return None
 
 
-def _ask_place(
-    change: Change, wanted: int, maxsize: int, random: bytes, ask_owner: AskOwner
-) -> Callable[[], int | None]:
-    """Ask where new tasks belong; the reply is their first index, None if there is no room for them."""
-    tr, keys = change.tr, change.shape.keys
-    check = ask_owner(tr)
-    last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
-    live = tr.snapshot.get(keys.live)
-
-    def reply() -> int | None:
-        check()
-        if maxsize > 0 and not admit_to(tr, keys, maxsize, waiting_in(live.value), wanted, random):
-            return None
-        return next((keys.index_of(task.key) + 1 for task in last), 0)
-
-    return reply
+def admit_waiting(maxsize: int, change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
+    """None if `wanted` more items may wait. Conflicts: other puts, as in tasks/capacity.py."""
+    waiting = waiting_in(live.value)
+    if maxsize <= 0 or admit_to(change.tr, change.shape.keys, maxsize, waiting, wanted, random):
+        return None
+    return NoRoom(waiting, more_due=False)
 
 
 def release(change: Change, tasks: Sequence[Task]) -> None:

@@ -18,9 +18,10 @@ from fdbqueue.seam import Future, Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.waiters import Waiter
 
 
 class Stored:
@@ -64,26 +65,10 @@ class Stored:
         TooMuchForOneTransaction, WaitStopped once one of `stops` is set.
         """
         work.require_bounded()
+        room = Room(self.database, self.calls.source, waiting_in, lambda: self.maxsize, len(work.puts))
+        attempt = partial(self._settle, work, keep)
         with self.database.waiter(*stops) as waiter:
-            if self._settle_until(work, until, waiter, keep):
-                return True
-            ended = self._keeper.ended_overdue(partial(self._ask_room, len(work.puts)))
-            return ended and self._settle_until(work, until, waiter, keep)
-
-    def _settle_until(
-        self, work: Work, until: float | None, waiter: Waiter, keep: Callable[[bool], None]
-    ) -> bool:
-        """One attempt at least."""
-        while not self._settle(work, keep):
-            # More puts than there can ever be room for do not wait.
-            patient = len(work.puts) <= self.maxsize
-            if not patient or (until is not None and self.runtime.monotonic() >= until):
-                return False
-            self._wait_for_room(len(work.puts), until, waiter)
-        return True
-
-    def _ask_room(self, wanted: int, tr: Transaction) -> Callable[[], bool]:
-        return lambda: waiting_in(self._live(tr)) + wanted <= self.maxsize
+            return room.put(attempt, float("inf") if until is None else until, waiter) is None
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks back to their old places, in transactions of limits.VERB_BATCH; not those lost since."""
@@ -115,30 +100,20 @@ class Stored:
                 # The counters of a busy queue change a thousand times for each time that it runs empty.
                 self.runtime.sleep(limits.JOIN_PAUSE_S)
 
-    def _settle(self, work: Work, keep: Callable[[bool], None]) -> bool:
+    def _settle(self, work: Work, keep: Callable[[bool], None]) -> NoRoom | None:
         calls = self.calls
         random = self.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         body = partial(settle, work=work, maxsize=self.maxsize, random=random, ask_owner=calls.ask_owner)
         return run_once(
             self.database,
             self.shape.root,
-            lambda tr: calls.within(tr, body),
-            wrote=lambda roomy: roomy,
-            keep=keep,
+            partial(calls.source.within, verb=body),
+            wrote=lambda full: full is None,
+            keep=lambda full: keep(full is None),
         )
 
     def _live(self, tr: Transaction) -> bytes | None:
         return self.calls.source.look(tr, live_counters)
-
-    def _wait_for_room(self, wanted: int, until: float | None, waiter: Waiter) -> None:
-        changed = run(self.database, lambda tr: self._watch_if_full(tr, wanted))
-        if changed is not None:
-            left = limits.LOOK_EVERY_S if until is None else until - self.runtime.monotonic()
-            waiter.sleep(changed, min(limits.LOOK_EVERY_S, left))
-
-    def _watch_if_full(self, tr: Transaction, wanted: int) -> Future | None:
-        full = waiting_in(self._live(tr)) + wanted > self.maxsize
-        return tr.watch(self.shape.keys.live) if full else None
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:
         return tr.watch(self.shape.keys.live) if unfinished_in(self._live(tr)) else None

@@ -4,7 +4,6 @@ each session, callbacks.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
 from fdbqueue.runs import token_of
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import Future, Transaction
+from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.session import Session, ask_alive
 from fdbqueue.task import Task
@@ -29,6 +28,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
 from fdbqueue.tasks.verbs import Target
@@ -65,14 +65,6 @@ def _nothing() -> None: ...
 
 def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
     return take() or None
-
-
-@dataclass(frozen=True)
-class Full:
-    """What a full queue says: when to ask again."""
-
-    changed: Future
-    due_us: int | None
 
 
 class TaskCalls:
@@ -119,37 +111,23 @@ class TaskCalls:
             return list(self._puts.call(drafts, sum(len(draft.payload) for draft in drafts)))
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
-        """Raises QueueFull."""
-        tasks = self._put_until(drafts, until, waiter)
-        if isinstance(tasks, NoRoom) and self._keeper.ended_overdue(partial(self._ask_room, len(drafts))):
-            tasks = self._put_until(drafts, until, waiter)
+        """Raises: QueueFull."""
+        capacity = self.shape.settings.capacity or 0
+        room = Room(self._database, self.source, count_of, lambda: capacity, len(drafts))
+        tasks = room.put(partial(self._put_if_room, drafts), until, waiter)
         if isinstance(tasks, NoRoom):
-            raise self.full(drafts, tasks)
+            raise self._full(drafts, tasks)
         return tasks
-
-    def _put_until(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task] | NoRoom:
-        """One attempt at least."""
-        while isinstance(tasks := self._put_if_room(drafts), NoRoom):
-            if tasks.more_due:
-                continue
-            if self._runtime.monotonic() >= until:
-                return tasks
-            self._wait_for_room(len(drafts), until, waiter)
-        return tasks
-
-    def _ask_room(self, wanted: int, tr: Transaction) -> Callable[[], bool]:
-        live = tr.snapshot.get(self.shape.keys.live)
-        return lambda: count_of(live.value) + wanted <= (self.shape.settings.capacity or 0)
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         tasks = self.within(tr, self._putting(drafts, random))
         if isinstance(tasks, NoRoom):
-            raise self.full(drafts, tasks)
+            raise self._full(drafts, tasks)
         return tasks
 
-    def full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
+    def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
         return QueueFull(
             item=drafts[0].data,
             current_size=found.size,
@@ -173,21 +151,6 @@ class TaskCalls:
         # Not combined: one caller's task may fit where another's batch does not.
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         return self.once(self._putting(drafts, random))
-
-    def _wait_for_room(self, wanted: int, until: float, waiter: Waiter) -> None:
-        full = run(self._database, lambda tr: self._watch_if_full(tr, wanted))
-        if full is None:
-            return
-        patience = min(limits.LOOK_EVERY_S, until - self._runtime.monotonic())
-        if full.due_us is not None:
-            patience = min(patience, full.due_us / 1_000_000 - self._runtime.now())
-        waiter.sleep(full.changed, patience)
-
-    def _watch_if_full(self, tr: Transaction, wanted: int) -> Full | None:
-        live, due = tr.snapshot.get(self.shape.keys.live), self.source.ask_next_due(tr)
-        if count_of(live.value) + wanted <= (self.shape.settings.capacity or 0):
-            return None
-        return Full(tr.watch(self.shape.keys.calls), due())
 
     # Taking.
 

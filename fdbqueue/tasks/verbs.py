@@ -8,7 +8,7 @@ from fdbqueue import limits
 from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
 from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Transaction, Value
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
@@ -20,6 +20,9 @@ from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 from fdbqueue.unreadable import Unreadable, shown
+
+Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
+"""Given the counters of the queue, a number of new tasks and random bytes: None if there is room for them."""
 
 UNKNOWN = object()
 
@@ -50,18 +53,35 @@ def put(
     tasks, their payloads, their index keys and the counters; conflicts with nothing, save in a bounded queue
     (capacity.py), and where the discipline says so.
     """
+    index = ask_place(change, drafts, random, ask_owner, admit)()
+    if isinstance(index, NoRoom):
+        return index
+    records = edges.put(change, drafts, index, random)
+    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
+
+
+def ask_place(
+    change: Change,
+    drafts: Sequence[Draft],
+    random: bytes,
+    ask_owner: Callable[[Transaction], Callable[[], None]],
+    admit: Admit,
+) -> Callable[[], int | NoRoom]:
+    """Ask what a put needs. The reply is the index of the first new task, if `admit` finds room."""
     tr, keys = change.tr, change.shape.keys
     check_owner = ask_owner(tr)
     last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
     change.ask_create({draft.key for draft in drafts})
-    check_owner()
-    full = admit(change, live, len(drafts), random)
-    if full is not None:
-        return full
-    index = next((keys.index_of(task.key) + 1 for task in last), 0)
-    records = edges.put(change, drafts, index, random)
-    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
+
+    def place() -> int | NoRoom:
+        check_owner()
+        full = admit(change, live, len(drafts), random)
+        if full is not None:
+            return full
+        return next((keys.index_of(task.key) + 1 for task in last), 0)
+
+    return place
 
 
 def ack(change: Change, target: Target) -> Task:

@@ -1,0 +1,93 @@
+"""The wait of a put for room in a queue with a bound, in one process.
+
+An attempt that finds no room waits for a change of the queue's counters. Before a put fails it ends overdue
+sessions once, whose tasks may make room.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.seam import Future, Transaction
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks.capacity import NoRoom
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.source import TaskSource
+from fdbqueue.waiters import Waiter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Full:
+    """A full queue: a watch of its counters, and the time at which a task may expire."""
+
+    changed: Future
+    due_us: int | None
+
+
+class Room:
+    """The room for `wanted` more tasks in a queue whose size may not exceed `size_max`."""
+
+    def __init__(
+        self,
+        database: Database,
+        source: TaskSource,
+        size_of: Callable[[bytes | None], int],
+        size_max: Callable[[], int],
+        wanted: int,
+    ) -> None:
+        """`size_of` tells the size by the value of the queue's counters. `size_max` may change meanwhile."""
+        self._database = database
+        self._source = source
+        self._keys = source.shape.keys
+        self._size_of = size_of
+        self._size_max = size_max
+        self._wanted = wanted
+
+    def put(self, attempt: Callable[[], T | NoRoom], until: float, waiter: Waiter) -> T | NoRoom:
+        """Repeat `attempt` until it finds room or the time is `until` (runtime.monotonic()), at least once.
+
+        More tasks than `size_max` do not wait: there can never be room for them.
+        Raises: WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
+        """
+        answer = self._attempts(attempt, until, waiter)
+        if isinstance(answer, NoRoom):
+            keeper = keeper_of(self._database, self._source.shape.root)
+            if keeper.ended_overdue(self._ask_fits):
+                return self._attempts(attempt, until, waiter)
+        return answer
+
+    def _attempts(self, attempt: Callable[[], T | NoRoom], until: float, waiter: Waiter) -> T | NoRoom:
+        while isinstance(answer := attempt(), NoRoom):
+            if answer.more_due:
+                continue
+            if self._wanted > self._size_max() or self._database.runtime.monotonic() >= until:
+                return answer
+            self._wait(until, waiter)
+        return answer
+
+    def _ask_fits(self, tr: Transaction) -> Callable[[], bool]:
+        live = tr.snapshot.get(self._keys.live)
+        return lambda: self._fits(live.value)
+
+    def _fits(self, live: bytes | None) -> bool:
+        return self._size_of(live) + self._wanted <= self._size_max()
+
+    def _wait(self, until: float, waiter: Waiter) -> None:
+        full = run(self._database, partial(self._source.look, verb=self._watch_if_full))
+        if full is None:
+            return
+        runtime = self._database.runtime
+        patience_s = min(limits.LOOK_EVERY_S, until - runtime.monotonic())
+        if full.due_us is not None:
+            patience_s = min(patience_s, full.due_us / 1_000_000 - runtime.now())
+        waiter.sleep(full.changed, patience_s)
+
+    def _watch_if_full(self, change: Change) -> Full | None:
+        tr = change.tr
+        live, due = tr.snapshot.get(self._keys.live), self._source.ask_next_due(tr)
+        return None if self._fits(live.value) else Full(tr.watch(self._keys.live), due())
