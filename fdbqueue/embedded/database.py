@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fdbqueue.embedded import store as stores
+from fdbqueue.embedded import stores
 from fdbqueue.embedded.decorator import transactional
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
@@ -16,6 +16,7 @@ from fdbqueue.embedded.options import (
     options_for,
 )
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
+from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Value
 from fdbqueue.fdberror import FDBError
@@ -25,7 +26,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 class Database:
     """One directory. Each call on it is a transaction of its own, retried until it commits."""
 
-    def __init__(self, store: stores.Store, runtime: Runtime) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
         self._transaction_defaults = TransactionSettings()

@@ -1,16 +1,13 @@
 """One LMDB environment: one directory of one process, shared by all its databases.
 
 A read version is LMDB's own transaction id, so a snapshot at a version is an LMDB read transaction and
-there is no version counter to write. LMDB must not be opened twice in a process, nor used in a forked
-child: hence the registry, and the fresh start after a fork.
+there is no version counter to write. LMDB must not be used in a forked child: hence the fresh start there.
 """
 
 import ctypes
 import errno
-import importlib
 import os
 import resource
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -28,7 +25,7 @@ from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.runtime import Runtime
 
 # Address space, not disk: the file grows with its contents. Halved where the system grants less, doubled
 # when the contents reach it.
@@ -38,7 +35,7 @@ _DATA_FILE, _LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _META_PAGES = 2
 _READERS_MAX = 4096
 _READER_BYTES, _LOCKS_BYTES = 64, 128  # of LMDB's lock file
-_PREFIX = "fdbqueue-"
+TEMPORARY_PREFIX = "fdbqueue-"
 PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # other processes may go on growing the map
 _ROOM_BYTES_LEAST = 64 * 1024
@@ -226,7 +223,7 @@ class Store:
         self._begin_services()
 
     def _open_nameless(self) -> Any:
-        with tempfile.TemporaryDirectory(prefix=_PREFIX) as path:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as path:
             for name, fd in zip((_DATA_FILE, _LOCK_FILE), self._files, strict=True):
                 os.symlink(by_descriptor(fd), os.path.join(path, name))
             return self._open(path)
@@ -389,80 +386,9 @@ def _identity(path: str, name: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-# -- the registry: one Store per directory and process -------------------------------------------------
-
-_stores: dict[str, Store] = {}
-_privates: set[Store] = set()
-
-
-def acquire(path: str, runtime: Runtime, shared: bool = False) -> Store:
-    """The store of a directory, new or one of this process.
-
-    Raises UnsafePath, StorageInUse, StorageFormat, StorageFull.
-    """
-    directory = Directory.open(path, shared=shared)
-    with _registry_lock:
-        store = _stores.get(directory.path)
-        if store is None:
-            store = _stores[directory.path] = Store(directory, runtime, private=False)
-        else:
-            directory.close()
-        store.users += 1
-        return store
-
-
-def acquire_private(runtime: Runtime) -> Store:
-    """A store of its own, gone with its process."""
-    store = private_store(runtime)
-    with _registry_lock:
-        _privates.add(store)
-        store.users = 1
-        return store
-
-
-def private_store(runtime: Runtime, parent: str | None = None) -> Store:
-    """A store in a temporary directory, whose files have lost their names before this returns."""
-    path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-    try:
-        return Store(Directory.open(path), runtime, private=True)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def release(store: Store) -> None:
-    with _registry_lock:
-        store.users -= 1
-        if store.users == 0:
-            _stores.pop(store.path, None)
-            _privates.discard(store)
-            store.close()
-
-
 def _keep_for_ever(handle: Any) -> None:
     """Never let the destructor of a parent's handle run here: it would free the parent's reader slots.
 
     A reference from a module is not enough, the interpreter drops those when it ends.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
-
-
-def _know_own_handles_from_inherited_ones() -> None:
-    """Let py-lmdb open here what the parent has open: it remembers files, and takes its memory along.
-
-    It offers no way to forget, so this reaches into it: the reason why its major version is pinned.
-    """
-    envid: Any = importlib.import_module("lmdb._envid")
-    of_file, process_id = envid.env_keys, os.getpid()
-    envid.env_keys = lambda path, subdir: tuple((process_id, key) for key in of_file(path, subdir))
-
-
-def _after_fork_in_child() -> None:
-    global _registry_lock
-    _registry_lock = RealRuntime.lock()
-    _know_own_handles_from_inherited_ones()
-    for store in (*_stores.values(), *_privates):
-        store.reopen_after_fork()
-
-
-_registry_lock = RealRuntime.lock()
-os.register_at_fork(after_in_child=_after_fork_in_child)

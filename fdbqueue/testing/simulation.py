@@ -21,7 +21,8 @@ from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.embedded.store import Store, private_store
+from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.stores import private_store
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, TaskQueue
-from fdbqueue.embedded import store
+from fdbqueue.embedded import stores
 
 # Where the test says: what its processes inherit is the environment.
 SPACE = "FDBQUEUE_TEST_SPACE"
@@ -67,7 +67,7 @@ def stop_once():
     """
     if _attempts[-1] == 1:
         with contextlib.ExitStack() as stack:
-            for opened in list(store._stores.values()):
+            for opened in list(stores._stores.values()):
                 stack.enter_context(between_commits(opened.committer))
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
