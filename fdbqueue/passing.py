@@ -7,10 +7,28 @@ A queue that is not registered stores no codec: the handle names one. Until a ha
 there, bytes that its codec refuses may as well be those of another codec, and are passed over, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.codec import PayloadCodec
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable
+from fdbqueue.unreadable import NOT_READ
+
+Stored = tuple[bytes, str, Callable[[], bytes]]
+"""The id of an item, its key for messages, and its payload, which has been asked for."""
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Items by what becomes of them; their ids."""
+
+    data: Mapping[bytes, Any]
+    damaged: Mapping[bytes, FdbQueueError]
+    """No process can read them."""
+    passed: Collection[bytes]
+    """Other processes may read them: they stay."""
 
 
 class Passed(dict[bytes, FdbQueueError]):
@@ -31,6 +49,26 @@ class Passed(dict[bytes, FdbQueueError]):
     def is_damage(self, error: FdbQueueError) -> bool:
         """True if no process can read the item, false if it is to be passed over."""
         return self.codec_is_known and isinstance(error, PayloadUnreadable)
+
+    def sort_out(self, codec: PayloadCodec, queue: str, payloads: Sequence[Stored]) -> Sorted:
+        """Decode each payload, and note the items to pass over.
+
+        Raises: the error of an item if there are too many of them to look for another item behind them all.
+        """
+        data: dict[bytes, Any] = {}
+        errors: dict[bytes, FdbQueueError] = {}
+        for id_, _, payload in payloads:
+            try:
+                data[id_] = codec.decode(payload())
+            except NOT_READ as error:
+                errors[id_] = error
+        if data and not self.codec_is_known:
+            self.learn_codec()
+        damaged = {id_: error for id_, error in errors.items() if self.is_damage(error)}
+        passed = [(id_, key) for id_, key, _ in payloads if id_ in errors and id_ not in damaged]
+        for id_, key in passed:
+            self.note(id_, located(errors[id_], queue, key))
+        return Sorted(data, damaged, {id_ for id_, _ in passed})
 
     def note(self, id_: bytes, error: FdbQueueError) -> None:
         """Raises `error` if there are too many of them to look for another item behind them all."""

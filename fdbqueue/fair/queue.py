@@ -26,16 +26,17 @@ from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.errors import FairQueueFull
-from fdbqueue.fair.items import FairItems, NewItem
+from fdbqueue.fair.items import FairItems, draft
 from fdbqueue.fair.looking import FairSnapshot, snapshot
 from fdbqueue.line.taking import Takes
 from fdbqueue.page import checked_limit
 from fdbqueue.records.keys import TaskKeys
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.kinds import checked_shares, key_bytes, packed_weights
+from fdbqueue.tasks.kinds import Draft, checked_shares, key_bytes, packed_weights
 
 
 class FairQueue(KeepsAside):
@@ -65,8 +66,9 @@ class FairQueue(KeepsAside):
         self._capacity = capacity
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
-        self._root = RootKeys(root)
-        self._items = FairItems(TaskKeys(subspace), self._codec, shares, self._root.prefix)
+        registry = Registry(root)
+        self._root = registry.keys
+        self._items = FairItems(registry, TaskKeys(subspace), self._codec, shares)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
         # Calls combine only with calls that would do exactly the same.
         self._service = (
@@ -88,7 +90,7 @@ class FairQueue(KeepsAside):
         payload = checked_payload(self._codec.encode(item))
         shares = checked_shares("cost", cost)
         if self._capacity is None and not is_transaction(tr):
-            new = NewItem(payload, self._key_of(item), shares)
+            new = draft(payload, self._key_of(item), shares)
             self._calls_of(tr).put(new)
             return
         runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
@@ -172,7 +174,7 @@ class FairQueue(KeepsAside):
             if size is not None:
                 raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
         # Only now: an item that there is no room for is none of the key function's business.
-        new = NewItem(payload, self._key_of(item), cost)
+        new = draft(payload, self._key_of(item), cost)
         self._items.append(tr, [new], random, now_us)
 
 
@@ -196,9 +198,9 @@ class FairCalls:
     def is_needed(self) -> bool:
         return False
 
-    def put(self, new: NewItem) -> None:
+    def put(self, new: Draft) -> None:
         self._puts.call([new], len(new.payload))
 
-    def _put(self, tr: Transaction, items: list[NewItem], random: bytes) -> Sequence[NewItem]:
+    def _put(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Draft]:
         self._items.append(tr, items, random, self._database.runtime.now_us())
         return items

@@ -18,7 +18,7 @@ from fdbqueue.seam import AnyDatabase
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.creating import opened_or_created, usable
 from fdbqueue.tasks.kinds import Settings
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.shape import shape_of
 
 KIND = "fifo"
 
@@ -60,7 +60,7 @@ class PersistentQueue(KeepsAside, Proxy):
         asked = Settings(codec=checked_codec("json" if codec is None else codec, type))
         there = usable(database, registry, name)
         found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
-        shape = Shape(registry, found, type)
+        shape = shape_of(registry, found, type)
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())

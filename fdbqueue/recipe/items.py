@@ -8,7 +8,7 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -44,8 +44,8 @@ COUNTER = struct.Struct("<q")
 Guard = Callable[[Transaction], Callable[[], None]]
 Item = tuple[bytes, bytes]
 """The suffix of an item, and what is stored under it."""
-Readings = tuple[list[Any], Mapping[bytes, bytes], Mapping[bytes, bytes]]
-"""The values of the items that can be read; the items that stay, as others may read them; those set aside."""
+Readings = tuple[list[Any], Mapping[bytes, bytes], Collection[bytes]]
+"""The values of the items that can be read; the items that stay for other processes; those set aside."""
 _NONE: Mapping[bytes, bytes] = {}
 
 
@@ -277,29 +277,21 @@ class Recipe(Untimed):
         return values, _NONE, _NONE
 
     def _sort_out(self, tr: Transaction, items: Sequence[Item]) -> Readings:
-        values, stay = [], {}
-        for name, payload in self._ask_payloads(tr, items):
-            try:
-                values.append(self.codec.decode(payload()))
-            except NOT_READ as error:
-                stay[name] = located(error, self._name, self.keys.item(name).hex())
-        if values and not self.passed.codec_is_known:
-            self.passed.learn_codec()
-        left, damaged = {}, {}
+        keys = self.keys
+        stored = [(name, keys.item(name).hex(), payload) for name, payload in self._ask_payloads(tr, items)]
+        found = self.passed.sort_out(self.codec, self._name, stored)
         for name, value in items:
-            if name in stay and self.passed.is_damage(stay[name]):
-                self._set_aside(tr, name, value, stay[name])
-                damaged[name] = value
-            elif name in stay:
-                self.passed.note(name, stay[name])
-                left[name] = value
-        return values, left, damaged
+            if name in found.damaged:
+                self._set_aside(tr, name, value, found.damaged[name])
+        left = {name: value for name, value in items if name in found.passed}
+        return list(found.data.values()), left, found.damaged
 
     def _set_aside(self, tr: Transaction, name: bytes, value: bytes, error: FdbQueueError) -> None:
         under = self.keys.pieces_of(name)
         pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
         values = [value, *(bytes(piece.value) for piece in pieces)]
-        self.aside.put(tr, self.keys.item(name), values, str(error))
+        key = self.keys.item(name)
+        self.aside.put(tr, key, values, str(located(error, self._name, key.hex())))
         tr.clear_range(under.start, under.stop)  # its value may not tell that there are pieces
 
     def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:

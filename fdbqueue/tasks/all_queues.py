@@ -11,7 +11,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.tasks import looking
 from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
 
@@ -35,7 +35,7 @@ def statistics(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> dict[s
 def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Definition) -> Shape | None:
     """None, and a line in the log, for a definition that this release cannot read."""
     try:
-        return Shape(registry, definition)
+        return shape_of(registry, definition)
     except DefinitionUnreadable as error:
         database = as_database(target.db if is_transaction(target) else target)
         database.troubles.met(_log, f"the queue {definition.name!r} is left out of the statistics", error)

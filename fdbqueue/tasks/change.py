@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from fdbqueue import runs
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
@@ -131,6 +133,10 @@ class Change:
             self.require_queue()
         for record, payload in zip(records, payloads, strict=True):
             set_payload(self.tr, self.shape.keys, record, payload)
+        self.restore(records)
+
+    def restore(self, records: Sequence[Record]) -> None:
+        """Make records whose payloads are stored into tasks."""
         self._arrive(records)
         file = self._file or self.shape.discipline.ask_put(self.tr, {record.key for record in records})
         file(records)
@@ -143,6 +149,15 @@ class Change:
         self._arrive(news)
         self.shape.discipline.shift(self.tr, olds, news)
         self._file = None  # what was asked for before a change is of no use after it
+
+    def consume(self, records: Sequence[Record]) -> None:
+        """Remove ready tasks, but not their payloads: for the discipline they are taken, and then gone."""
+        taken = [replace(record, state=TaskState.TAKEN) for record in records]
+        self._depart(records)
+        self.shape.discipline.shift(self.tr, records, taken)
+        self.shape.discipline.shift(self.tr, taken, ())
+        for record in records:
+            self.tr.clear(self.shape.keys.task(record.id))
 
     def remove(self, records: Sequence[Record]) -> None:
         self.discard(records)

@@ -23,7 +23,7 @@ from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
 # One read of so many taken tasks is cheaper than one read for each of many sessions.
@@ -70,7 +70,7 @@ def end_in_all_queues(
 def _opened(database: Database, registry: Registry, definition: Definition) -> _Queue:
     keys = TaskKeys(registry.contents(definition))
     try:
-        return _Queue(definition.name, keys, Shape(registry, definition))
+        return _Queue(definition.name, keys, shape_of(registry, definition))
     except Exception as error:
         _tell(database, definition.name, error)
         return _Queue(definition.name, keys, None)

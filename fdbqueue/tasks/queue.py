@@ -64,7 +64,7 @@ from fdbqueue.tasks.kinds import (
     packed_weights,
     settings_for,
 )
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class TaskQueue(KeepsAside):
     ) -> None:
         """Use `TaskQueue.create` or `TaskQueue.open`. Raises UnknownKind, InvalidArgument for the type."""
         checked_instance("registry", registry, Registry)
-        self._shape = Shape(registry, checked_instance("definition", definition, Definition), type)
+        self._shape = shape_of(registry, checked_instance("definition", definition, Definition), type)
         self._aside, self._ask_exists = self._shape.aside, self._shape.guard
         # What a caller's transaction cannot carry: sessions, callbacks.
         self._database = as_database(target.db if is_transaction(target) else target)
@@ -127,7 +127,7 @@ class TaskQueue(KeepsAside):
         known = kind_named(kind)
         settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.
-        Shape(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
+        shape_of(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
         if if_not_exists and (there := usable(db, registry, name)) is not None:
             return cls(db, registry, there, type)
         if temporary:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fdbqueue.aside import Aside
-from fdbqueue.codec import stored_codec
+from fdbqueue.codec import PayloadCodec, stored_codec
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
@@ -16,23 +16,24 @@ from fdbqueue.seam import Transaction
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
 
+Guard = Callable[[Transaction], Callable[[], None]]
+
 
 class Shape:
-    def __init__(self, registry: Registry, definition: Definition, type: Any = None) -> None:
-        """`type` is that of the payloads. Raises UnknownKind for a kind that this process has not registered,
-        DefinitionUnreadable for options of a newer release, InvalidArgument for the type, or a kind whose
-        function makes no discipline.
-        """
+    def __init__(
+        self, registry: Registry, definition: Definition, keys: TaskKeys, guard: Guard, codec: PayloadCodec
+    ) -> None:
+        """Raises: as `shape_of`."""
         self.registry = registry
         self.definition = definition
         self.root: RootKeys = registry.keys
         self.name = definition.name
         self.kind = kind_named(definition.kind)
         self.settings = stored_settings(definition)
-        self.codec = stored_codec(self.settings.codec, type)
-        self.keys = TaskKeys(registry.contents(definition))
+        self.codec = codec
+        self.keys = keys
         self.discipline = self._made_discipline()
-        self.guard: Callable[[Transaction], Callable[[], None]] = registry.guard(definition)
+        self.guard = guard
         self.aside = Aside(self.keys.prefix, self.keys.line)
         self.mender = Mender(self.keys, self.discipline, self.aside)
         if isinstance(self.discipline, Fifo | Keyed):
@@ -54,3 +55,14 @@ class Shape:
         """Raises UnsupportedOption for a kind whose leases do not end on their own."""
         if not self.kind.supports("ttr"):
             raise UnsupportedOption(kind=self.kind.name, option="touch")
+
+
+def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:
+    """The shape of a registered queue; `type` is that of its payloads.
+
+    Raises: UnknownKind if this process has not registered the kind; DefinitionUnreadable for options of a
+    newer release; InvalidArgument for the type, or for a kind whose function makes no discipline.
+    """
+    codec = stored_codec(stored_settings(definition).codec, type)
+    keys = TaskKeys(registry.contents(definition))
+    return Shape(registry, definition, keys, registry.guard(definition), codec)

@@ -2,29 +2,27 @@
 lease in the requester's name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
-from fdbqueue.codec import NOT_HERE
-from fdbqueue.errors import PayloadUnreadable
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taker
 from fdbqueue.misfit import type_name
-from fdbqueue.passing import Passed, located
-from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text, record_of, record_to_bytes
+from fdbqueue.passing import Passed
+from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Range, Transaction, Value
+from fdbqueue.seam import Range, Transaction
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
+from fdbqueue.tasks.ready import Ready, records_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import ask_due, settle
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
@@ -55,6 +53,8 @@ class TaskSource:
         self._runtime = runtime
         self._callbacks = callbacks
         self.passed = Passed(registered=True)
+        self._ready = Ready(shape, self.passed)
+        self.claim = self._ready.claim
 
     @property
     def tells(self) -> bool:
@@ -86,7 +86,7 @@ class TaskSource:
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Returns the tasks that can be read."""
         self.claim(tr, offers)
-        change, records = self.change(tr), [record_of(offer.value) for offer in offers]
+        change, records = self.change(tr), records_of(offers)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
         tasks = self._read(change, edges.take(change, records, lease_of(params)), asked)
         change.finish()
@@ -108,25 +108,17 @@ class TaskSource:
         """The same where some payloads cannot be read: a task with one that nobody can read is buried, one
         that others may read goes back, and is passed over from now on.
         """
-        tasks: list[Task] = []
-        for record, payload in zip(records, asked, strict=True):
-            try:
-                tasks.append(task_of(record, self.shape.codec.decode(payload())))
-            except PayloadUnreadable as error:
+        shape = self.shape
+        stored = [
+            (record.id, id_text(record.id), payload) for record, payload in zip(records, asked, strict=True)
+        ]
+        found = self.passed.sort_out(shape.codec, shape.name, stored)
+        for record in records:
+            if record.id in found.damaged:
+                error = found.damaged[record.id]
                 edges.bury(change, [record], Failure(type_name(error), str(error)))
-            except NOT_HERE as error:
-                edges.give_back(change, [record])
-                self.passed.note(record.id, located(error, self.shape.name, id_text(record.id)))
-        return tasks
-
-    def require_none_passed(self, tr: Transaction) -> None:
-        """Raises the error of the first ready task that was passed over. Reads the first ready ones."""
-        if not self.passed:
-            return
-        paused = tr.get(self.shape.keys.paused)
-        found = self.shape.discipline.first(tr, len(self.passed) + 1)
-        if not paused.present():
-            self.passed.require_none_of(record.id for record in found)
+        edges.give_back(change, [record for record in records if record.id in found.passed])
+        return [task_of(record, found.data[record.id]) for record in records if record.id in found.data]
 
     # The line's Source.
 
@@ -145,30 +137,12 @@ class TaskSource:
         return lambda: next((keys.time_of(timer.key) for timer in first), None)
 
     def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        now_us = self._runtime.now_us()
         # Serialisably: once a pause has committed, nothing is taken.
-        passed = self.passed
         paused = tr.get(self.shape.keys.paused)
-        found = self.shape.discipline.first(tr, limit + len(passed) if passed else limit)
-        # What has expired and is not swept yet is skipped; if that leaves too few, tidying has more to do.
-        return islice(self._offers(tr, found, limit, now_us, paused), limit)
+        return self._ready.ask(tr, limit, self._runtime.now_us(), paused)
 
-    def _offers(
-        self, tr: Transaction, found: Iterable[Record], limit: int, now_us: int, paused: Value
-    ) -> Iterator[Offer]:
-        passed, mender, seen = self.passed, self.shape.mender, set()
-        while True:
-            removed = mender.removed
-            for record in found:
-                if record.expires_us <= now_us or record.id in passed or record.id in seen:
-                    continue
-                if paused.present():
-                    return
-                seen.add(record.id)
-                yield _offer(record)
-            if mender.removed == removed:
-                return
-            found = self.shape.discipline.first(tr, limit + len(passed))  # what is behind those set aside
+    def require_none_passed(self, tr: Transaction) -> None:
+        self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether there is a task to take. Reads the first ready task by snapshot."""
@@ -180,14 +154,9 @@ class TaskSource:
 
         return reply
 
-    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
-        for offer in offers:
-            tr.add_read_conflict_key(self.shape.keys.task(offer.id))
-        self.shape.discipline.claim(tr, [record_of(offer.value) for offer in offers])
-
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         lease, change = lease_of(params), self.change(tr)
-        taken = edges.take(change, [record_of(offer.value) for offer in offers], lease)
+        taken = edges.take(change, records_of(offers), lease)
         change.finish()
         return [Delivery(record.id, params + NUMBER.pack(record.attempts)) for record in taken]
 
@@ -256,7 +225,3 @@ def _attempt_of(delivery: Delivery) -> int:
 
 def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
     return {_params_of(delivery) for delivery in deliveries}
-
-
-def _offer(record: Record) -> Offer:
-    return Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)

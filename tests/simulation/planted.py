@@ -24,7 +24,7 @@ from fdbqueue.persistent import owners, proxy, settling
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
 from fdbqueue.sessions import keeper, openers
-from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, source, verbs
+from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, ready, source, verbs
 
 
 @dataclass(frozen=True)
@@ -346,8 +346,8 @@ PLANTS = (
     ),
     Plant(
         "no read-conflict key for the tasks that are taken",
-        source.TaskSource.claim,
-        "tr.add_read_conflict_key(self.shape.keys.task(offer.id))",
+        ready.Ready.claim,
+        "tr.add_read_conflict_key(self._task(offer.id))",
         "pass",
         "tasks",
         200,
@@ -459,7 +459,7 @@ PLANTS = (
     Plant(
         "an uncollected item that is not returned",
         fair_items.FairItems.give_back,
-        "self._return(tr, self._sound(tr, deliveries))",
+        "self._restore(tr, self._sound(tr, deliveries))",
         "self._sound(tr, deliveries)",
         "rounds",
         300,

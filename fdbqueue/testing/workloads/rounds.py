@@ -10,6 +10,7 @@ from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.items import FairItems
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.records.keys import TaskKeys
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.testing.checkers import (
     exact_statistics,
@@ -101,5 +102,5 @@ def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
 def _stays(key: bytes, value: bytes) -> bool:
     """Three numbers: the size, which is zero, the floor of the index, and the round."""
     keys = TaskKeys(SPACE[NAME])
-    items = FairItems(keys, codec_named("json"), None)
-    return key in (items.floor, items.fair.round_key) or (key == keys.live and not any(value))
+    items = FairItems(Registry(), keys, codec_named("json"), None)
+    return key in (items.floor, items.looking.round_key) or (key == keys.live and not any(value))

@@ -1,0 +1,61 @@
+"""Ready tasks as the offers of a source: fair items and tasks are offered in the same way."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from fdbqueue.line.shares import Offer
+from fdbqueue.passing import Passed
+from fdbqueue.records.keys import Record, record_of, record_to_bytes
+from fdbqueue.seam import Transaction, Value
+from fdbqueue.tasks.shape import Shape
+
+
+class Ready:
+    """The ready tasks of one queue."""
+
+    def __init__(self, shape: Shape, passed: Passed) -> None:
+        self._task = shape.keys.task
+        self._discipline = shape.discipline
+        self._mender = shape.mender
+        self._passed = passed
+
+    def ask(self, tr: Transaction, limit: int, now_us: int, paused: Value | None = None) -> Iterator[Offer]:
+        """Ask, by snapshot, for the first `limit` tasks that have not expired; none if `paused` is present.
+
+        Expired tasks that are not swept are skipped. If too few are left, tidying has more to do.
+        """
+        return islice(self._offers(tr, self._first(tr, limit), limit, now_us, paused), limit)
+
+    def _first(self, tr: Transaction, limit: int) -> Iterable[Record]:
+        return self._discipline.first(tr, limit + len(self._passed))
+
+    def _offers(
+        self, tr: Transaction, found: Iterable[Record], limit: int, now_us: int, paused: Value | None
+    ) -> Iterator[Offer]:
+        if paused is not None and paused.present():
+            return
+        passed, seen = self._passed, set()
+        while True:
+            removed = self._mender.removed
+            for record in found:
+                if record.expires_us > now_us and record.id not in passed and record.id not in seen:
+                    seen.add(record.id)
+                    yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
+            if self._mender.removed == removed:
+                return
+            found = self._first(tr, limit)  # mending has set tasks aside: others are behind them
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Conflicts: every change of the offered tasks."""
+        for offer in offers:
+            tr.add_read_conflict_key(self._task(offer.id))
+        self._discipline.claim(tr, records_of(offers))
+
+    def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
+        """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""
+        if self._passed and not (paused is not None and paused.present()):
+            self._passed.require_none_of(record.id for record in self._first(tr, 1))
+
+
+def records_of(offers: Iterable[Offer]) -> list[Record]:
+    return [record_of(offer.value) for offer in offers]
