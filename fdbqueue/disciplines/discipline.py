@@ -1,9 +1,9 @@
-"""What the life cycle asks of a discipline.
+"""The interface between the life cycle of tasks and a discipline.
 
-A discipline keeps the indexes of ready tasks (`keys.ready`, which takers read and whose emptiness means that
-there is nothing to take, and `keys.beside` if it needs more) and answers which of them is next. It is told of
-every change of state, of several tasks at a time, so that it can issue its reads together. It knows nothing
-of time, leases, or statistics.
+A discipline keeps the indexes of ready tasks and answers which task is next. Takers read `keys.ready`; if
+that is empty, there is nothing to take. `keys.beside` is for further indexes. The life cycle reports every
+change of state, of several tasks at a time, so that a discipline can issue its reads together. A discipline
+does not depend on time, leases or statistics.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from fdbqueue.records.keys import Record, record_of
 from fdbqueue.seam import KeyValue, Transaction
 
 Mend = Callable[[Transaction, bytes, bytes], Record | None]
-"""Given the key of an index and a value that is no record of its task: the record, None if there is none."""
+"""Given an index key with a damaged value: the record of its task, or None."""
 
 
 def no_mending(tr: Transaction, key: bytes, value: bytes) -> None:
-    """What cannot be read is passed over."""
+    """A `Mend` that passes damaged entries over."""
 
 
 def read_index(tr: Transaction, rows: Iterable[KeyValue], mend: Mend) -> Iterator[Record]:
-    """The records of an index. The key of each ends in the id of its task."""
+    """The records of index `rows`; each key ends in the id of its task. Damaged ones are mended."""
     for row in rows:
         try:
             record = record_of(row.value)
@@ -37,22 +37,22 @@ def read_index(tr: Transaction, rows: Iterable[KeyValue], mend: Mend) -> Iterato
 class Discipline(Protocol):
     @property
     def index(self) -> slice:
-        """Where all ready tasks are to be found, in the order of `filed`, those that cannot be taken too."""
+        """The range of all ready tasks, in the order of `filed`, with those that may not be taken now."""
 
     def filed(self, record: Record) -> bytes:
-        """The key of a ready task in `index`; ends in its id."""
+        """The key of a ready task in `index`; it ends in the task's id."""
 
     def place(self, record: Record) -> bytes:
-        """Where the task stands among those buried; ends in its id."""
+        """The order of the task among buried ones; it ends in the task's id."""
 
     def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
-        """Ask what putting tasks of these keys needs; the reply, given the new tasks, files them."""
+        """Issue the reads for a put of tasks with these task keys; the reply files the new tasks."""
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Tasks were `olds` and are `news` now; those that are gone are only among the former."""
+        """Update the indexes after a change from `olds` to `news`; ended tasks are in `olds` only."""
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
-        """Ask, by snapshot, which to take next; iterating waits. All of them may be taken together."""
+        """Ask, by snapshot, for the next tasks; iterating waits. All of them may be taken together."""
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """Add a read-conflict key for what taking `records` relies on besides the tasks themselves."""
+        """Add read-conflict keys for a take of `records`, apart from those of the tasks themselves."""

@@ -1,10 +1,10 @@
-"""Fair: rounds, in each of which every key that has something to give gives its share.
+"""Fair: each task key with ready tasks gets its quota of every round.
 
-The pointer of a key stands at (the round in which its head's turn comes, the head's arrival), so that takers
-find rounds in order, and in each the keys in the order of their heads' arrival. A key's share of a round is
-its weight, 1 if none was given; a task of cost c comes with the last of the c shares that it needs, saved up
-over rounds if need be. A key that had nothing to give begins in the round after the current one, which is
-that of the last task taken: read by snapshot, written by an atomic maximum, so that nothing conflicts there.
+The pointer of a key lies at (round of its first task, arrival of that task). So takers find the rounds in
+order, and the keys of one round in the order of arrival. The quota of a key is its weight, 1 by default. A
+task of cost c needs c units of quota, over several rounds if necessary, and comes in the round of the last
+unit. The current round is that of the last task taken. A key that gets its first task begins in the round
+after it. The current round is read by snapshot and written by an atomic maximum, so it causes no conflicts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _ROUND, _ROUND_BYTES = b"\x03", 8
 
 
 class Fair(Keyed):
-    """However many of a key are taken: its next is as available."""
+    """Any number of tasks of a key may be taken at a time."""
 
     counts_taken = False
 
@@ -33,20 +33,20 @@ class Fair(Keyed):
     def place(self, record: Record) -> bytes:
         return record.id
 
-    def open(self, state: KeyState) -> bool:  # noqa: ARG002  # whoever waits may be taken
+    def open(self, state: KeyState) -> bool:  # noqa: ARG002
         return True
 
     def point(self, state: KeyState, head: Record) -> bytes:
         round_, _ = self._turn(state, head)
         return _sorted(round_) + head.id
 
-    def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:  # noqa: ARG002  # nobody's turn
+    def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:  # noqa: ARG002
         for record in took:
             round_, used = self._turn(state, record)
             state = replace(state, round=round_, used=used)
             if round_ < now:
-                # It stood in a round that is over, because it began when somebody was just ending that: what
-                # it missed it does not make up for at the expense of the others.
+                # Its first put met the last take of that round. Without a new begin, the key would make up
+                # for the missed rounds at the expense of the others.
                 state = self.begin(state, now)
         return state
 
@@ -61,25 +61,25 @@ class Fair(Keyed):
         return replace(state, round=now + 1, used=0)
 
     def tell(self, tr: Transaction, state: KeyState) -> None:
-        if state.used:  # else the round of the last task was over already, and the next has not begun
+        if state.used:  # otherwise `after` has begun a new round, without a taken task yet
             tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
 
     def of_this_round(self, tr: Transaction, limit: int) -> Iterator[Record]:
-        """Those to come before the next round, up to `limit`, by snapshot."""
+        """At most `limit` tasks that come before the next round. Reads by snapshot."""
         now = self.ask_now(tr)()
         places = self.places(tr, limit)
         return (record for _, record in takewhile(lambda at: at[0][:_ROUND_BYTES] <= _sorted(now), places))
 
     def _turn(self, state: KeyState, record: Record) -> tuple[int, int]:
-        """The round of the last share that the task needs, and how many of that round are used then."""
+        """The round of the last unit that the task needs, and the units of that round used after it."""
         weight = self._weights.get(record.key, 1)
-        shares = state.used + record.cost
-        rounds = (shares - 1) // weight
-        return state.round + rounds, shares - rounds * weight
+        units = state.used + record.cost
+        rounds = (units - 1) // weight
+        return state.round + rounds, units - rounds * weight
 
 
 def _round_of(value: bytes | None) -> int:
-    """The current round; 0 for a value that is none."""
+    """The current round; 0 for a damaged value."""
     round_ = int.from_bytes(value or b"", "little")
     return round_ if round_ < ROUND_MAX else 0
 

@@ -1,4 +1,4 @@
-"""Fifo: the task that came first."""
+"""Fifo: the oldest task is next."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,4 +43,4 @@ class Fifo:
         return read_index(tr, found, self.mend)
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """Nothing besides the tasks themselves."""
+        """No conflict keys: a take depends on the tasks alone."""

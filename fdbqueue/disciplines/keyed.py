@@ -1,22 +1,23 @@
-"""Keyed: tasks wait in a line per key, and one pointer per key stands where takers look.
+"""Keyed disciplines: a FIFO for each task key, and one pointer per key in the index that takers read.
 
-Takers read pointers, in their order, and so see nothing of keys that have nothing to give. Under `beside`,
-`slug` being a key with its length in front:
+Takers read pointers, in order, and never meet a key without a task to take. Under `beside`, with `slug`, the
+task key with its length in front; the last column names the users:
 
     1, slug, place   waiting   record                 every ready task, in the order of its key
-    2, slug          state     how the key stands     whoever changes that; a put looks at it by snapshot
+    2, slug          state     KeyState               its changes; puts, by snapshot
     3                round     see fair.py
-    4, 5, 6          numbers   see tally.py           key_statistics
+    4, 5, 6          counts    see key_counts.py      key_statistics
     7                floor     see fair/items.py      FairQueue
 
-The pointer of a key is a key of `ready` that holds the record of the first task waiting. What makes it safe
-that a put only appends when the state it saw gives it nothing else to do:
+The pointer of a task key is an entry of `ready` that holds the record of its first ready task. A put reads
+the state by snapshot; if the key has a pointer, it only appends its task. Two conflict ranges make that
+safe:
 
-- Whoever moves the pointer on, or finds nothing to point at, read the line up to where it then points, and
-  says so: a conflict range, to be read and written. So it meets the put that it did not see ...
-- ... and the put, which has a read-conflict key at its own place, meets whoever moved on beyond it.
+- A transaction that moves or clears the pointer has read the FIFO up to the new place of the pointer. It adds
+  that range as a read and a write conflict, so it conflicts with an earlier put that it did not see.
+- A put adds a read-conflict key at the place of its task, so it conflicts with an earlier move beyond it.
 
-Two puts only set different keys: they never meet, save where both would write the pointer.
+Two puts set different keys and never conflict, unless both write the pointer.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +34,7 @@ from msgspec.structs import replace
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
-from fdbqueue.disciplines.tally import SLUG_BYTES, Standing, Tally, slug_of
+from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
 from fdbqueue.records.keys import Count, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.records.statistics import LIVE_OF
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
@@ -41,34 +42,35 @@ from fdbqueue.task import TaskState
 
 _WAITING, _STATE = b"\x01", b"\x02"
 
-# When several tasks are to be taken: of how many keys at a time it is asked how they stand, and how many of
-# the tasks that come next. One round trip for some dozen tasks, and little that nobody needs.
+# A take of several tasks reads the states of this number of keys, and this number of next tasks of each. So a
+# dozen tasks cost one round trip, and few rows are read in vain.
 _KEYS_AHEAD, _TASKS_AHEAD = 16, 3
 
 
-# A round beyond is damage: it would fit into no key. Those of a thousand years end far below.
+# A later round is damage: it does not fit into a key. A thousand years of rounds end far below.
 ROUND_MAX = 2**60
 Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 
 
 class KeyState(msgspec.Struct, frozen=True, array_like=True):
-    """How a key stands. One that nothing is known of has no state stored."""
+    """The state of a task key. A key that is as a new one has no state stored."""
 
     pointer: bytes = b""
-    """Where among `ready` its pointer is; it has none if nothing can be taken."""
+    """The place of its pointer among `ready`; b"" if no task can be taken."""
     head: bytes = b""
-    """The place of the task it points at."""
+    """The place of the task that the pointer holds."""
     taken: Count = 0
     round: Round = 0
-    """The round in which it has last used shares,"""
+    """The last round in which tasks of the key were taken."""
     used: Count = 0
-    """and how many of them."""
+    """Units of quota used in `round`."""
 
 
 IDLE = KeyState()
 Now = Callable[[], int]
 Head = tuple[bytes, Record, KeyState, Iterator[Record]]
-"""Where the pointer of a key stands, at what, how the key stands, and what comes after."""
+"""A task key in a take of several: place of its pointer, first task, state, and the tasks behind the first.
+"""
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _state_of = msgspec.msgpack.Decoder(KeyState).decode
@@ -76,7 +78,7 @@ _state_of = msgspec.msgpack.Decoder(KeyState).decode
 
 @dataclass
 class Shift:
-    """What happens to the tasks of one key in one change."""
+    """The changes to the tasks of one key in one transaction."""
 
     enter: list[Record] = field(default_factory=list)
     leave: list[Record] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known of a key before a change; its standing, if the number of those that wait changes."""
+    """Values of a task key before a change; `standing` if the number of its ready tasks changes."""
 
     state: Value
     standing: Standing | None
@@ -99,50 +101,51 @@ class Asked:
 
 class Keyed(ABC):
     counts_taken: ClassVar[bool]
-    """Whether it matters that a task is not taken any more."""
+    """True if the state of a key depends on the number of its taken tasks."""
     one_each = False
-    """Whether a key never has more than one task to take."""
+    """True if a key has at most one task to take."""
 
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
         self._beside = keys.beside
-        self.tally = Tally(keys.beside)
+        self.counts = KeyCounts(keys.beside)
         self.index = slice(keys.beside + _WAITING, keys.beside + _STATE)
         self.mend: Mend = no_mending
 
-    # What each keyed discipline decides.
+    # Each keyed discipline decides:
 
     @abstractmethod
     def place(self, record: Record) -> bytes:
-        """Where the task stands among those of its key."""
+        """The order of the task among those of its key."""
 
     @abstractmethod
     def open(self, state: KeyState) -> bool:
-        """Whether the first task of the key may be taken."""
+        """True if the first task of the key may be taken."""
 
     @abstractmethod
     def point(self, state: KeyState, head: Record) -> bytes:
-        """Where the pointer stands that points at `head`."""
+        """The place among `ready` of a pointer to `head`."""
 
     @abstractmethod
     def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:
-        """The state when these have been taken, and so many are not taken any more. Pure: a take of several
-        foresees by it in what order they come.
+        """The state after a take of `took`, and the end of `freed` leases, in round `now`.
+
+        It is pure: a take of several tasks calls it to compute their order.
         """
 
-    # What those need that know time by the tasks taken.
+    # A discipline with rounds overrides:
 
     def ask_now(self, tr: Transaction) -> Now:  # noqa: ARG002
         return _always_now
 
     def begin(self, state: KeyState, now: int) -> KeyState:  # noqa: ARG002
-        """The state of a key that had nothing to give, when it has."""
+        """The state of a key that gets its first ready task in round `now`."""
         return state
 
-    def tell(self, tr: Transaction, state: KeyState) -> None:  # noqa: B027  # not all know time
-        """Tell the others of the time, `after` a take."""
+    def tell(self, tr: Transaction, state: KeyState) -> None:  # noqa: B027
+        """Store the current round, from the state after a take."""
 
-    # What the life cycle asks.
+    # The interface of the life cycle:
 
     def filed(self, record: Record) -> bytes:
         key: bytes = self._line(record.key).start + self.place(record)
@@ -190,25 +193,25 @@ class Keyed(ABC):
             tr.add_read_conflict_key(self._state(key))
 
     def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
-        """The next tasks, each with the place of the pointer that will have been at it; by snapshot."""
+        """The next tasks, each with the place that the pointer of its key will have. Reads by snapshot."""
         return islice(self._merged(tr, self._ask_pointers(tr, limit), self.ask_now(tr), limit), limit)
 
     def parted(self, rest: bytes) -> tuple[bytes, bytes]:
-        """The key, and the place without its id, from what stands in a key of `index` before the id."""
+        """Split the part of an `index` key before the task's id into the task key and the place."""
         slug_bytes = SLUG_BYTES + int.from_bytes(rest[:SLUG_BYTES], "big")
         return rest[SLUG_BYTES:slug_bytes], rest[slug_bytes:]
 
     def points_at(self, tr: Transaction, ready_key: bytes, record: Record) -> bool:
-        """True if `ready_key` is the pointer of the record's key, and stands at the record."""
+        """True if `ready_key` is the pointer of the record's task key, and points at the record."""
         state = self._read(tr, record.key, tr.get(self._state(record.key)))
         return self._keys.ready_at(state.pointer) == ready_key and state.head == self.place(record)
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
-        """Ask for the first task that waits of a key."""
+        """Ask for the first ready task of a key."""
         line = self._line(key)
         return tr.get_range(line.start, line.stop, limit=1)
 
-    # How it is done.
+    # Implementation:
 
     def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
         shifts: dict[bytes, Shift] = {}
@@ -238,15 +241,15 @@ class Keyed(ABC):
     def _ask(self, tr: Transaction, reads: ReadTransaction, key: bytes, *, counts: bool) -> Asked:
         slug = slug_of(key)
         state = reads.get(self._beside + _STATE + slug)
-        return Asked(state, self.tally.ask(tr, slug) if counts else None)
+        return Asked(state, self.counts.ask(tr, slug) if counts else None)
 
     def _count(self, tr: Transaction, key: bytes, shift: Shift, asked: Asked | None) -> None:
         if any(shift.numbers.values()):
             standing = asked.standing if asked is not None and shift.numbers["ready"] else None
-            self.tally.add(tr, slug_of(key), shift.numbers, standing)
+            self.counts.add(tr, slug_of(key), shift.numbers, standing)
 
     def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
-        """Nobody is taken or leaves; who is not ready either only counts."""
+        """Handle a shift without a task that leaves or is taken; tasks that are not ready only count."""
         if asked is not None and shift.enter:
             self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now)
         self._count(tr, key, shift, asked)
@@ -254,7 +257,7 @@ class Keyed(ABC):
     def _append(
         self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record], now: Now
     ) -> None:
-        """Records become ready, and nothing else happens to their key; `state` was read by snapshot."""
+        """Add records that become ready, the only change of their key; `state` was read by snapshot."""
         for record in records:
             tr.add_read_conflict_key(self.filed(record))
         first = min(records, key=self.place)
@@ -268,7 +271,7 @@ class Keyed(ABC):
 
     def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
         old = self._read(tr, key, asked.state)
-        if shift.took and not old.pointer:  # what was taken had one: the state is lost
+        if shift.took and not old.pointer:  # a take needs a pointer: the state is damaged
             old = self._rebuilt(tr, key)
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed, now())
@@ -286,13 +289,13 @@ class Keyed(ABC):
     def _first_of(
         self, tr: Transaction, key: bytes, line: Range, gone: set[bytes], enter: Sequence[Record]
     ) -> Record | None:
-        """The first task in the line when some have left it and others have entered."""
+        """The first task of the FIFO after `gone` have left it and `enter` have joined it."""
         waiting = self._waiting(tr, key, line)
         stays = islice((record for record in waiting if self.place(record) not in gone), 1)
         return min([*stays, *enter], key=self.place, default=None)
 
     def _rely_on(self, tr: Transaction, key: bytes, first: Record | None) -> None:
-        """Meet whoever appends before the first of the line, whichever commits first."""
+        """Conflict with every put before the first task of the FIFO, whichever commits first."""
         line = self._line(key)
         stop = line.stop if first is None else self.filed(first)
         tr.add_read_conflict_range(line.start, stop)
@@ -321,10 +324,10 @@ class Keyed(ABC):
         return not state.pointer and not state.taken
 
     def _waiting(self, tr: Transaction, key: bytes, line: Range) -> Iterator[Record]:
-        """The records of a line that was asked for; entries that cannot be read are passed over.
+        """The records of the FIFO `line`; damaged entries are passed over.
 
-        They stay: to mend one is to change this key, which is being changed. Whoever searches for their tasks
-        finds them (tasks/mending.py).
+        They stay: a mend here would change the task key in the middle of another change. The search for
+        their tasks finds them later (tasks/mending.py).
         """
         rows = line.to_list()
         found = list(read_index(tr, rows, no_mending))
@@ -342,12 +345,12 @@ class Keyed(ABC):
             return self._rebuilt(tr, key)
 
     def _rebuilt(self, tr: Transaction, key: bytes) -> KeyState:
-        """How a key stands, told from its numbers and its pointer, if that is among the first.
+        """Rebuild a damaged state from the counters of the key and its pointer, if that is among the first.
 
-        Reads: the state, serialisably; limits.SEARCHED_MAX pointers, the line and the numbers, by snapshot.
+        Reads: the state; limits.SEARCHED_MAX pointers and the counters by snapshot.
         """
         tr.add_read_conflict_key(self._state(key))
-        taken = self.tally.numbers(tr, slug_of(key))["taken"] if self.counts_taken else 0
+        taken = self.counts.numbers(tr, slug_of(key))["taken"] if self.counts_taken else 0
         at = [
             (row.key[len(self._keys.ready.start) :], record)
             for row in self._ask_pointers(tr, limits.SEARCHED_MAX)
@@ -359,8 +362,8 @@ class Keyed(ABC):
         pointer, head = at[0]
         return KeyState(pointer=pointer, head=self.place(head), taken=taken, round=self.round_in(pointer))
 
-    def round_in(self, pointer: bytes) -> int:  # noqa: ARG002  # not all know time
-        """The round in which a pointer stands."""
+    def round_in(self, pointer: bytes) -> int:  # noqa: ARG002
+        """The round of a pointer."""
         return 0
 
     def _ask_pointers(self, tr: Transaction, limit: int) -> Range:
@@ -370,9 +373,7 @@ class Keyed(ABC):
     def _merged(
         self, tr: Transaction, pointers: Range, now: Now, limit: int
     ) -> Iterator[tuple[bytes, Record]]:
-        """What takes one after another would give: each moves its key's pointer, and that is where it stands
-        in the order.
-        """
+        """The tasks that single takes would give, in order: each one moves the pointer of its key."""
         ahead = self._pointed(tr, pointers)
         heap: list[Head] = []
         while heap or ahead:
@@ -388,7 +389,7 @@ class Keyed(ABC):
                 heappush(heap, (self.point(state, following), following, state, rest))
 
     def _pointed(self, tr: Transaction, pointers: Range) -> list[tuple[bytes, Record]]:
-        """Where the pointers stand, and at what. The same as read_index, without a generator for each."""
+        """The places of the pointers, with their records. As read_index, without a generator for each."""
         prefix, found = len(self._keys.ready.start), []
         for entry in pointers:
             record: Record | None
@@ -403,7 +404,7 @@ class Keyed(ABC):
         return found
 
     def _heads(self, tr: Transaction, pointers: Sequence[tuple[bytes, Record]], limit: int) -> list[Head]:
-        """How these keys stand, with the first of their lines, asked for together."""
+        """The states and next tasks of the keys of `pointers`, read together."""
         asked = [
             (tr.snapshot.get(self._state(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
             for _, record in pointers

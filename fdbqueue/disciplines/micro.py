@@ -1,4 +1,4 @@
-"""Micro: tasks of one key in their order, a few at a time; keys side by side, in the order of their heads."""
+"""Micro: tasks of one key in order, `key_concurrency` at a time; keys in the order of their first tasks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

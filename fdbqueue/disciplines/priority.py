@@ -1,4 +1,4 @@
-"""Priority: the task of the lowest number, the one that came first among equals."""
+"""Priority: the task with the lowest `pri` is next, the oldest among equals."""
 
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.records.keys import NUMBER, Record

@@ -36,7 +36,7 @@ class KeyStatistics:
 
 def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) -> list[KeyStatistics]:
     """Reads by snapshot, up to three times limits.KEYS_LOOKED_AT_MAX keys; conflicts with nothing."""
-    found = [(key, numbers) for key, numbers in discipline.tally.busiest(tr.snapshot, limit) if _is_key(key)]
+    found = [(key, numbers) for key, numbers in discipline.counts.busiest(tr.snapshot, limit) if _is_key(key)]
     asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
     records = [list(read_index(tr, line, no_mending)) for line in asked]
     return [

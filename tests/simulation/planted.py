@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import database
 from fdbqueue.calls import combine, once
-from fdbqueue.disciplines import fair, keyed, tally
+from fdbqueue.disciplines import fair, key_counts, keyed
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
@@ -466,7 +466,7 @@ PLANTS = (
     ),
     Plant(
         "a counter of a task key that never falls",
-        tally.Tally.add,
+        key_counts.KeyCounts.add,
         "packed(LIVE, changes)",
         "packed(LIVE, {name: abs(change) for name, change in changes.items()})",
         "rounds",

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, KeyStatistics, Session, TaskQueue, limits
 from fdbqueue.database import run
-from fdbqueue.disciplines.tally import level_of
+from fdbqueue.disciplines.key_counts import level_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.tasks.key_statistics import Waiting
@@ -25,7 +25,7 @@ MakeBench = Callable[..., Bench]
 
 
 def index_of(b: Bench) -> list[tuple[int, bytes]]:
-    index, levels = run(b.db, lambda tr: b.queue._shape.discipline.tally.index(tr, 99))  # type: ignore[attr-defined]
+    index, levels = run(b.db, lambda tr: b.queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
     assert index == levels
     return index
 
@@ -175,9 +175,9 @@ def test_numbers_and_index_are_true_beside_threads(
         thread.join(PATIENCE_S)
     counted = {s.key: s.ready for s in queue.key_statistics(db, 9)}
     assert counted == Counter(task.key for task in queue.tasks(db, "r", 500))
-    index, levels = run(db, lambda tr: queue._shape.discipline.tally.index(tr, 99))  # type: ignore[attr-defined]
+    index, levels = run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
     assert index == levels
     while task := queue.take(db, 0):
         queue.ack(db, task)
     assert queue.key_statistics(db, 9) == []
-    assert run(db, lambda tr: queue._shape.discipline.tally.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]
+    assert run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]

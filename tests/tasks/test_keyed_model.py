@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant
 import fdbqueue
 from fdbqueue import TaskQueue, limits
 from fdbqueue.database import run
-from fdbqueue.disciplines.tally import level_of
+from fdbqueue.disciplines.key_counts import level_of
 from tests.tasks.model import Model, ModelTask
 from tests.tasks.support import StillClock
 from tests.tasks.test_model import LifeCycle
@@ -117,7 +117,7 @@ class MicroLife(LifeCycle):
             s.key: (s.ready, s.taken, s.buried, s.delayed, s.oldest and s.oldest.id) for s in found
         } == expected
         assert [s.ready for s in found] == sorted((s.ready for s in found), reverse=True)
-        index, levels = run(self.db, lambda tr: self.queue._queue._shape.discipline.tally.index(tr, 99))
+        index, levels = run(self.db, lambda tr: self.queue._queue._shape.discipline.counts.index(tr, 99))
         assert index == levels
         ready = {layer.pack((s.key,)): s.ready for s in found}
         for level, key in levels:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.fair import Fair
-from fdbqueue.disciplines.tally import Tally
+from fdbqueue.disciplines.key_counts import KeyCounts
 from fdbqueue.records.keys import TaskKeys, record_of
 from fdbqueue.records.statistics import LIVE, LIVE_OF
 from fdbqueue.testing.checkers import Fates
@@ -19,7 +19,7 @@ _ALL = 10_000
 
 def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) -> None:
     """All tasks of all keys at one version: as they are counted and indexed, and as they are found."""
-    tally = Tally(keys.beside)
+    counts = KeyCounts(keys.beside)
 
     def body(tr: Any) -> tuple[Any, Any]:
         records = [record_of(row.value) for row in tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop)]
@@ -27,8 +27,8 @@ def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) 
         for record in records:
             found.setdefault(record.key, Counter(dict.fromkeys(LIVE, 0)))[LIVE_OF[record.state]] += 1
         waiting = {key: dict(numbers) for key, numbers in found.items() if numbers["ready"]}
-        entries, levels = tally.index(tr.snapshot, _ALL)
-        counted = dict(tally.busiest(tr.snapshot, _ALL))
+        entries, levels = counts.index(tr.snapshot, _ALL)
+        counted = dict(counts.busiest(tr.snapshot, _ALL))
         return (size(tr), counted, entries), (len(records), waiting, levels)
 
     client.call(name, "audit", None, lambda: run(client.db, body))
@@ -45,7 +45,7 @@ def look_at_rounds(client: Client, name: str, keys: TaskKeys) -> None:
         turns = {
             record_of(row.value).key: int.from_bytes(row.key[start : start + 8], "big") for row in pointers
         }
-        return fair.ask_now(tr)(), turns, sorted(key for key, _ in fair.tally.busiest(tr.snapshot, _ALL))
+        return fair.ask_now(tr)(), turns, sorted(key for key, _ in fair.counts.busiest(tr.snapshot, _ALL))
 
     client.call(f"{name}: rounds", "audit", None, lambda: run(client.db, body))
 

@@ -1,18 +1,21 @@
-"""Tally: how many tasks each key has in each state, and which keys have the most waiting.
+"""Numbers of tasks by task key and state, and an index of the task keys with the most ready tasks.
 
-Counters change by atomic adds, and are gone when they are zero. A key with many tasks waiting also stands in
-an index by the magnitude of their number, so that the busiest are found among millions. Under `beside`:
+Atomic adds change the counters, which are cleared at zero. A key with many ready tasks also has an entry in
+an index by the magnitude of their number, so that the busiest are found among millions. Under `beside`,
+with the slug of a task key; the last column names the readers:
 
-    4, slug                counts  tasks in each state    key_statistics; who changes them, by snapshot
+    4, slug                counts  tasks in each state    key_statistics; their changes, by snapshot
     5, 255 - level, slug   busy    empty                  key_statistics, by snapshot
-    6, slug                level   one byte               who changes how many wait, by snapshot
-    6, slug, level         gate    never written          conflict keys of those who move the level
+    6, slug                level   one byte               changes of the number of ready tasks, by snapshot
+    6, slug, level         gate    never written          conflict keys of moves of the level
 
-`level` is the binary logarithm of how many wait, or one more. It is moved by whoever sees, by snapshot, that
-the number has left it: once while the number doubles, and never below limits.KEY_LEVEL_MIN. Whoever moves it
-reads the gates of all levels but its own and writes its own: two meet only if they move it apart. So a key
-has one entry; and none when nothing waits, because those who take from what waits meet each other
-(keyed.py), and so the last of them knows the number, or a put comes after it that will.
+`level` is the binary logarithm of the number of ready tasks, or one more, and at least limits.KEY_LEVEL_MIN.
+A change that sees, by snapshot, that the number has left the level moves the entry: once while it doubles.
+To move a key to level L, a transaction reads the gates of all other levels and writes gate L. Two movers
+conflict only if they choose different levels. So a key has one entry.
+
+A key without ready tasks has none. Takes of one key conflict with each other (keyed.py), so the last take
+knows the exact number and clears the entry, unless a later put sees it.
 """
 
 from dataclasses import dataclass
@@ -31,13 +34,13 @@ Numbers = dict[str, int]
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a key before its numbers change."""
+    """The counters and the level of a task key before a change."""
 
     counts: Value
     level: Value
 
 
-class Tally:
+class KeyCounts:
     def __init__(self, beside: bytes) -> None:
         self._counts = beside + _COUNTS
         self._busy = beside + _BUSY
@@ -47,12 +50,12 @@ class Tally:
         self._level_end = beside + _END
 
     def ask(self, tr: Transaction, slug: bytes) -> Standing:
-        """Ask, by snapshot, what `add` must know if the number of those that wait changes."""
+        """Ask, by snapshot, for the values that `add` needs if the number of ready tasks changes."""
         snapshot = tr.snapshot
         return Standing(snapshot.get(self._counts + slug), snapshot.get(self._level + slug))
 
     def add(self, tr: Transaction, slug: bytes, changes: Numbers, standing: Standing | None) -> None:
-        """Add to the key's numbers: atomically, and conflict-free but for moves of its level apart."""
+        """Add `changes` to the key's counters. Conflicts: a move of the key to another level."""
         if standing is not None:
             self._move(tr, slug, standing, changes["ready"])
         tr.add(self._counts + slug, packed(LIVE, changes))
@@ -60,13 +63,13 @@ class Tally:
             tr.compare_and_clear(self._counts + slug, _NONE)
 
     def numbers(self, tr: Transaction, slug: bytes) -> Numbers:
-        """The numbers of a key. Reads them by snapshot."""
+        """The counters of a task key. Reads by snapshot."""
         return unpacked(LIVE, tr.snapshot.get(self._counts + slug).value)
 
     def index(
         self, tr: ReadTransaction, limit: int
     ) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
-        """The index as it is, and as the levels of the keys have it: (level, key), sorted, the same."""
+        """The entries of the index, and the stored levels: both (level, key), sorted, and equal if sound."""
         busy = tr.get_range(self._busy, self._busy_end, limit=limit)
         levels = tr.get_range(self._level, self._level_end, limit=limit)
         entries = [
@@ -76,10 +79,9 @@ class Tally:
         return sorted(entries), sorted(stand)
 
     def busiest(self, tr: ReadTransaction, limit: int) -> list[tuple[bytes, Numbers]]:
-        """The keys of which most tasks wait, up to `limit`, and their numbers.
+        """At most `limit` task keys with the most ready tasks, and their counters.
 
-        Reads the numbers of the first keys and, in case there are more, the top of the index; all of them if
-        there are up to limits.KEYS_LOOKED_AT_MAX keys.
+        Reads: limits.KEYS_LOOKED_AT_MAX counters and, beyond that number of keys, the top of the index.
         """
         looked_at = limits.KEYS_LOOKED_AT_MAX
         first = tr.get_range(self._counts, self._counts_end, limit=looked_at)
@@ -118,7 +120,7 @@ class Tally:
 
 
 def level_of(waiting: int, level: int) -> int:
-    """Where a key belongs that stood at `level`, 0 for none, when so many of its tasks are waiting."""
+    """The level of a key with `waiting` ready tasks that had `level` before; 0 is none."""
     exact = waiting.bit_length() - 1
     stays = level - 1 <= exact <= level if level else exact <= limits.KEY_LEVEL_MIN
     if stays:
@@ -127,7 +129,7 @@ def level_of(waiting: int, level: int) -> int:
 
 
 def slug_of(key: bytes) -> bytes:
-    """The key as part of a longer one. The length in front: no key's line begins with another's."""
+    """The task key with its length in front: no task key is then a prefix of another."""
     return len(key).to_bytes(SLUG_BYTES, "big") + key
 
 
