@@ -45,7 +45,6 @@ NOT_YET = frozenset(
         "fdbqueue/demo/",
         "fdbqueue/embedded/",
         "fdbqueue/fair/",
-        "fdbqueue/fleet/",
         "fdbqueue/limits.py",
         "fdbqueue/line/",
         "fdbqueue/open.py",

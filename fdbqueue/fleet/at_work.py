@@ -1,7 +1,7 @@
-"""AtWork: the tasks that the handlers of a process are at, in a file that outlives a process that was killed.
+"""AtWork: the tasks that the handlers of a process run, in a file that outlives a killed process.
 
-A process reports to its supervisor twice a second, and may die between two reports. Each thread of it
-therefore writes its task into a slot of this file before the handler is called: one system call.
+A process reports to its supervisor twice a second, and may die between two reports. So each of its threads
+writes its task into a slot of this file before it calls the handler: one system call.
 """
 
 import os
@@ -26,7 +26,7 @@ class AtWork:
 
     @classmethod
     def create(cls, slots: int) -> "AtWork":
-        """A new file without a name, for a process that inherits its descriptor."""
+        """Make a file without a name, for a process that inherits its descriptor."""
         if hasattr(os, "memfd_create"):  # needs no disk, which may be full, or read-only
             return cls(os.memfd_create("fdbqueue-at-work"), slots)
         with tempfile.TemporaryFile() as file:
@@ -40,13 +40,13 @@ class AtWork:
         os.close(self._descriptor)
 
     def tasks(self) -> list[str]:
-        """The tasks that have begun and not ended, as "task ID of QUEUE"."""
+        """Return the running tasks, each as "task ID of QUEUE"."""
         written = os.pread(self._descriptor, self._slots * SLOT_BYTES, 0)
         slots = [written[at : at + SLOT_BYTES] for at in range(0, len(written), SLOT_BYTES)]
         return [slot.rstrip(b"\x00").decode(errors="replace") for slot in slots if slot.strip(b"\x00")]
 
     def told_to(self, hooks: Hooks) -> Hooks:
-        """The same hooks, which also keep the slots."""
+        """Return hooks that write the slots, and then call `hooks`."""
         return Hooks(**{field.name: self._before(getattr(hooks, field.name)) for field in fields(Hooks)})
 
     def _before(self, hook: Hook | None) -> Hook:
@@ -65,17 +65,17 @@ class AtWork:
                 self._free.append(slot)
 
     def _begin(self, event: Event) -> None:
-        if self._free:  # a thread that was given up may hold a slot for ever
+        if self._free:  # a thread that overran may keep a slot for ever
             slot = self._used[event.task.id] = self._free.pop()
             text = f"task {event.task.id} of {event.task.queue}".encode()
             self._write(slot, text[:SLOT_BYTES].ljust(SLOT_BYTES, b"\x00"))
 
     def _write(self, slot: int, text: bytes) -> None:
-        with suppress(OSError):  # no room: a line of the log will name fewer tasks
+        with suppress(OSError):  # the disk is full: the log will name fewer tasks
             os.pwrite(self._descriptor, text, slot * SLOT_BYTES)
 
 
 def named(tasks: list[str], shown: int = 3) -> str:
-    """The first tasks, in words; empty if there are none."""
+    """Return a text with the first `shown` tasks; empty if there are none."""
     more = len(tasks) - shown
     return ", ".join(tasks[:shown]) + (f" and {more} more" if more > 0 else "")

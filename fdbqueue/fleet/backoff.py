@@ -1,4 +1,4 @@
-"""Backoff: how long a task that failed waits for its next attempt."""
+"""Backoff: the delay of a failed task before its next attempt."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,16 +7,15 @@ from fdbqueue.arguments import checked_seconds, checked_whole, is_number
 from fdbqueue.errors import InvalidArgument
 
 GROWTH_MAX = 1_000.0
-"""With 64 steps, far below the largest float."""
+"""The bound of `growth`: 64 steps of it stay far below the largest float."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """`first_s` after the first failure, `growth` times as much after each further one, `cap_s` at most;
-    of that, a random part between a half and the whole, so that what failed together does not come back
-    together.
+    """A delay of `first_s` after the first failure, and `growth` times as long after each further one.
 
-    Raises InvalidArgument.
+    It is `cap_s` at most. A task waits for a random part of it, between a half and the whole, so that tasks
+    that failed together are not ready again together. Raises InvalidArgument.
     """
 
     first_s: float = 1.0
@@ -30,7 +29,7 @@ class Backoff:
             raise InvalidArgument(name="growth", wanted=f"a number from 1 to {GROWTH_MAX:g}", got=self.growth)
 
     def delay_s(self, failures: int, random: float) -> float:
-        """The delay after `failures` failures in a row; `random` is uniform in [0, 1).
+        """Return the delay after `failures` failures in a row; `random` is uniform in [0, 1).
 
         Raises InvalidArgument.
         """

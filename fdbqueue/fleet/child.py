@@ -1,9 +1,11 @@
 """A worker process of a fleet; `main` is given three file descriptors: lifeline, reports, tasks at work.
 
-It reads its orders from the lifeline, whose end means that the supervisor is gone. It writes its reports
-twice a second, and the tasks of its threads as they begin. SIGTERM and SIGINT: take no more, finish what runs
-within its grace, release the rest, exit with status 0. A second signal: at once. A process that cannot start
-reports the reason, and exits with status 2.
+The process reads its orders from the lifeline. The lifeline ends when the supervisor dies; then the process
+stops. It writes a report twice a second, and each task when its handler begins.
+
+On SIGTERM or SIGINT the process takes no more tasks. Running handlers have `grace_s` to end; then their tasks
+are released, and the process exits with status 0. A second signal releases them at once. A process that
+cannot start reports the reason, and exits with status 2.
 """
 
 import os
@@ -28,7 +30,7 @@ from fdbqueue.open import open as open_database
 
 REPORT_EVERY_S = 0.5
 REFUSED = 2
-# No other process would do better.
+# Errors with which every other process of the fleet would fail, too.
 NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind, UnknownCodec)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -44,7 +46,7 @@ class Child:
         self._retiring = False
 
     def run(self) -> int:
-        """Work until told to stop; the process's exit status."""
+        """Work until a stop; return the exit status of the process."""
         try:
             with open_database(self._orders.url) as database:
                 return self._work(worker_of(self._orders, database, self._at_work))
@@ -64,16 +66,16 @@ class Child:
         return 0
 
     def _listen(self, worker: Worker) -> None:
-        """Wait for a signal or the supervisor's end, and do as told."""
+        """Wait for a signal or for the end of the supervisor; then stop the worker."""
         heard, _, _ = select.select([self._signals, self._lifeline], [], [], REPORT_EVERY_S)
         if self._signals in heard:
             for number in os.read(self._signals, 64):
-                if number in SIGNALS:  # a handler may have set others
+                if number in SIGNALS:  # the modules of a handler may catch other signals
                     self._asked_to_stop += 1
                     worker.stop(at_once=self._asked_to_stop > 1)
         if self._lifeline in heard and not os.read(self._lifeline, 64):
             worker.stop()
-            self._lifeline = self._signals  # it stays at its end: listen to the other alone
+            self._lifeline = self._signals  # the lifeline stays readable at its end: select on signals only
 
     def _retire_if_due(self, worker: Worker) -> None:
         orders = self._orders
@@ -98,7 +100,7 @@ class Child:
         )
 
     def _report(self, report: Report) -> None:
-        with suppress(OSError):  # nobody is there to read it: the lifeline says so, too
+        with suppress(OSError):  # the supervisor died: the end of the lifeline stops this process
             os.write(self._reports, to_line(report))
 
 
@@ -124,12 +126,12 @@ def hooks_named(target: str | None) -> Hooks:
         return Hooks()
     found = handlers.named(target)
     if not isinstance(found, Hooks):
-        raise HandlerNotFound(target=target, reason="it is no fdbqueue.Hooks")
+        raise HandlerNotFound(target=target, reason="it is not an fdbqueue.Hooks")
     return found
 
 
 def signals_to_pipe() -> int:
-    """A descriptor from which the numbers of signals can be read: nothing is done in a signal's handler."""
+    """Return a descriptor that delivers signal numbers, so that no code runs in a signal handler."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
     for number in SIGNALS:
@@ -146,7 +148,7 @@ def main(arguments: list[str]) -> int:
     with os.fdopen(os.dup(lifeline), "rb", buffering=0) as stream:
         line = stream.readline()
     if not line:
-        return REFUSED  # the supervisor died before it said anything
+        return REFUSED  # the supervisor died before it wrote the orders
     orders = orders_of(line)
     write_above_the_bar()
     with logging_at(orders.log_level):

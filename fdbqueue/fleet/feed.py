@@ -1,7 +1,7 @@
-"""Feed: where a worker's tasks come from. One queue, or several in their shares.
+"""Feed: takes tasks for a worker, from one queue or from several by weight.
 
-An idle worker stands in the waiting line of each queue once, whatever the number of its threads: one request
-and one watch per queue, and what is put wakes one worker, not all of them.
+An idle worker has one request in the line of each queue, whatever the number of its threads. So it has one
+watch per queue, and a put wakes one worker, not all of them.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,14 @@ class Feed:
         self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: set[int] = set()
         self._passed: dict[int, FdbQueueError] = {}
-        """Queues of which the last take has found only tasks that cannot be read here."""
+        """For each queue where the last take found unreadable tasks only: the error of the first."""
         self._tell_at = [float("-inf")] * len(queues)
         self._waiting = False
 
     def take(self, count: int, session: Session, timeout_s: float) -> Found:
-        """Up to `count` tasks, waiting for the first; of several queues perhaps one more of each. Raises
-        QueueNotFound when the last queue is gone, UnknownSession.
+        """Wait for a task, and return up to `count`; from several queues, possibly one more of each.
+
+        Raises: QueueNotFound when the last queue was dropped, UnknownSession.
         """
         there = self._sound()
         if len(there) == 1:
@@ -48,30 +49,30 @@ class Feed:
         return self._look(count, session) or self._wait(session, timeout_s)
 
     def end_waits(self, session: Session) -> None:
-        """Whoever waits in `take` returns soon: to be repeated until he has."""
+        """End a waiting `take`. It misses a wait that is about to begin: call it until `take` returns."""
         for queue in self._queues if self._waiting else ():
             queue.end_waits(self._database, session=session)
 
     def is_empty(self) -> bool:
-        """Whether the queues hold nothing that anybody will ever take, unless it is kicked."""
+        """True if the queues hold no tasks, except buried ones."""
         return not any(self._live(number) for number in self._there())
 
     def require_readable(self) -> None:
-        """Raises the error of a task that this process passes over, if the queues hold no others to come."""
+        """Raises the error of a task that this process cannot read, if no other task can be taken."""
         errors = [self._passed.get(number) for number in self._there() if self._live(number)]
         if errors and errors[0] is not None and None not in errors:
             raise errors[0]
 
     def _pass_over(self, number: int, error: FdbQueueError) -> None:
-        """The others of its queue, and other queues, go on. Told of once in a while."""
+        """Note that a queue holds a task that this process cannot read; log it now and then."""
         self._passed[number] = error
         now = self._runtime.monotonic()
         if now >= self._tell_at[number]:
             self._tell_at[number] = now + limits.TROUBLE_TOLD_EVERY_S
-            _log.warning("the queue %r holds what is passed over: %s", self._queues[number].name, error)
+            _log.warning("passing over a task of the queue %r: %s", self._queues[number].name, error)
 
     def _live(self, number: int) -> int:
-        """How many tasks the queue holds that may be taken some time; none if it is gone."""
+        """Return the number of tasks of the queue, except buried ones; 0 if it was dropped."""
         try:
             tasks = self._queues[number].statistics(self._database)["tasks"]
         except QueueNotFound:
@@ -80,9 +81,9 @@ class Feed:
         return tasks["ready"] + tasks["taken"] + tasks["delayed"]
 
     def _go_on_without(self, number: int) -> None:
-        """Raises QueueNotFound if it was the last."""
+        """Leave out a dropped queue. Raises QueueNotFound if it was the last."""
         if number not in self._gone:
-            _log.warning("the queue %r is gone: going on without it", self._queues[number].name)
+            _log.warning("the queue %r was dropped: going on without it", self._queues[number].name)
         self._gone.add(number)
         self._there()
 
@@ -93,24 +94,24 @@ class Feed:
         return there
 
     def _sound(self) -> list[int]:
-        """Those that are there and are not left alone; all of them if there are none."""
+        """Return the queues without a running pause; all of them if each has one."""
         there = self._there()
         return [number for number in there if not self._outages[number].left_s()] or there
 
     def _leave_alone(self, number: int, error: Exception) -> bool:
-        """Ask the queue later, longer each time, as it fails; false if it is the last that can be asked."""
+        """Pause a failing queue, longer each time. Return False if no other queue can be asked meanwhile."""
         if not any(other != number and not self._outages[other].left_s() for other in self._there()):
             return False
         self._outages[number].met()
-        title = f"nothing is taken from the queue {self._queues[number].name!r}, and it will be tried again"
+        title = f"nothing can be taken from the queue {self._queues[number].name!r}; it is tried again later"
         self._database.troubles.met(_log, title, error)
         return True
 
     def _look(self, count: int, session: Session) -> Found:
-        """What the first queue has, by its share, that has anything now."""
+        """Take without waiting from the first queue, in the order of their turns, that has a task."""
         now = self._runtime.monotonic()
         for number in self._shares.order():
-            # While others are busy, one that was empty is not asked every time.
+            # An empty queue is asked again only after a while, as other queues may be busy.
             if number in self._gone or self._look_at[number] > now or self._outages[number].left_s():
                 continue
             if found := self._take(number, count, session, 0):
@@ -143,13 +144,13 @@ class Feed:
         return [(queue, task) for task in found]
 
     def _wait(self, session: Session, timeout_s: float) -> Found:
-        """Stand in all lines at once until one of them has given something."""
+        """Wait in the lines of all queues at once, until one take returns a task."""
         wait = Wait(self, session, timeout_s)
         threads: list[Thread] = []
         try:
             threads.extend(wait.start(number) for number in self._sound())
             wait.over.wait(timeout_s)
-        except RuntimeError as error:  # no thread to be had: those that stand in line may bring something
+        except RuntimeError as error:  # no thread can be started: the others may return a task
             wait.errors.append(error)
         for thread in threads:
             while thread.is_alive():
@@ -164,7 +165,7 @@ class Feed:
 
 
 class Wait:
-    """A thread for each line, for as long as nothing comes."""
+    """One waiting take per queue, each in a thread of its own; the first that returns ends the others."""
 
     def __init__(self, feed: Feed, session: Session, timeout_s: float) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Handlers by name: "module:function", for processes that cannot be handed a function."""
+"""Handlers by name, "module:function": another process cannot be given a function."""
 
 import importlib
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from fdbqueue.errors import HandlerNotFound
 
 
 def named(target: str) -> Any:
-    """What `target` names. Raises HandlerNotFound, whatever went wrong while its module was imported."""
+    """Import the object that `target` names. Raises HandlerNotFound, for any error of the import too."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise HandlerNotFound(target=target, reason='it must be written as "module:function"')
@@ -36,13 +36,13 @@ def handler_named(target: str) -> Callable[..., Any]:
 
 
 def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[..., Any]:
-    """The handler that `factory` returns. Raises HandlerNotFound if it raises, or returns none."""
+    """Return the handler that `factory` makes. Raises HandlerNotFound if it makes none, or raises."""
     try:
         handler = require_finished("it", factory(argument))
     except (Exception, SystemExit) as error:
-        reason = f"it fails to make one ({type(error).__name__}: {error})"
+        reason = f"making the handler fails ({type(error).__name__}: {error})"
         raise HandlerNotFound(target=target, reason=reason) from error
     if not callable(handler):
-        raise HandlerNotFound(target=target, reason="what it returns cannot be called")
+        raise HandlerNotFound(target=target, reason="its result cannot be called")
     made_handler: Callable[..., Any] = handler
     return made_handler

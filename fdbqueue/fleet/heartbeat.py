@@ -1,4 +1,4 @@
-"""Heartbeat: one thread of a worker that keeps all its leases alive, and ends handlers whose time is over."""
+"""Heartbeat: the thread of a worker that renews all its leases, and ends attempts that run too long."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ class Heartbeat:
         overran: Callable[[Hold], None],
         chores: Callable[[], float],
     ) -> None:
-        """`overran` is told of each task whose handler has run longer than `timeout_s`; it must not block.
-        `chores` does what else is due, and says when to come again, as runtime.monotonic().
+        """`overran` is called with a hold when its handler has run for `timeout_s`; it must not block.
+        `chores` does other periodic work, and returns the time of its next call, as runtime.monotonic().
         """
         self._database = database
         self._runtime = database.runtime
@@ -71,21 +71,19 @@ class Heartbeat:
             self._holds.pop(id(hold), None)
 
     def lose_all(self, session: Session) -> None:
-        """The session is over, and all its leases with it."""
+        """Note that the session is over, and all its leases with it."""
         for hold in self.holds():
             if hold.session is session:
                 self._found_over(hold)
 
     def _found_over(self, hold: Hold) -> None:
         hold.take_away()
-        # Whoever has claimed it may have been in time: the queue tells him, and he tells us.
+        # The claimant of its outcome may have committed in time; if not, its verb raises NotTaken.
         if hold.open:
             self.lose(hold)
 
     def lose(self, hold: Hold) -> None:
-        """Its lease was over before anybody could say what became of it. If only the database was to blame
-        for that, it is not to count.
-        """
+        """Note that a lease ended before an outcome. If only the database is to blame, excuse the attempt."""
         hold.take_away()
         if hold.judged:
             return
@@ -95,7 +93,7 @@ class Heartbeat:
             self.owe(hold)
 
     def owe(self, hold: Hold) -> None:
-        """Its attempt is not to count, whatever became of it: the queue is told so as soon as it can be."""
+        """Excuse the attempt as soon as the database answers: it must not count, whatever its outcome."""
         with self._lock:
             self._owed[id(hold)] = hold
         self.wake()
@@ -123,17 +121,17 @@ class Heartbeat:
             self._go_on_in_another_thread()
             raise
         finally:
-            self._silence.answered(self)  # nobody waits for an answer any more
+            self._silence.answered(self)  # this thread asks no more
         self._pulse.end()
 
     def _go_on_in_another_thread(self) -> None:
-        """This one has been told to end (GreenletExit), and the leases need one."""
+        """Start a successor, as an exception (GreenletExit) ends this thread and the leases need one."""
         if self._ended:
             return
         try:
             self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
-        except Exception as error:  # no thread to be had
-            self._met("no thread renews leases any more: they are lost", error)
+        except Exception as error:  # no thread can be started
+            self._met("no thread can be started to renew leases: they are lost", error)
             for hold in self.holds():
                 hold.session.lost = True
                 hold.take_away()
@@ -142,18 +140,18 @@ class Heartbeat:
         self._database.troubles.met(_log, title, error)
 
     def _tick(self) -> float:
-        """When to come again."""
+        """Do the work that is due; return the time of the next tick."""
         try:
             try:
                 self._beat()
                 self._make_amends()
-            finally:  # a stop is to be heard while the database is away, too
-                self._silence.asked(self)  # some of them ask, and leases wait meanwhile
+            finally:  # a stop must take effect also while the database is away
+                self._silence.asked(self)  # chores may ask the database; leases wait meanwhile
                 again = self._chores()
-        except Exception as error:  # no thread to be had, say: without this one every lease would end
+        except Exception as error:  # without this thread every lease would end
             if not is_away(error):
                 self._silence.answered(self)
-            self._met("the heartbeat fails, and will be tried again", error)
+            self._met("the heartbeat failed; it is tried again", error)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         self._silence.answered(self)
         if self._owed:
@@ -177,20 +175,20 @@ class Heartbeat:
             elif hold.beat_at <= now:
                 due[hold.queue].append(hold)
         try:
-            self._give_up_overrun()  # first: another thread is to have the task's place at once
+            self._give_up_overrun()  # first: the thread that takes over must not wait for the database
         finally:
             for queue, holds in due.items():
                 for start in range(0, len(holds), limits.VERB_BATCH):
                     self._renew_all(queue, holds[start : start + limits.VERB_BATCH])
 
     def _give_up_overrun(self) -> None:
-        """Raises RuntimeError if no thread can be started; then it is tried again."""
+        """Raises RuntimeError if no thread can be started; the next beat tries again."""
         while self._overrun:
             self._overran(self._overrun[0])
             self._overrun.pop(0)
 
     def _renew_all(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
-        """One lease that cannot be renewed ends no other: if a batch fails, halves go apart."""
+        """Renew leases. If a batch fails, renew its halves apart: one bad lease must not end the others."""
         try:
             self._renew(queue, holds)
         except Exception as error:
@@ -223,12 +221,13 @@ class Heartbeat:
                 hold.renewed(held[hold.task.id], asked_at)
             elif hold.open and hold.ended_by is None:
                 self.lose(hold)
-            else:  # its thread has ended the lease, and may have more to do
+            else:  # its handler ended the lease, and still runs
                 hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:
-        """A few, as leases are to be renewed in between. Raises the error of a database that is away; those
-        that are left are for later.
+        """Excuse a few attempts; leases are renewed before the next few.
+
+        Raises: the error of a database that is away. The attempts left are excused later.
         """
         for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
             with self._lock:
@@ -240,7 +239,7 @@ class Heartbeat:
                     with self._lock:
                         self._owed[key] = hold
                     raise
-                self._met(f"task {hold.task.id}: its attempt counts, though the database was away", error)
+                self._met(f"task {hold.task.id}: its attempt counts, although the database was away", error)
 
     def _make_last_amends(self) -> None:
         until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
@@ -248,11 +247,11 @@ class Heartbeat:
             while self._owed and self._runtime.monotonic() < until:
                 self._make_amends()
         except Exception as error:
-            self._met(f"{len(self._owed)} attempts may count, though the database was away", error)
+            self._met(f"{len(self._owed)} attempts may count, although the database was away", error)
 
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):
-            # Twice is once, so it needs no receipt.
+            # To excuse an attempt twice has the effect of once, so the call needs no receipt.
             if self._ask(partial(hold.queue.excuse, task=hold.task)):
                 _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
 

@@ -1,4 +1,4 @@
-"""A task in a worker's hands: what its handler sees of it, and what the worker knows of its lease."""
+"""A task that a worker holds: HeldTask, which the handler sees, and Hold, which the worker keeps."""
 
 from dataclasses import dataclass, field, fields
 
@@ -12,19 +12,19 @@ BEATS_PER_LEASE = 3
 
 
 class Hold:
-    """A lease of this worker. Whoever `claims` it says what becomes of the task, and nobody else does."""
+    """A lease of this worker. The first thread that claims it decides the outcome; no other thread does."""
 
     def __init__(
         self, queue: TaskQueue, task: Task, database: Database, session: Session, asked_at: float
     ) -> None:
-        """`asked_at`: when the call began that took it, wall clock."""
+        """`asked_at`: wall-clock time at which the take began."""
         self.queue = queue
         self.session = session
         self.began_at: float | None = None
-        """When its handler was called, as runtime.monotonic()."""
+        """Time at which the handler was called, as runtime.monotonic()."""
         self.thread_id = 0
         self.judged = False
-        """Whether it has been decided who was to blame for the end of its lease."""
+        """True if the worker has judged whether the database ended this lease."""
         self.database = database
         self._runtime = database.runtime
         self._held_until(task.until, asked_at)
@@ -32,13 +32,13 @@ class Hold:
         self._claimant: object = None
         self._taken_away = False
         self.ended_by: str | None = None
-        """The verb by which the handler has ended the lease itself."""
+        """The verb with which the handler itself ended the lease."""
         self.lease = task
-        """The task as taken, for the verbs of the worker, which are not the handler's."""
+        """The task as taken: verbs of the worker use it, so they are not noted as the handler's."""
         self.task = HeldTask.of(task, queue.name, self)
 
     def claim(self, claimant: object) -> bool:
-        """Whether it is this claimant's to say what becomes of the task."""
+        """True if `claimant` decides the outcome, as it was the first to claim this hold."""
         with self._lock:
             if self._claimant is None:
                 self._claimant = claimant
@@ -46,12 +46,12 @@ class Hold:
 
     @property
     def claimant(self) -> object:
-        """Whose it is to say, None as long as nobody has claimed it."""
+        """The claimant that decides the outcome; None before the first claim."""
         return self._claimant
 
     @property
     def open(self) -> bool:
-        """Whether nobody has said yet what becomes of the task."""
+        """True if the outcome is not claimed yet."""
         return self._claimant is None
 
     @property
@@ -62,25 +62,25 @@ class Hold:
         self._taken_away = True
 
     def renewed(self, until: float | None, asked_at: float) -> None:
-        """The lease was renewed, by a call begun at `asked_at`, wall clock."""
+        """Note that a call renewed the lease. It began at `asked_at`, by the wall clock."""
         self._held_until(until, asked_at)
 
     def _held_until(self, until: float | None, asked_at: float) -> None:
         self.renewed_at = asked_at
-        """When the call began that took or last renewed it, wall clock."""
+        """Wall-clock time at which the take, or the last renewal, began."""
         self._ends = until  # by the wall clock, as the queue judges it
-        # One that does not end on its own is looked after as often as its session.
+        # A lease without an end is renewed as often as its session.
         ttr_s = self.session.ttr
         lasts_s = ttr_s if until is None else max(0.0, until - self._runtime.now())
         self.lease_s = min(lasts_s, ttr_s)
-        """How long it lasts without a word from us; nothing, if it was over when we were told of it."""
+        """Length of the lease without a renewal; 0 if it was over when the take returned."""
         self.beat_at = self._runtime.monotonic() + lasts_s / BEATS_PER_LEASE
-        """When it is to be renewed, as runtime.monotonic()."""
+        """Time of the next renewal, as runtime.monotonic()."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTask(Task):
-    """A task as a worker hands it to its handler; usable wherever a Task is."""
+    """The task that a worker passes to its handler; usable wherever a Task is."""
 
     queue: str = ""
     """The name of its queue."""
@@ -95,17 +95,15 @@ class HeldTask(Task):
     def database(self) -> Database:
         """The open database of the worker, for reads and writes of the handler. Do not close it.
 
-        Raises InvalidArgument for a task that no worker has handed out.
+        Raises InvalidArgument for a task that no worker passed to a handler.
         """
         if self.hold is None:
-            raise InvalidArgument(name="task", wanted="a task that a worker has handed out", got=self)
+            raise InvalidArgument(name="task", wanted="a task that a worker passed to a handler", got=self)
         return self.hold.database
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is over: another worker has the task, or will. What this one says of it counts
-        no longer.
-        """
+        """True if the lease is over: another worker may take the task, and this one cannot ack it."""
         return self.hold is not None and self.hold.lost
 
     def _note_end(self, verb: str | None) -> None:
@@ -113,7 +111,7 @@ class HeldTask(Task):
             self.hold.ended_by = verb
 
     def check(self) -> None:
-        """Raises LeaseLost if the lease is over: for handlers that take long to call now and then."""
+        """Raises LeaseLost if the lease is over. Handlers that run for long call it now and then."""
         if self.lost:
             raise LeaseLost(id=self.id)
 

@@ -1,5 +1,6 @@
-"""What a worker tells of: hooks of the user's, and the logger "fdbqueue.worker", which is configured nowhere
-here.
+"""Events of a worker: it calls the user's hooks, and writes to the logger "fdbqueue.worker".
+
+No handler of that logger is configured here: programs configure logs.
 """
 
 import logging
@@ -19,17 +20,17 @@ _log = logger("fdbqueue.worker")
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a task in a worker, told once it has been committed."""
+    """The start or the outcome of an attempt. An outcome is reported after its commit."""
 
     name: str
     """"started", "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
     task: HeldTask
     seconds: float = 0.0
-    """How long its handler ran."""
+    """Run time of the handler."""
     error: BaseException | None = None
-    """What the handler raised."""
+    """The error that the handler raised."""
     delay_s: float = 0.0
-    """How long it waits, if it is retried or snoozed."""
+    """Delay before the next attempt, if the task was retried or snoozed."""
 
     def __str__(self) -> str:
         what = f"task {self.task.id} of {self.task.queue}: {self.name.replace('_', ' ')}"
@@ -53,8 +54,8 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions to be called with an Event, in the thread that worked on the task. What they raise is logged
-    and changes nothing.
+    """Functions that a worker calls with an Event, in the thread of the handler. Their errors are logged, and
+    change nothing.
     """
 
     started: Hook | None = None
@@ -72,13 +73,13 @@ class Hooks:
                 checked_function(f"hook {field.name}", hook)
 
     def tell(self, event: Event, troubles: Troubles) -> None:
-        """Never fails: errors of the hook, and of the log's handlers, are for the log."""
+        """Log the event, and call its hook. Errors of hooks and log handlers are logged, not raised."""
         try:
             level = _level_of(event)
             if _log.isEnabledFor(level):
                 _log.log(level, "%s", event)
         except SURVIVED as error:
-            troubles.met(_log, "a line of the log failed", error)
+            troubles.met(_log, "a log handler failed", error)
         hook: Hook | None = getattr(self, event.name)
         if hook is not None:
             try:
@@ -95,6 +96,6 @@ def checked_hooks(hooks: Any) -> Hooks:
 
 
 def _level_of(event: Event) -> int:
-    """An error after the handler has ended its lease changes nothing, and is told all the same."""
+    """Return the log level: a warning or above if the handler raised an error other than a verdict."""
     unexpected = event.error is not None and not isinstance(event.error, Verdict)
     return max(_LEVELS[event.name], logging.WARNING if unexpected else logging.NOTSET)

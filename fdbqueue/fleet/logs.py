@@ -1,7 +1,7 @@
-"""Logs of programs of ours: lines on standard error that begin with the time, and never on the progress bar.
+"""The log of our programs: lines on standard error that begin with the time, and never hit the progress bar.
 
-A logger that the user's program has configured keeps its handlers: ours is only the last resort, which writes
-what no other handler takes.
+If the user's program has configured a logger, its handlers stay. Ours is only the handler of last resort,
+which writes records that no other handler takes.
 """
 
 import io
@@ -21,12 +21,12 @@ ERASE_LINE = b"\r\x1b[K"
 
 
 class _LastResort(logging.StreamHandler[TextIO]):
-    """Writes to the standard error of the moment: a progress bar replaces it for a while."""
+    """Writes to the present `sys.stderr`, which a progress bar replaces for a while."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(logging.Formatter(LINE))
-        self.addFilter(made_visible)  # records of loggers that are not ours, too
+        self.addFilter(made_visible)  # also records of other loggers
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -55,7 +55,7 @@ def logging_at(level: str) -> Iterator[None]:
 
 
 def write_above_the_bar() -> None:
-    """Have each line of this process erase the progress bar of its supervisor, which then draws a new one."""
+    """Make each line of this process erase the progress bar of its supervisor, which then draws a new one."""
     if os.isatty(1):
         sys.stdout = _text_above(1, "strict")
     if os.isatty(2):

@@ -1,4 +1,4 @@
-"""How much memory this process has."""
+"""The resident memory of this process."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def rss_bytes() -> int:
-    """Resident, as the system counts it now; where it does not say, the most it has been."""
+    """Return the number of resident bytes now; without /proc, the maximum until now."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What passes between a supervisor and its processes, as lines of JSON: orders one way, reports the other."""
+"""The messages between a supervisor and a worker process, as lines of JSON: orders, and reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fdbqueue.fleet.status import Running, Tally
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker process is to do; all that it is told."""
+    """The one message from the supervisor to a worker process."""
 
     url: str
     root: str
@@ -28,12 +28,12 @@ class Orders:
     argument: Any = None
     log_level: str = "info"
     run: str = ""
-    """The run that its leases count for, in hexadecimal."""
+    """The run that counts its outcomes, in hexadecimal."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a worker process is doing. Its last one says `ended`, or `refused` and why."""
+    """The state of a worker process. The last report is `ended`, or `refused` with a reason."""
 
     state: str
     """"working", "retiring", "stopping", "ended", "refused"."""
@@ -42,19 +42,19 @@ class Report:
     rss_bytes: int = 0
     reason: str = ""
     emptied: bool = False
-    """Whether it ended because there was nothing left."""
+    """True if the process ended because its queues were empty."""
     retired: bool = False
-    """Whether it ends to be replaced."""
+    """True if the process ends to be replaced."""
 
 
 def checked_argument(argument: Any) -> Any:
     """Raises InvalidArgument for a value that does not come back equal from a line of JSON."""
     try:
         carried = msgspec.json.decode(msgspec.json.encode(argument)) == argument
-    except Exception:  # what msgspec raises, RecursionError, and what comparing raises
+    except Exception:  # errors of msgspec, RecursionError, and errors of the comparison
         carried = False
     if not carried:
-        raise InvalidArgument(name="argument", wanted="what JSON can carry", got=argument)
+        raise InvalidArgument(name="argument", wanted="a value that JSON can carry", got=argument)
     return argument
 
 

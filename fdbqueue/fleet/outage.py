@@ -1,18 +1,20 @@
-"""Outage: how long a worker leaves alone what is not there, longer each time; and what an outage excuses."""
+"""Outage: the growing pauses of a worker while something is away; and which lost leases an outage excuses."""
 
 from fdbqueue import limits
 from fdbqueue.runtime import Runtime
 
 
 def is_to_blame(unanswered_s: float, stood_still_s: float, lease_s: float) -> bool:
-    """Whether a database is to blame for the end of a lease, as it left its holder unanswered for so long,
-    and not the holder, as he stood still for no more than so long in all.
+    """True if the database, not this process, lost a lease of `lease_s`.
 
-    A lease is renewed when a third of it is over, and so is a session: nobody to whom the database answers
-    loses either, unless he stands still for the two thirds that are left. Half a beat in vain is enough, as
-    those who ask are out of step. Who was starved for half of a silence may have missed the answer.
-    Where those two thirds are shorter than any silence that is noted, as of a lease that was all but over
-    when its holder was told of it, only standing still can be known.
+    The database was silent for `unanswered_s`. This process was stalled for `stood_still_s` in all.
+
+    1. A lease is renewed after a third of its length. If the database answers, the lease ends only if the
+       process stalls for the other two thirds. A silence of a sixth is enough, as a question may come half a
+       beat after its time.
+    2. A process that was stalled for half of a silence may have missed the answer: then it is to blame.
+    3. A silence shorter than limits.SILENCE_MIN_S is not recorded. If two thirds of the lease are shorter,
+       only the stall counts.
     """
     is_too_short_to_tell = lease_s * 2 / 3 < limits.SILENCE_MIN_S
     was_silent = unanswered_s >= lease_s / 6 or is_too_short_to_tell
@@ -27,8 +29,9 @@ class Outage:
         self._until = float("-inf")
 
     def met(self) -> float:
-        """It is away, again; so long it is left alone. Those who meet it during a pause meet the same one:
-        eight threads that failed at once are one outage, not eight.
+        """Start a pause, and return its length. During a pause, return the length of that one.
+
+        So eight threads that fail at one moment are one outage, not eight.
         """
         with self._lock:
             now = self._runtime.monotonic()

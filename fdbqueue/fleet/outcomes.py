@@ -1,15 +1,17 @@
-"""What a handler's ending means for its task: decided here, carried out by settling.py.
+"""Outcomes: the meaning of the end of a handler for its task. settling.py commits it.
 
-it returned, raised Done      ack
-it raised Retry               released with its delay, or the backoff; the attempt has failed
-it raised Snooze              released with its delay; no attempt has failed
-it raised Bury                buried; the attempt has failed
-it raised anything else       released with backoff; the attempt has failed
-it returned a coroutine,      the same: nothing of its body has run
-an awaitable or a generator
-... for the last time         buried, with its history
-the lease was lost            nothing: somebody else has the task, or will
-the database was away         given back: it is not the task's fault
+The handler ...                      The task is ...
+returned, or raised Done             acked
+raised Retry                         released with its delay, or the backoff; the attempt failed
+raised Snooze                        released with its delay; the attempt does not count
+raised Bury                          buried; the attempt failed
+raised any other error               released with the backoff; the attempt failed
+returned a coroutine, an awaitable   released with the backoff; the attempt failed, as its body did not run
+or a generator
+failed for the last time             buried, with its failures
+lost its lease                       left alone: another worker may have it
+met a database that is away,         released; the attempt does not count
+or raised Unavailable
 """
 
 import sys
@@ -34,11 +36,11 @@ Effect = Callable[[Any], object]
 
 
 class Verdict(Exception):
-    """Raised by a handler to say by name what becomes of its task."""
+    """Raised by a handler to choose the outcome of its attempt."""
 
 
 class Retry(Verdict):
-    """The attempt has failed; the next one after `delay` seconds, or after the worker's backoff."""
+    """Raised by a handler to fail the attempt. The next one begins after `delay` seconds, or the backoff."""
 
     def __init__(self, delay: float | None = None, reason: str = "", detail: str = "") -> None:
         self.delay = None if delay is None else checked_delay(delay)
@@ -48,8 +50,9 @@ class Retry(Verdict):
 
 
 class Snooze(Verdict):
-    """The task is put off for `delay` seconds, and no attempt has failed: for rate limits and tasks that come
-    too early.
+    """Raised by a handler to put the task off for `delay` seconds, without a failure.
+
+    Meant for rate limits, and for tasks that come too early.
     """
 
     def __init__(self, delay: float, reason: str = "") -> None:
@@ -60,7 +63,7 @@ class Snooze(Verdict):
 
 
 class Bury(Verdict):
-    """The task is to be put aside, however many attempts it has left."""
+    """Raised by a handler to bury the task, whatever number of attempts it has left."""
 
     def __init__(self, reason: str = "", detail: str = "") -> None:
         self.reason = reason
@@ -69,8 +72,9 @@ class Bury(Verdict):
 
 
 class Done(Verdict):
-    """The task is done. `effect(tr)` runs in the transaction of its ack: exactly once, or, if the lease has
-    been lost, not at all. That transaction may be tried several times.
+    """Raised by a handler to ack the task. `effect(tr)` runs in the transaction of the ack.
+
+    That transaction may be tried several times, and commits once. If the lease was lost, it does not commit.
     """
 
     def __init__(self, effect: Effect | None = None) -> None:
@@ -89,7 +93,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Failed:
-    """The attempt has failed; `delay_s` as the handler wants it."""
+    """The attempt failed. `delay_s` is the delay that the handler chose; None for the backoff."""
 
     failure: Failure
     delay_s: float | None = None
@@ -98,31 +102,29 @@ class Failed:
 
 @dataclass(frozen=True)
 class Snoozed:
-    """The handler has put the task off."""
+    """The handler put the task off."""
 
     delay_s: float
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The lease is not ours any more."""
+    """The lease is over."""
 
 
 @dataclass(frozen=True)
 class Away:
-    """Whatever we depend on is not there; nothing is known about the task."""
+    """Something that every task needs is away; that says nothing about the task."""
 
 
 Judgement = Failed | Snoozed | Lost | Away
 
 
 def judge(error: BaseException, worker: str) -> Judgement:
-    """What an error that ended an attempt says about it. Never fails: a task whose attempt has no judgement
-    would stay taken.
-    """
+    """Return the meaning of an error that ended an attempt. Never raises: the task would stay taken."""
     try:
         return _judged(error, worker)
-    except SURVIVED:  # a verdict without its fields, an error that lies about its class
+    except SURVIVED:  # a verdict without its fields, or an error with a false __class__
         return _failed(error, worker)
 
 
@@ -141,20 +143,20 @@ def _judged(error: BaseException, worker: str) -> Judgement:
 
 
 def _failed(error: BaseException, worker: str) -> Failed:
-    """Any error. Its traceback begins with the handler's first line: our own lines explain nothing."""
+    """Return the failure for any error. Its traceback begins at the handler: our frames explain nothing."""
     detail = traceback_of(error, _beyond_us(error.__traceback__))
     return Failed(Failure(type(error).__name__, text_of(error), detail, worker))
 
 
 def otherwise(judgement: Judgement, error: BaseException, worker: str) -> Failed:
-    """A plain failure, for a judgement that was refused with `error` when it was to be carried out."""
+    """Return a plain failure, as the outcome of `judgement` could not be committed because of `error`."""
     if isinstance(judgement, Failed):
         return Failed(judgement.failure, for_good=judgement.for_good)
     return _failed(error, worker)
 
 
 def check_returned(result: object) -> None:
-    """Raises DeferredResult for work that has not run, VerdictReturned for a verdict that was not raised."""
+    """Raises DeferredResult if the work has not run, VerdictReturned for a verdict that was returned."""
     require_finished("the handler", result)
     verdict = result if isinstance(result, type) else type(result)
     if issubclass(verdict, Verdict):
@@ -162,26 +164,24 @@ def check_returned(result: object) -> None:
 
 
 def troubles() -> tuple[type[Exception], ...]:
-    """What calls on a queue raise when it is not their arguments' fault."""
+    """Return the classes of errors that calls on a queue raise."""
     return (FdbQueueError, *engine_errors())
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether a database, ours or one that the handler uses, cannot be reached, or has no room; or what else
-    the handler says is not there.
-    """
+    """True for Unavailable, and if a database, of the queues or of the handler, is away or full."""
     return is_database_away(error) or isinstance(error, Unavailable)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When to try again, and when to stop trying."""
+    """The number of attempts, and the delay between them."""
 
     max_attempts: int | None
     backoff: Backoff
 
     def buries(self, failed: Failed, failures: int) -> bool:
-        """Whether the task is buried after `failures` that count, this one among them."""
+        """True if the task is buried after `failures` failures, this one included."""
         return failed.for_good or self.is_exhausted(failures)
 
     def is_exhausted(self, failures: int) -> bool:

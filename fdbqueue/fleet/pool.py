@@ -1,4 +1,4 @@
-"""Pool: a fixed number of threads, each idle or at one job."""
+"""Pool: a fixed number of threads; each is idle, or runs one job."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -15,13 +15,14 @@ _log = logger("fdbqueue.worker")
 
 
 class Pool(Generic[J]):
-    """`work(job)` says whether its thread goes on: False if it has been replaced. A thread that an error ends
-    is replaced by the pool. Jobs are given by one thread, which knows that there is an idle one.
+    """`work(job)` returns False if its thread was replaced, and must end. If an error ends a thread, the pool
+    replaces it. One thread gives all jobs, and only while a thread is idle.
     """
 
     def __init__(self, database: Database, size: int, work: Callable[[J], bool], freed: Event) -> None:
-        """`freed` is set whenever a thread has become idle; whoever else sets it ends a wait. Raises
-        RuntimeError if a thread cannot be started.
+        """`freed` is set when a thread becomes idle; the owner may set it to end a wait.
+
+        Raises RuntimeError if a thread cannot be started.
         """
         self._troubles = database.troubles
         self._runtime = runtime = database.runtime
@@ -43,7 +44,7 @@ class Pool(Generic[J]):
         return len(self._idle)
 
     def wait_for_free(self, timeout_s: float | None) -> int:
-        """How many threads are idle, waiting for the first; none, perhaps."""
+        """Wait for an idle thread. Return the number of idle threads; 0 if the wait ended before."""
         if self._unmanned and not self._man_all():
             timeout_s = limits.BEAT_AGAIN_S
         if not self._idle:
@@ -52,7 +53,7 @@ class Pool(Generic[J]):
         return len(self._idle)
 
     def wait_for_all(self, timeout_s: float) -> bool:
-        """Whether all threads are idle, at most `timeout_s` later."""
+        """Wait for at most `timeout_s`. Return True if all threads are idle."""
         until = self._runtime.monotonic() + timeout_s
         while len(self._idle) < self.size:
             left_s = until - self._runtime.monotonic()
@@ -69,13 +70,15 @@ class Pool(Generic[J]):
         seat.given.set()
 
     def replace(self, instead: Callable[[], None]) -> None:
-        """Give up a thread, whose `work` will return False, if ever: one more is hired, which does `instead`
-        first. Raises RuntimeError if no thread can be started.
+        """Start a thread in place of one that hangs; it calls `instead` first.
+
+        The `work` of the hanging thread must return False, if it ever returns. Raises RuntimeError if no
+        thread can be started.
         """
         self._man(_Seat[J](self._runtime), first=instead)
 
     def end(self) -> None:
-        """Idle threads end now, the others with their jobs."""
+        """End idle threads now, and the others after their jobs."""
         with self._lock:
             self._ended, idle = True, self._idle
             self._idle = []
@@ -92,18 +95,18 @@ class Pool(Generic[J]):
         self._runtime.spawn(lambda: self._serve(seat, first), "fdbqueue-worker")
 
     def _man_all(self) -> bool:
-        """Start threads for the seats that have none; whether that was possible."""
+        """Start a thread for each seat without one. Return False if a start failed."""
         while (unmanned := self._next_unmanned()) is not None:
             try:
                 self._man(*unmanned)
-            except Exception as error:  # no thread to be had
+            except Exception as error:  # no thread can be started
                 self._unmanned.append(unmanned)
-                self._troubles.met(_log, "a worker thread has ended, and no other can be started yet", error)
+                self._troubles.met(_log, "a worker thread ended, and no other can be started yet", error)
                 return False
         return True
 
     def _next_unmanned(self) -> "tuple[_Seat[J], Callable[[], None] | None] | None":
-        with self._lock:  # the feeder looks, too: one thread for a seat
+        with self._lock:  # the feeder calls this, too: a seat gets one thread
             return self._unmanned.pop(0) if self._unmanned else None
 
     def _serve(self, seat: "_Seat[J]", first: Callable[[], None] | None) -> None:
@@ -115,7 +118,7 @@ class Pool(Generic[J]):
                     return
             self._work_on(seat)
         except BaseException:
-            # Something ends this thread (GreenletExit): another takes its seat, with the job if it has one.
+            # An exception ends this thread (GreenletExit): another one takes its seat.
             if not self._ended:
                 self._unmanned.append((seat, _nothing if seat.busy else None))
                 self._man_all()
@@ -137,7 +140,7 @@ class Pool(Generic[J]):
         try:
             return self._work(job)
         except SURVIVED as error:
-            self._troubles.met(_log, "a worker thread failed, and goes on", error)
+            self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
             return True
 
     def _sit_down(self, seat: "_Seat[J]") -> bool:

@@ -1,7 +1,7 @@
-"""Presence: what every worker writes down of itself for those who want to see a whole fleet.
+"""Presence: the state of each worker, in the database, for listings of all workers (`fdbqueue top`).
 
-One key per worker, beside its session and gone with it; written when there is something new, at most every
-limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
+One key per worker, which goes with its session. The worker writes it when its state has changed, at most
+every limits.PRESENCE_EVERY_S seconds. The value is a Presence as JSON.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Presence:
-    """A worker somewhere. Times are seconds since the epoch."""
+    """The state of one worker. Times are seconds since the epoch."""
 
     host: str
     process_id: int
@@ -39,10 +39,10 @@ class Presence:
     since: float
     tally: Tally
     running: tuple[Running, ...]
-    """The first limits.RUNNING_SHOWN of them, or fewer if their texts are long."""
+    """The first limits.RUNNING_SHOWN running tasks, or fewer if their texts are long."""
     seen: float
     more_queues: int = 0
-    """How many there are besides `queues`, which has no room for more."""
+    """Number of queues that `queues` has no room for."""
 
 
 _to_bytes = msgspec.json.Encoder().encode
@@ -52,11 +52,14 @@ _from_bytes = msgspec.json.Decoder(Presence).decode
 def workers(
     tr: DatabaseOrTransaction, queue: str | None = None, *, root: Any = DEFAULT_ROOT
 ) -> list[Presence]:
-    """The workers that take from `queue`, or from any.
+    """Return the workers that take from `queue`, or from any queue.
 
-    One that died is listed until its session's grace is over; one that takes from very many queues is found
-    by those whose names it has room for. Reads by snapshot; conflicts with nothing. Given a database: in
-    transactions of limits.WORKERS_LISTED_MAX workers. Given a transaction: at most so many.
+    A dead worker is listed until the ttr of its session is over. A worker with many queues is found by the
+    names in `Presence.queues` only. Given a database, several transactions read limits.WORKERS_LISTED_MAX
+    workers each; a transaction reads at most that number.
+
+    Reads: the presences, by snapshot.
+    Conflicts: none.
     """
     if queue is not None:
         checked_name(queue)
@@ -73,7 +76,7 @@ def workers(
 
 
 def _read(value: bytes) -> Presence | None:
-    """None for the value of a newer release, or a damaged one: its worker writes it again."""
+    """Return None for a damaged value, or one of a newer release: its worker writes it again."""
     try:
         return _from_bytes(value)
     except DAMAGED:
@@ -86,14 +89,14 @@ def _rows(tr: Any, start: bytes, stop: bytes) -> list[Any]:
 
 
 def fitting(items: Sequence[T]) -> tuple[T, ...]:
-    """The first of them, as many as fit limits.PRESENCE_PART_BYTES_MAX as they are stored."""
+    """Return the first items that together are at most limits.PRESENCE_PART_BYTES_MAX bytes when stored."""
     sizes = accumulate(len(_to_bytes(item)) + 1 for item in items)
     count = sum(1 for _ in takewhile(lambda size: size <= limits.PRESENCE_PART_BYTES_MAX, sizes))
     return tuple(items[:count])
 
 
 class Appearance:
-    """A worker's own presence, kept up to date."""
+    """The writer of the presence of one worker."""
 
     def __init__(
         self,
@@ -111,8 +114,9 @@ class Appearance:
         self._due_at = float("-inf")
 
     def tick(self) -> float:
-        """Write it down if it is time to, and anything is new; when to come again. Raises the engine's error
-        if that takes too long.
+        """Write the presence if it is due and has changed; return the time of the next tick.
+
+        Raises the engine's error if the database does not answer in time.
         """
         now = self._runtime.monotonic()
         if now >= self._due_at:
@@ -128,10 +132,10 @@ class Appearance:
         def body(tr: Any) -> None:
             check = session.ask(tr)
             check()
-            tr.options.set_bypass_storage_quota()  # also on a full disk: its worker makes room
+            tr.options.set_bypass_storage_quota()  # also on a full disk: workers make room there
             tr.set(self._root.presence(session.id), _to_bytes(current))
 
-        # A worker that stood still may find its session over: it goes on in another, and is shown then.
+        # A worker that was stalled may find its session over: it is shown again with its next session.
         with suppress(UnknownSession):
             run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
             self._shown = news

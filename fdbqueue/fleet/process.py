@@ -1,4 +1,4 @@
-"""A worker process of a fleet as its supervisor sees it: started, heard, signalled, killed."""
+"""A worker process, from the side of the supervisor: start it, read its reports, signal it, kill it."""
 
 import os
 import signal
@@ -16,18 +16,18 @@ from fdbqueue.runtime import RealRuntime
 
 READ_BYTES = 65_536
 _log = logger("fdbqueue.fleet")
-# It finds its modules where we find ours.
+# The process finds its modules on the paths of this one.
 BOOT = (
     "import sys; sys.path[:] = sys.argv[4:]; "
     "from fdbqueue.fleet.child import main; sys.exit(main(sys.argv[1:4]))"
 )
-# The signals that stop a process, in their order: two equal signals that are pending together arrive as one.
+# The first and the second signal to stop a process. They differ, as two equal pending signals arrive as one.
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """One worker process. `silent_s`: seconds since its last report; a healthy one reports twice a second."""
+    """One worker process. `silent_s`: seconds since its last report; reports come twice a second."""
 
     process_id: int
     state: str
@@ -65,13 +65,13 @@ class Process:
         self._give(line)
 
     def _give(self, line: bytes) -> None:
-        """Hand over the orders. If that is interrupted, the process ends: it would wait for the rest."""
+        """Write the orders. If that is interrupted, kill the process: it would wait for the rest."""
         try:
-            # A signal between two pages of a long line ends a write early.
+            # A signal ends a write of a long line early.
             while line:
                 line = line[os.write(self._lifeline, line) :]
         except BrokenPipeError:
-            return  # it has died already, and its status tells how
+            return  # the process died: its exit status says how
         except BaseException:
             self.kill()
             self.close()
@@ -101,11 +101,11 @@ class Process:
             _log.warning("process %d sent a report that cannot be read: %s", self.id, error)
 
     def exit_status(self) -> int | None:
-        """None while it lives."""
+        """Return the exit status; None while the process runs."""
         return self._popen.poll()
 
     def stop(self, times: int) -> None:
-        """Send signals until the process has had `times` of them."""
+        """Send signals until the process has received `times` of them."""
         while self._signalled < times and self._popen.poll() is None:
             self._popen.send_signal(STOPS[self._signalled])
             self._signalled += 1
@@ -120,11 +120,11 @@ class Process:
         self._at_work.close()
 
     def at_work(self) -> int:
-        """The number of tasks that its handlers are at."""
+        """Return the number of tasks that its handlers run."""
         return len(self._at_work.tasks())
 
     def ending(self, status: int) -> str:
-        """How the process ended, and the tasks that it was at."""
+        """Return a text: how the process ended, and which tasks its handlers ran."""
         signalled = f"by signal {-status} ({signal.Signals(-status).name})" if status < 0 else ""
         tasks = named(self._at_work.tasks())
         how = signalled or f"with status {status}"

@@ -1,7 +1,7 @@
-"""Pulse: whether this process has been running all the while, or stood still.
+"""Pulse: measures the time for which this process was stalled.
 
-One thread that does nothing but wake. What it wakes late, the process was stopped, or starved, or its machine
-asleep. Only so can waiting for a database be told from not having run: both are time that has passed.
+One thread does nothing but wake at fixed times. If it wakes late, the process was stopped or starved, or its
+machine slept. Without it, a stall could not be told from a wait for the database: in both, time passes.
 """
 
 from fdbqueue import limits
@@ -24,17 +24,15 @@ class Pulse:
         self._ended.set()
 
     def stood_still_s(self, since: float) -> float:
-        """For how long this process has not been running, in all, by what it woke late after `since`, wall
-        clock.
-        """
-        # Who asks may have woken before the pulse did.
+        """Return the total time for which this process was stalled after `since`, by the wall clock."""
+        # After a stall, the calling thread may wake before the thread of the pulse.
         return self._late_s() + self._still.total_s(since)
 
     def _run(self) -> None:
         try:
             self._beat_until_ended()
         except BaseException:
-            # GreenletExit, say: without another the process would seem to stand still.
+            # GreenletExit ends this thread. Without a successor the process would seem stalled.
             self._runtime.spawn(self._run, "fdbqueue-pulse")
             raise
 
@@ -45,6 +43,6 @@ class Pulse:
             self._beat_at = self._runtime.now()
 
     def _late_s(self) -> float:
-        # By the wall clock, as leases end by it: the other one stops while a machine sleeps.
+        # By the wall clock, as leases end by it. The monotonic clock stops while a machine sleeps.
         late_s = self._runtime.now() - self._beat_at - limits.PULSE_S
         return late_s if late_s >= limits.LATE_MIN_S else 0.0

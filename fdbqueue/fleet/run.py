@@ -1,4 +1,4 @@
-"""Run: the exact counts of one fleet, read from the row of its run (see fdbqueue/runs.py)."""
+"""Run: reads the exact counts of one fleet, from the row of its run (fdbqueue/runs.py)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _log = logger("fdbqueue.fleet")
 
 
 class Run:
-    """A session of the supervisor. The row of the run goes when it ends. A context manager."""
+    """A session of the supervisor, as a context manager. Its end removes the row of the run."""
 
     def __init__(self, database: Database, root: Any) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class Run:
         return self._session.id
 
     def tally(self, timeout_s: float) -> Tally | None:
-        """The exact counts; None if the row went with the session, which the supervisor has lost.
+        """Return the exact counts; None if the session of the supervisor was lost, and the row with it.
 
         Raises the engine's error if the database does not answer in time. Round trips: 1.
         """

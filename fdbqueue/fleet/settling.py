@@ -1,4 +1,4 @@
-"""Settling: what has been judged of an attempt is written down, once, under the lease it was made with."""
+"""Settling: commits the outcome of an attempt, once, under the lease of that attempt."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from fdbqueue.task import Task
 
 Handler = Callable[..., object]
 
-# Who may say what becomes of a task that is held.
+# The claimants of a hold: the first of them decides the outcome.
 ITS_THREAD, HEARTBEAT, STOP = "its thread", "the heartbeat", "the end"
 
 _TRANSACTION_TOO_OLD = 1007
@@ -27,7 +27,7 @@ _TRANSACTION_TOO_LARGE = 2101
 
 @dataclass(frozen=True)
 class Settled:
-    """What came of a task: "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
+    """A committed outcome: "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
 
     name: str
     delay_s: float = 0.0
@@ -44,12 +44,12 @@ _ENDED_BY = {
 
 
 def ended(hold: Hold) -> Settled | None:
-    """The end that the handler itself has given its lease with a verb of its queue, if it has."""
+    """Return the outcome that the handler itself committed with a verb of its queue; None without one."""
     return None if hold.ended_by is None else _ENDED_BY[hold.ended_by]
 
 
 class Settling:
-    """Every call raises NotTaken if the lease is over; then it has changed nothing."""
+    """Every call raises NotTaken, and changes nothing, if the lease is over."""
 
     def __init__(self, database: Database, root: RootKeys, policy: Policy) -> None:
         self._database = database
@@ -59,7 +59,7 @@ class Settling:
         self._process_id = database.runtime.process_id()
 
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
-        """Have the handler at the task, and ack it unless the handler has ended its lease with a verb.
+        """Call the handler, then ack the task, unless the handler ended its lease with a verb.
 
         Raises the error of the handler.
         """
@@ -80,21 +80,21 @@ class Settling:
         if effect is None:
             hold.queue.ack(self._database, hold.lease)
             return ACKED
-        hold.ended_by = None  # a lease that the handler has ended drops its effect, which is told as a loss
+        hold.ended_by = None  # if the handler ended its lease, this ack raises NotTaken: the effect is lost
         self._commit_with(hold, lambda tr: self._ack_and(tr, hold, effect))
         return ACKED
 
     def snooze(self, hold: Hold, delay_s: float) -> Settled:
-        """Put the task off, as its handler wants it."""
+        """Put the task off for the delay that its handler chose."""
         hold.queue.defer(self._database, hold.lease, delay_s)
         return Settled("snoozed", delay_s)
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
-        """Release or bury the task, as the policy has it, and write down why."""
+        """Release or bury the task by the policy, and record the failure."""
         random = self._runtime.random()
 
         def body(tr: Transaction) -> Settled:
-            # As the queue has it: what was counted by mistake may have been taken back since the take.
+            # Read again: a failure may have been excused since the take.
             failures = self._peek(tr, hold).failures + 1
             if self._policy.buries(failed, failures):
                 hold.queue.bury(tr, hold.lease, failure=failed.failure)
@@ -112,31 +112,31 @@ class Settling:
             raise NotTaken(id=hold.task.id) from None
 
     def bury_if_exhausted(self, hold: Hold) -> bool:
-        """Whether too many attempts have ended before anybody could say what became of them."""
+        """Bury a task that has used up its attempts without an outcome. True if it was buried."""
         most = self._policy.max_attempts
         if most is None or not self._policy.is_exhausted(hold.task.failures):
             return False
         return hold.queue.exhaust(self._database, hold.task, most)
 
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
-        """As if it had not been taken, but for the count of that; for others to have in `delay_s`."""
-        # A second try after an unknown result finds that it is not ours: that is what it wanted.
+        """Release the task without a failure; it is ready in `delay_s`. The take still counts."""
+        # After an unknown result, a second try raises NotTaken: the task was released, as wanted.
         run(self._database, lambda tr: hold.queue.give_back(tr, hold.lease, delay_s), timeout_s=timeout_s)
 
     def _call(self, handler: Handler, *arguments: Any) -> Effect | None:
-        """The effect that the handler wants with its ack."""
+        """Call the handler; return the effect that its Done carries, if any."""
         try:
             check_returned(handler(*arguments))
         except Done as done:
             return done.effect
         finally:
             if self._runtime.process_id() != self._process_id:
-                # A child that the handler has forked: the lease is its parent's to end.
+                # A child that the handler forked must not end the lease of its parent.
                 os._exit(0)
         return None
 
     def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
-        hold.ended_by = None  # an earlier try of this transaction has not happened
+        hold.ended_by = None  # an earlier try of this transaction did not commit
         effect = self._call(handler, tr, hold.task)
         if effect is not None:
             self._ack_and(tr, hold, effect)
@@ -161,9 +161,7 @@ class Settling:
         run_once(self._database, self._root, body)
 
     def _explain(self, error: Any, hold: Hold, began_s: float) -> None:
-        """Raises the error that says what to do, where the engine's would be retried for ever or explain
-        nothing.
-        """
+        """Raises an error that says what to do, in place of an engine's error that would be retried."""
         seconds = self._runtime.monotonic() - began_s
         if error.code == _TRANSACTION_TOO_OLD and seconds > limits.EFFECT_MAX_S:
             raise EffectTooSlow(id=hold.task.id, seconds=seconds) from error
@@ -179,5 +177,5 @@ class Settling:
 
 
 def _apply(effect: Effect, tr: Transaction) -> None:
-    """Raises DeferredResult, and whatever the effect raises; then its transaction is not committed."""
+    """Run the effect. Raises DeferredResult, and errors of the effect, which end the transaction."""
     require_finished("the effect", effect(tr))

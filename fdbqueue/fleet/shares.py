@@ -1,7 +1,7 @@
-"""Shares: which of several queues comes next, so that each gets its weight and none starves.
+"""Shares: which of several queues comes next, so that each is served by its weight and none starves.
 
-Stride scheduling: every queue has walked a distance, each task takes it 1/weight further, and the one that
-is behind goes first. One that was empty starts where the others are: nobody saves up turns.
+Stride scheduling: each queue has a distance, a task adds 1/weight to it, and the queue with the least
+distance comes first. An empty queue is moved up to the others, so it saves up no turns.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class Shares:
         self._walked = [0.0] * len(weights)
 
     def order(self) -> list[int]:
-        """The queues, the one whose turn it is first."""
+        """Return the numbers of the queues; the queue with the next turn is first."""
         return sorted(range(len(self._walked)), key=self._walked.__getitem__)
 
     def took(self, queue: int, count: int) -> None:

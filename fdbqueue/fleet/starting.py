@@ -1,6 +1,6 @@
 """Starting: which of the tasks that one take returned a worker begins; a pure decision.
 
-A *suspect* is a task whose last lease ended without an outcome: it may have killed its process. Such a
+The last lease of a *suspect* task ended without an outcome: the task may have killed its process. Such a
 process loses the tasks of its other threads too, and all of them come back together as suspects. If one
 worker began them all again, the next death would count against each of them, until all were buried. So a
 worker runs one suspect at a time and puts the others off.

@@ -1,11 +1,11 @@
-"""Status: what a worker is doing and has done, as values that others may keep."""
+"""Status: the running tasks and the counts of a worker, as frozen values."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Running:
-    """A task that a handler is at."""
+    """A task, while its handler runs."""
 
     id: str
     queue: str
@@ -14,16 +14,16 @@ class Running:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many attempts ended how."""
+    """Numbers of attempts, by outcome."""
 
     done: int = 0
     failed: int = 0
-    """Released, to be tried again."""
+    """Attempts that failed; the task was released, to be tried again."""
     buried: int = 0
     lost: int = 0
-    """Their lease was over when they ended."""
+    """Attempts that lost their lease before their outcome."""
     snoozed: int = 0
-    """Put off by their handler, without a failure."""
+    """Attempts that put the task off, without a failure."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -46,4 +46,4 @@ class WorkerStatus:
     tally: Tally
     running: tuple[Running, ...]
     overrun: int
-    """Threads that a handler has kept beyond its time, for ever perhaps."""
+    """Number of threads that were given up, as a handler ran longer than `timeout_s`."""

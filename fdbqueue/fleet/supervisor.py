@@ -1,8 +1,8 @@
-"""Fleet: worker processes, started, watched, started again, recycled and stopped.
+"""Fleet: the supervisor that starts, watches, replaces and stops worker processes.
 
-Processes are started afresh (no fork of a program with threads) in sessions of their own, so that a key on
-the terminal is heard by the supervisor alone, which passes it on. Each ends by itself when the supervisor is
-gone: it holds the other end of their lifeline.
+A process is started afresh, as a fork of a program with threads is not safe. It has an own session of the
+operating system, so Ctrl-C reaches the supervisor only, which passes it on. A process ends by itself when
+the supervisor dies: then the pipe between them, its lifeline, is closed.
 """
 
 import os
@@ -42,7 +42,7 @@ from fdbqueue.trouble import text_of
 
 TICK_S = 0.1
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
-# One that lived so long, or has been at a task, has not failed at its start.
+# A process that has run for this time, or has ended an attempt, did not fail at its start.
 SETTLED_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 KILL_AFTER_S = 10.0
@@ -54,9 +54,9 @@ _log = logger("fdbqueue.fleet")
 class FleetStatus:
     processes: tuple[ProcessStatus, ...]
     tally: Tally
-    """Of all processes that there have been: exact at the end of `Fleet.run`, half a second old before."""
+    """Counts of all processes, dead ones too: exact after `Fleet.run`, half a second old before."""
     restarts: int
-    """How many processes died."""
+    """Number of processes that died and were replaced."""
     recycled: int
 
     @property
@@ -65,7 +65,7 @@ class FleetStatus:
 
 
 class Fleet:
-    """`processes` worker processes, each a Worker with these options, working on the database at `url`."""
+    """`processes` worker processes, each a Worker with the same options, on the database at `url`."""
 
     def __init__(
         self,
@@ -84,15 +84,18 @@ class Fleet:
         root: Any = DEFAULT_ROOT,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        """`handler` and `hooks` are "module:name", imported by each process. With an `argument`, which JSON
-        must be able to carry, what `handler` names is called with it and returns the handler.
-        `recycle_tasks`, `recycle_mb`: a process that has ended so many attempts, or grown to so many
-        megabytes, is replaced; so is one with a thread that a handler has kept beyond `timeout_s`.
-        `log_level`: "debug", "info", "warning" or "error"; the processes log to standard error, unless the
-        modules of the handler configure a log. `stdout`: the descriptor for their standard output.
+        """Check the options; start nothing yet. WorkerOptions documents the `options`.
 
-        Raises InvalidArgument, QueueNotFound, DatabaseNotFound, what opening the database raises; starts
-        and takes nothing.
+        `handler` and `hooks` are "module:name", which each process imports. With an `argument`, a value that
+        JSON can carry, `handler` names a function that is called with it and returns the handler.
+
+        A process is replaced after `recycle_tasks` attempts, or when it has more than `recycle_mb` megabytes,
+        or when a handler has run longer than `timeout_s`, as its thread may never end.
+
+        `log_level` is "debug", "info", "warning" or "error". The processes log to standard error, unless the
+        modules of the handler configure a log. `stdout` is the descriptor of their standard output.
+
+        Raises: InvalidArgument, QueueNotFound, DatabaseNotFound, errors of `fdbqueue.open`.
         """
         self._processes_wanted = checked_count("processes", processes, limits.PROCESSES_MAX)
         if recycle_tasks is not None:
@@ -121,7 +124,7 @@ class Fleet:
         self._begin()
 
     def _begin(self) -> None:
-        """The state of a fleet that has not started anything."""
+        """Set the state of a fleet that has not started a process."""
         self._members: list[Process] = []
         self._retiring: list[Process] = []
         self._start_at: list[float] = []
@@ -136,11 +139,11 @@ class Fleet:
         self._emptied = False
 
     def run(self, on_tick: Callable[[FleetStatus], object] | None = None) -> None:
-        """Work until stopped, or, `until_empty`, until nothing is left. `on_tick` is called with the status
-        several times a second.
+        """Work until `stop`, or with `until_empty` until the queues are empty. `on_tick` is called with the
+        status several times a second.
 
-        SIGTERM, SIGINT and SIGHUP call `stop` meanwhile, if this is the main thread; the second one
-        stops at once. Raises FleetRefused if the processes do not start: handlers that cannot be imported.
+        In the main thread, SIGTERM, SIGINT and SIGHUP call `stop`; a second signal stops at once. Raises
+        FleetRefused if the processes do not start, as of a handler that cannot be imported.
         """
         if on_tick is not None:
             checked_function("on_tick", on_tick)
@@ -167,8 +170,9 @@ class Fleet:
         self._count_finally(run)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Have every process take no more, and end within its grace, or `at_once`. Returns at once, and may
-        be called from a signal handler.
+        """Make each process take no more tasks, and end within `grace_s`, or `at_once`.
+
+        Returns at once. A signal handler may call it.
         """
         self._stops = max(self._stops, 2 if at_once else 1)
 
@@ -197,10 +201,10 @@ class Fleet:
     def _start_one(self) -> None:
         try:
             self._members.append(Process(self._orders, self._stdout))
-        except OSError as error:  # no process, descriptor or memory to be had: those that run go on
+        except OSError as error:  # no process, descriptor or memory is free: the running processes go on
             self._deaths_in_a_row += 1
             delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
-            _log.error("no process can be started, another try follows in %.1f s: %s", delay_s, error)
+            _log.error("no process can be started; the next try is in %.1f s: %s", delay_s, error)
             self._start_at.append(self._monotonic() + delay_s)
 
     def _listen(self) -> None:
@@ -209,7 +213,7 @@ class Fleet:
         for process in heard:
             process.listen()
         if heard:
-            # They report often, and one whose end is closed is ready at once, again and again.
+            # Without a sleep, a pipe that is closed would be ready again at once, and this loop would spin.
             RealRuntime.sleep(TICK_S / 5)
 
     def _pass_on_stops(self) -> None:
@@ -226,9 +230,9 @@ class Fleet:
                 process.kill()
 
     def _tell_stops(self) -> None:
-        """Log each stage once. Not in the signal's handler, which may interrupt a line of the log.
+        """Log each stage of a stop once, unless a refusal causes it: its error tells why.
 
-        The error of a refusal tells of the stop that it causes.
+        A signal handler must not log, as it may interrupt a log handler.
         """
         if self._stops == self._stops_told or self._refusal:
             return
@@ -257,7 +261,7 @@ class Fleet:
             self._start_at.append(self._monotonic())
 
     def _bury(self, process: Process, status: int) -> None:
-        """A process has ended, and this is what follows."""
+        """Count a process that has ended, and replace it if the fleet goes on."""
         self._reported = self._reported + process.report.tally
         was_member = process in self._members
         (self._members if was_member else self._retiring).remove(process)
@@ -284,21 +288,21 @@ class Fleet:
         try:
             self._counted = run.tally(limits.RUN_READ_TIMEOUT_S) or self._counted
             self._count_at = now + limits.RUN_READ_EVERY_S
-        except Exception:  # shown later, and read once more at the end, where the reason is told
+        except Exception:  # read again later; the last read, at the end, reports its error
             self._count_at = now + limits.RUN_READ_AGAIN_S
 
     def _count_finally(self, run: Run) -> None:
         try:
             counted = run.tally(limits.CLOSE_TIMEOUT_S)
-            reason = "the run's session was lost"
+            reason = "the session of the run was lost"
         except Exception as error:
             counted, reason = None, text_of(error)
         if counted is None:
-            _log.warning("the counts are those that the processes have reported, not exact: %s", reason)
+            _log.warning("the counts are not exact, but those that the processes reported: %s", reason)
         self._counted = self._reported if counted is None else counted
 
     def _refuse(self, reason: str) -> None:
-        """Something that no process can start with, or go on with."""
+        """Stop, as no process can start, or go on."""
         self._refusal = self._refusal or reason
         self.stop()
 
@@ -314,7 +318,7 @@ class Fleet:
     # Beginning and end.
 
     def _require_all(self, root: Any) -> None:
-        """Raises what would keep every process from working, before there is one."""
+        """Raises the errors that would end each process, before the first one starts."""
         url = self._orders.url
         scheme, _, path = url.partition(":")
         if url == "memory:":
@@ -330,10 +334,10 @@ class Fleet:
         before: dict[int, Any] = {}
         try:
             for number in SIGNALS:
-                # One that is ignored stays so: that is how nohup works.
+                # An ignored signal stays ignored: nohup relies on it.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, self._signalled)
-        except ValueError:  # not the main thread: signals are somebody else's affair
+        except ValueError:  # not the main thread: the program handles signals itself
             before.clear()
         try:
             yield
@@ -346,7 +350,7 @@ class Fleet:
         self.stop(at_once=self._stops > 0)
 
     def _leave_nobody(self) -> None:
-        """However `run` ends: no process is left."""
+        """Kill the processes that are left, also if `run` raises."""
         for process in [*self._members, *self._retiring]:
             process.kill()
             process.close()

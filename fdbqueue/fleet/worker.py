@@ -372,7 +372,7 @@ class Worker:
         self._overrun += 1
 
     def _give_up(self, hold: Hold) -> None:
-        """Fail the attempt, in the thread that replaces the one whose handler is still running."""
+        """Fail the attempt. Runs in the thread that replaces the one with the hanging handler."""
         hold.take_away()
         message = f"its handler ran longer than {self._options.timeout_s} s"
         failed = Failed(Failure("Timeout", message, stack_of(hold.thread_id), self._name))

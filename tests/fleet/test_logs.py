@@ -76,7 +76,7 @@ def test_only_the_first_tasks_are_named():
 
 
 def test_a_task_that_no_worker_has_handed_out_has_no_database():
-    with pytest.raises(InvalidArgument, match="handed out"):
+    with pytest.raises(InvalidArgument, match="passed to a handler"):
         _ = event("started", "A").task.database
 
 
