@@ -21,6 +21,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase
 
 _API_VERSION = 710
+PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 _SHARED_SCHEME = "embedded+shared"
 DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
@@ -95,7 +96,7 @@ def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: fl
             raise DatabaseNotFound(url=url)
         engine = open_directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
         return Database(engine, runtime, engine.close, session_ttr_s)
-    if url == "memory:":
+    if url == PRIVATE_URL:
         engine = open_private(runtime)
         return Database(engine, runtime, engine.close, session_ttr_s)
     raise UnknownUrl(url=url)

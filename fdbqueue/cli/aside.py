@@ -14,12 +14,12 @@ from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Record, field, show, tell
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.signals import Signals
 
 EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 

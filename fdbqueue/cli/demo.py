@@ -3,6 +3,7 @@
 import click
 
 from fdbqueue.cli.group import OUTER_ROOT, OUTER_SHARED, OUTER_URL, cli
+from fdbqueue.demo import main
 from fdbqueue.open import shared_url
 
 
@@ -19,8 +20,6 @@ def demo(context: click.Context, url: str | None, tasks: int) -> int:
     the while, some are killed (SIGKILL) or stopped for longer than their leases last (SIGSTOP). Among the
     tasks is one that cannot succeed. Status 1 if anything was lost, done twice, or not noticed.
     """
-    from fdbqueue.demo import main
-
     if context.meta[OUTER_ROOT] is not None:
         raise click.UsageError("demo has a root of its own: it takes no --root")
     where = url or context.meta[OUTER_URL]

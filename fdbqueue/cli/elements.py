@@ -10,7 +10,6 @@ from fdbqueue.cli.exits import Refused, Trouble, say
 from fdbqueue.cli.group import cli, in_a_place, stdout_of
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
@@ -20,6 +19,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import QueueError, QueueKindMismatch
+from fdbqueue.signals import Signals
 from fdbqueue.visible import visible
 
 AnyElementQueue = ElementQueue | SimpleElementQueue

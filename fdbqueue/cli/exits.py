@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import click
 
 from fdbqueue.cli.output import ReaderGone
-from fdbqueue.cli.signals import Interrupted, Signals
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     MESSAGE_LENGTH_MAX,
@@ -30,6 +29,7 @@ from fdbqueue.errors import (
     TaskNotFound,
     TooMuchForOneTransaction,
 )
+from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.visible import shortened, visible
 
 DONE, REFUSED, TROUBLE = 0, 1, 2

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.output import LineWriter
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.recipe.holding import Holder
+from fdbqueue.signals import Signals
 
 # A batch is held for a slow reader at most this long: held items are out of reach of other readers, and come
 # back by themselves after limits.REQUEST_DEADLINE_S.

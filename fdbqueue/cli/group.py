@@ -9,8 +9,8 @@ import click
 
 from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.session import Place, names_for_completion
-from fdbqueue.cli.signals import Signals
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.signals import Signals
 from fdbqueue.version import __version__
 
 _URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE] or embedded:PATH")

@@ -15,11 +15,11 @@ from fdbqueue.cli.parameters import SPAN, WAIT, Input, Seconds
 from fdbqueue.cli.put import Sink
 from fdbqueue.cli.records import task_record
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import LineReader, line_of, value_of
 from fdbqueue.database import Database, run
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
 
 CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fdbqueue import limits
-from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database
+from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
 
 

@@ -14,11 +14,11 @@ from fdbqueue.cli.group import stdout_of
 from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import span
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.signals import Signals
 
 LIVE_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0

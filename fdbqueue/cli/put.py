@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused, say
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import LineReader, line_of
+from fdbqueue.signals import Signals
 
 REPORT_EVERY = 10_000
 Sink = Callable[[Sequence[Any]], None]

@@ -11,12 +11,12 @@ from fdbqueue.cli.parameters import SPAN
 from fdbqueue.cli.records import STATES, queue_record, queue_records
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Record, field, show, tell
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueBusy, QueueExists
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.signals import Signals
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.queue import TaskQueue
 

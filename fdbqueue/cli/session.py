@@ -14,8 +14,8 @@ from fdbqueue.database import Database, engine_errors, require_answer
 from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.errors import DatabaseNotFound, FdbQueueError, QueueNotFound
+from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
-from fdbqueue.open import shared_url, url_from_environment
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Definition, Registry
@@ -27,7 +27,6 @@ ELEMENT_KINDS = (PIECES, SIMPLE)
 CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 NAMES_COMPARED_MAX = 5_000
-PRIVATE = "memory:"
 _COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
 CREATE_TASKS = "`fdbqueue create {name}` makes one"
 CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
@@ -55,8 +54,8 @@ class Place:
     @contextmanager
     def database(self, *, create: bool = False, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
         """The open database. Raises Trouble if there is none, unless `create` makes a directory one."""
-        if self.url == PRIVATE:
-            raise Trouble(f"{PRIVATE} ends with the command: use embedded:PATH, or fdb: for a cluster")
+        if self.url == PRIVATE_URL:
+            raise Trouble(f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster")
         with self._opened(create) as database:
             if self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import stdout_of
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
+from fdbqueue.signals import Signals
 from fdbqueue.visible import visible
 
 Record = Mapping[str, Any]

@@ -10,10 +10,10 @@ from fdbqueue.cli.many import remove_all, step_by_step
 from fdbqueue.cli.records import STATES, failure_records, task_record
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Record, field, show, span, tell
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound
+from fdbqueue.signals import Signals
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -14,11 +14,11 @@ from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.records import STATES
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Record, field, on_a_terminal, plain_line, span, table_of
-from fdbqueue.cli.signals import Signals
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.signals import Signals
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import is_kind, kind_named

@@ -15,7 +15,6 @@ from fdbqueue.cli.outlet import STDERR
 from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.progress import Progress
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
@@ -23,6 +22,7 @@ from fdbqueue.fleet.logs import LEVELS, logging_at
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.signals import Signals
 
 _COMMAND = "fdbqueue.command"
 

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fdbqueue.cli.session import PRIVATE
-from fdbqueue.cli.signals import Signals
 from fdbqueue.database import Database, run
 from fdbqueue.demo.files import Counted, Part, count, parts_of, source_files
 from fdbqueue.demo.handler import HANDLER
@@ -22,7 +20,9 @@ from fdbqueue.demo.ledger import QUEUE, Ledger
 from fdbqueue.demo.trouble import Trouble
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.supervisor import Fleet
+from fdbqueue.open import PRIVATE_URL
 from fdbqueue.open import open as open_database
+from fdbqueue.signals import Signals
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -50,7 +50,7 @@ class Run:
 
 def main(url: str | None, tasks: int) -> int:
     """Run it on a temporary directory, or on `url`; the process's exit status."""
-    if url == PRIVATE:  # to several processes, a temporary directory is what memory is to one
+    if url == PRIVATE_URL:  # to several processes, a temporary directory is what memory is to one
         url = None
     console = Console(highlight=False)
     # What befalls the workers is arranged: their supervisor's log would be told of nothing else.

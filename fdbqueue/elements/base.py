@@ -22,7 +22,7 @@ from fdbqueue.elements.names import GRANULARITY_S, is_name, name_at
 from fdbqueue.elements.schema import Pieces
 from fdbqueue.elements.store import Elements, payload_of
 from fdbqueue.errors import CannotLock, DamagedElement, ElementNotLocked, InvalidArgument, InvalidElementName
-from fdbqueue.recipe.items import Guard
+from fdbqueue.registry.registry import Guard
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import DatabaseOrTransaction, Transaction

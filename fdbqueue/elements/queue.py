@@ -15,12 +15,12 @@ from typing import Any
 from fdbqueue.arguments import checked_count, checked_int
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.schema import Schema
-from fdbqueue.recipe.items import Guard
-from fdbqueue.registry.registry import Registry, require_options
+from fdbqueue.registry.registry import Guard, Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.sessions.ending import register_sessionless
 
-KIND = "elements"
+KIND = register_sessionless("elements")
 
 
 class ElementQueue(ElementBase):

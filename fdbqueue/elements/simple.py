@@ -11,12 +11,12 @@ from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.names import GRANULARITY_S
 from fdbqueue.elements.schema import NAMELESS, Pieces
 from fdbqueue.errors import InvalidArgument, UnreadableElement, WrongType
-from fdbqueue.recipe.items import Guard
-from fdbqueue.registry.registry import Registry, require_options
+from fdbqueue.registry.registry import Guard, Registry, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.sessions.ending import register_sessionless
 
-KIND = "simple-elements"
+KIND = register_sessionless("simple-elements")
 
 
 class SimpleElementQueue(ElementBase):

@@ -31,7 +31,8 @@ from fdbqueue.errors import (
     QueueLockError,
 )
 from fdbqueue.occupancy import Occupancy
-from fdbqueue.recipe.items import Guard, pieces_of
+from fdbqueue.pieces import pieces_of
+from fdbqueue.registry.registry import Guard
 from fdbqueue.seam import KeyValue, Transaction
 
 _to_bytes = msgspec.msgpack.Encoder().encode

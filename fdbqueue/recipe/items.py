@@ -8,7 +8,7 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,7 @@ from fdbqueue.line.take import Taken, Taker
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.passing import Passed, located
+from fdbqueue.pieces import pieces_of
 from fdbqueue.recipe.keys import (
     FORMATS_RESERVED,
     INDEX_MAX,
@@ -36,12 +37,12 @@ from fdbqueue.recipe.keys import (
     suffix,
     whole,
 )
+from fdbqueue.registry.registry import Guard
 from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.unreadable import NOT_READ, shown
 
 COUNTER = struct.Struct("<q")
 
-Guard = Callable[[Transaction], Callable[[], None]]
 Item = tuple[bytes, bytes]
 """The suffix of an item, and what is stored under it."""
 Readings = tuple[list[Any], Mapping[bytes, bytes], Collection[bytes]]
@@ -322,11 +323,6 @@ class Recipe(Untimed):
     def _add_size(self, tr: Transaction, change: int) -> None:
         if change:
             tr.add(self.keys.size, COUNTER.pack(change))
-
-
-def pieces_of(payload: bytes) -> Iterator[bytes]:
-    step = limits.PAYLOAD_PIECE_BYTES_MAX
-    return (payload[start : start + step] for start in range(0, len(payload), step))
 
 
 def size_of(value: bytes | None) -> int:

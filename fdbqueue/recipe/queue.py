@@ -32,16 +32,17 @@ from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
-from fdbqueue.recipe.items import Guard, Recipe
+from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry.registry import Registry, codec_of, exists_already
+from fdbqueue.registry.registry import Guard, Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.sessions.ending import register_sessionless
 
 D = TypeVar("D")
 
-KIND = "queue"
+KIND = register_sessionless("queue")
 CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
     "staged": QueueCalls,
     "simple": SimpleCalls,

@@ -33,6 +33,8 @@ from fdbqueue.seam import DatabaseOrTransaction, Transaction, Value
 
 T = TypeVar("T")
 
+Guard = Callable[[Transaction], Callable[[], None]]
+"""Asks whether the queue still exists; the reply raises QueueDropped if it does not."""
 UNREADABLE = "unreadable"
 """The kind, in listings, of a queue whose definition cannot be read."""
 UNPACKING = (ValueError, IndexError, struct.error)
@@ -130,7 +132,7 @@ class Registry:
         """Where the queue keeps what it holds."""
         return self.keys.contents(definition.id)
 
-    def guard(self, definition: Definition) -> Callable[[Transaction], Callable[[], None]]:
+    def guard(self, definition: Definition) -> Guard:
         """To be asked by every call on the queue: the reply raises QueueDropped unless all is as it was."""
         key, expected = self.keys.definition(definition.name), definition.to_bytes()
 

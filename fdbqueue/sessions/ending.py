@@ -35,6 +35,19 @@ def register_ender(end: Ender) -> Ender:
     return end
 
 
+_sessionless: set[str] = set()
+
+
+def register_sessionless(kind: str) -> str:
+    """Register `kind`, whose queues hold nothing for a session. Return it."""
+    _sessionless.add(kind)
+    return kind
+
+
+def is_sessionless(kind: str) -> bool:
+    return kind in _sessionless
+
+
 May = Callable[[Transaction, bytes], bool]
 """True if the session with this heartbeat may be ended."""
 

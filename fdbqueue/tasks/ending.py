@@ -8,16 +8,13 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.database import Database, is_away, run
-from fdbqueue.elements.queue import KIND as ELEMENTS
-from fdbqueue.elements.simple import KIND as SIMPLE_ELEMENTS
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.logger import logger
-from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.sessions.ending import register_ender
+from fdbqueue.sessions.ending import is_sessionless, register_ender
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
@@ -28,7 +25,6 @@ from fdbqueue.tasks.shape import Shape, shape_of
 _log = logger("fdbqueue")
 # One read of so many taken tasks is cheaper than one read for each of many sessions.
 _FEW = 50
-_WITHOUT_SESSIONS = frozenset({PLAIN, ELEMENTS, SIMPLE_ELEMENTS})
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def end_in_all_queues(
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
         known = [queue for queue in found if is_kind(queue.kind)]
-        if any(not is_kind(queue.kind) and queue.kind not in _WITHOUT_SESSIONS for queue in found):
+        if any(not is_kind(queue.kind) and not is_sessionless(queue.kind) for queue in found):
             left.update(sessions)
         queues = [_opened(database, registry, definition) for definition in known]
         for queue, session in run(database, partial(_concerned, queues, sessions)):

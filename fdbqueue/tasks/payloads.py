@@ -9,7 +9,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.errors import PayloadUnreadable
-from fdbqueue.recipe.items import pieces_of
+from fdbqueue.pieces import pieces_of
 from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.seam import Transaction
 

@@ -1,6 +1,6 @@
 """Shape: what there is to know of one task queue, and what belongs to none of its transactions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fdbqueue.aside import Aside
@@ -10,13 +10,10 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.registry import Definition, Guard, Registry
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
-
-Guard = Callable[[Transaction], Callable[[], None]]
 
 
 class Shape:

@@ -16,7 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue.cli.get import get
 from fdbqueue.cli.output import LineWriter, ReaderGone
-from fdbqueue.cli.signals import Signals
+from fdbqueue.signals import Signals
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
 from tests.cli.test_queues import root_of
 

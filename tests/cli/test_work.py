@@ -19,10 +19,10 @@ from fdbqueue import TaskQueue
 from fdbqueue.cli.output import LineWriter, ReaderGone
 from fdbqueue.cli.progress import Pace, Progress
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.signals import Signals
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.signals import Signals
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
 from tests.support import PATIENCE_S, wait_until
