@@ -34,7 +34,7 @@ __all__ = ["TEST_ROOT"]
 def pytest_configure() -> None:
     # A database of the program must not be opened by a test that names none.
     os.environ.pop("FDBQUEUE_URL", None)
-    # A shell starts what it puts in the background with SIGINT ignored, and so would our children be: those
+    # A shell starts its background commands with SIGINT ignored, and so would our children be: those
     # that test an interrupt need the default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""Functions whose call runs no line of their body, and functions that return unfinished work."""
+"""Functions with a body that their call does not run, and functions that return unfinished work."""
 
 import contextlib
 import functools

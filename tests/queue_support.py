@@ -1,4 +1,4 @@
-"""What the queue's tests share: places in a line, unknown results of commits, counted reads and writes."""
+"""Common parts of the tests of queues: requests of a line, unknown results, counted reads and writes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def registered_by(
 
 
 class CountingTransaction:
-    """A transaction of an engine whose commits meet a fate, and whose keys are counted."""
+    """A transaction of an engine that injects results of commits and counts keys."""
 
     def __init__(self, owner: "FaultyEngine") -> None:
         self._owner = owner
@@ -115,7 +115,7 @@ class FaultyEngine:
 
 
 class Quiet(RealRuntime):
-    """Starts no keeper, whose commits would be counted."""
+    """Starts no keeper, because its commits would be counted."""
 
     def spawn(self, target: Callable[[], None], name: str) -> Thread:
         return IdleThread() if name == "fdbqueue-keeper" else super().spawn(target, name)

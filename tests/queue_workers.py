@@ -1,4 +1,4 @@
-"""What the stress tests run in processes of their own: importable, and quiet until told to begin."""
+"""Functions that the stress tests run in processes of their own; they wait for a signal to begin."""
 
 import os
 from pathlib import Path

@@ -61,7 +61,7 @@ class Crew:
 
 @contextmanager
 def crew() -> Iterator[Crew]:
-    """Nobody of it is left behind."""
+    """No process of it is left behind."""
     made = Crew()
     try:
         yield made

@@ -1,4 +1,4 @@
-"""What tests of every engine share: short keys, error codes, what a commit came to, a clock set by hand."""
+"""Common parts of the tests of both engines: short keys, error codes, results of commits, a manual clock."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) ->
 
 
 def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:
-    """Run a Python program in a process of its own; what it printed. It must end well."""
+    """Run a Python program in a process of its own, and return its output. It must end well."""
     program = directory / "program.py"
     program.write_text(textwrap.dedent(text))
     done = subprocess.run(
@@ -148,7 +148,7 @@ class Ageless(RealRuntime):
 
 
 class ManualClock(RealRuntime):
-    """A real runtime whose clock moves only by hand, or by sleeping on it."""
+    """A real runtime with a clock that only `advance` and `sleep` move."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now = start

@@ -212,7 +212,7 @@ def test_the_count_that_settles_is_whole(memory: fdbqueue.Database, shown: Any) 
 
 
 @pytest.mark.parametrize("stop", [7, "now", True, type("Never", (), {"is_set": bool})], ids=repr)
-def test_what_is_no_event_cannot_stop_a_call(memory: fdbqueue.Database, stop: Any) -> None:
+def test_an_object_that_is_no_event_cannot_stop_a_call(memory: fdbqueue.Database, stop: Any) -> None:
     kept = fdbqueue.PersistentQueue(memory, "kept")
     before = stored(memory)
     for call in (fdbqueue.Queue(ROOT).dequeue, fdbqueue.FairQueue(ROOT["f"], key=str).get):
@@ -302,7 +302,7 @@ def test_a_fleet_that_could_not_start_is_refused(tmp_path: Any, wrong: dict[str,
         fdbqueue.Fleet(**({"url": url, "queues": "q", "handler": "builtins:print"} | wrong))
 
 
-def test_a_process_whose_orders_are_cut_short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_truncated_orders_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for the rest until its supervisor ends."""
     started: list[subprocess.Popen[bytes]] = []
     start, write = subprocess.Popen, os.write

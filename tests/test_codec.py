@@ -18,7 +18,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_json_brings_back_what_it_took(value: Any) -> None:
+def test_json_returns_an_equal_value(value: Any) -> None:
     codec = codec_named("json")
     assert codec.decode(codec.encode(value)) == value
 

@@ -89,7 +89,7 @@ def test_a_round_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytes
     assert together.rounds == [4, 4, 4, 4, 4]
 
 
-def test_those_who_do_not_come_back_are_waited_for_a_moment_only() -> None:
+def test_a_leader_waits_only_a_moment_for_callers_to_return() -> None:
     together = Together(echo)
     together.start(0)
     together.first_round.wait(10)
@@ -129,7 +129,7 @@ def test_calls_left_dry_are_worked_for_in_the_next_round() -> None:
     assert together.rounds == [3, 2, 1]
 
 
-def test_a_follower_whose_time_is_over_leaves_and_the_others_go_on() -> None:
+def test_a_follower_that_times_out_leaves_and_the_others_go_on() -> None:
     together = Together(echo)
     together.start(0)
     together.first_round.wait(10)
@@ -165,8 +165,8 @@ def test_an_interrupted_leader_passes_leadership_on() -> None:
     assert together.combiner.call(2).answer == [2]
 
 
-def test_a_call_that_is_interrupted_while_it_joins_is_not_worked_for() -> None:
-    """Its answer would be nobody's."""
+def test_a_call_interrupted_while_it_joins_is_not_executed() -> None:
+    """Its answer would have no caller."""
 
     class Interrupted(RealRuntime):
         def event(self) -> threading.Event:

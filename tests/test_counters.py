@@ -1,4 +1,4 @@
-"""Database.counters tells what the calls of this process met."""
+"""Database.counters counts the conflicts and retries of the calls of this process."""
 
 import threading
 
@@ -24,7 +24,7 @@ def test_a_lost_race_is_a_conflict_and_a_retry(db, k):
     assert (db.counters.conflicts, db.counters.retries, db.counters.unknown) == (1, 1, 0)
 
 
-def test_waiting_in_a_line_counts_a_place_and_what_ended_the_sleep(db, space):
+def test_waiting_in_a_line_counts_the_request_and_the_wake_up(db, space):
     """A dequeue that finds something at once takes no place."""
     queue = fdbqueue.Queue(space["queue"], root=space["root"])
     queue.enqueue(db, "at once")

@@ -1,7 +1,7 @@
 """Every stored key and value of every kind of queue, damaged in ten ways, one at a time.
 
 Afterwards each call that takes, lists, sweeps, counts, works or closes succeeds, or raises an FdbQueueError.
-Nothing hangs, sessions live, and what lies under other roots is as it was. The short version draws some of
+Nothing hangs, sessions live, and the keys of other roots do not change. The short version draws some of
 the damages; FDBQUEUE_TEST_SLOW=1 runs all of them.
 """
 
@@ -50,11 +50,11 @@ KINDS = (*TASK_KINDS, "plain", "fair queue", "persistent", "elements", "simple e
 PATIENCE_S = 20.0
 ROOT = Subspace(("fdbqueue-test", "damage"))
 DRAWN, TOGETHER = 3, 8
-"""So many damages of each kind in the short version; so many in one database."""
+"""Damages of each kind in the short version; damages in one database."""
 
 
 class Bench:
-    """A queue of one kind with something in every state, and what can be done to it."""
+    """A queue of one kind with a task in every state, and the calls on it."""
 
     def __init__(self, db: Database, root: Subspace, kind: str) -> None:
         self.db = db
@@ -228,7 +228,7 @@ def all_of(db: Database, under: Subspace) -> list[tuple[bytes, bytes]]:
 
 
 def damage(db: Database, root: Subspace, row: tuple[bytes, bytes], part: str, how: str, other: bytes) -> None:
-    """Damage a value, or what a key has behind the prefix of the root."""
+    """Damage a value, or the part of a key behind the prefix of the root."""
     key, value = row
     chance = random.Random(repr((key[len(root.key()) :][:3], part, how)))
     if part == "value":
@@ -245,7 +245,7 @@ def damage(db: Database, root: Subspace, row: tuple[bytes, bytes], part: str, ho
 
 
 def outcome(call: Callable[[], object]) -> BaseException | None:
-    """What the call has raised that is none of ours. It must end in time."""
+    """The error of the call, unless it is one of ours. It must end in time."""
     raised: list[BaseException] = []
 
     def act() -> None:

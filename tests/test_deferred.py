@@ -160,7 +160,7 @@ def test_a_simulated_client_is_refused():
         simulation.client(coroutine, "reader")
 
 
-def test_an_effect_that_returns_unfinished_work_fails_its_attempt(db, queue):
+def test_an_effect_with_unfinished_work_fails_its_attempt(db, queue):
     ids = [queue.put(db, name).id for name in RETURNING]
 
     def handler(task):
@@ -190,7 +190,7 @@ def test_a_key_that_is_unfinished_work_is_refused(db):
     assert fair.size(db) == 0
 
 
-def test_a_session_whose_wanted_is_unfinished_work_stays(db, caplog):
+def test_a_session_stays_if_wanted_returns_unfinished_work(db, caplog):
     """The error is told once, and the heartbeats of the process go on."""
     with caplog.at_level(logging.ERROR), Session(db, wanted=RETURNING["coroutine"]) as session:
         wait_until(lambda: "wanted returned a coroutine" in caplog.text)
@@ -199,7 +199,7 @@ def test_a_session_whose_wanted_is_unfinished_work_stays(db, caplog):
     assert caplog.text.count("wanted returned") == 1
 
 
-def test_a_transaction_that_returns_unfinished_work_is_not_committed(db):
+def test_a_transaction_with_unfinished_work_is_not_committed(db):
     @fdbqueue.transactional
     def write(tr, returning):
         tr[b"k"] = b"v"

@@ -1,4 +1,4 @@
-"""The demo: it proves what it says, notices when it is not so, and leaves nothing behind."""
+"""The demo: its proof is right, notices damage, and leaves nothing behind."""
 
 import io
 import os
@@ -119,7 +119,7 @@ def test_few_tasks_are_a_part_for_each_file() -> None:
     assert parts_of({"a": 10, "b": 0, "c": 1}, 1) == [Part("a", 0, 1), Part("b", 0, 1), Part("c", 0, 1)]
 
 
-def test_the_proof_notices_what_is_wrong() -> None:
+def test_the_proof_notices_each_kind_of_damage() -> None:
     console = Console(file=io.StringIO())
     ledger = Ledger(Subspace(("demo",)))
     parts = parts_of(dict(list(source_files().items())[:20]), 30)

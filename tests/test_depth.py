@@ -51,7 +51,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_a_payload_of_two_hundred_levels_is_carried_and_a_deeper_one_refused(name: str) -> None:
+def test_two_hundred_levels_are_carried_and_more_are_refused(name: str) -> None:
     codec = codec_named(name)
     for value in (nested(DEEPEST), nested(DEEPEST - 1, []), [nested(DEEPEST - 1), 1]):
         assert codec.decode(codec.encode(value)) == value
@@ -86,7 +86,7 @@ def test_a_hostile_payload_is_found_deep_in_linear_time(tail: bytes) -> None:
 
 
 def test_a_payload_is_not_unreadable_for_a_deep_stack(name: str) -> None:
-    """The taker fails, and the payload stays what it is: another taker reads it."""
+    """The taker fails, and the payload does not change: another taker reads it."""
     codec = codec_named(name)
     payload = codec.encode(nested(DEEPEST))
     with pytest.raises(RecursionError):

@@ -160,7 +160,7 @@ def _refuses(body: Any) -> bool:
 
 
 def in_threads(count: int, body: Callable[[int], object]) -> None:
-    """Run `body` in so many threads at once, and wait for them."""
+    """Run `body` in `count` threads at once, and wait for them."""
     threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -183,7 +183,7 @@ def test_the_basic_concurrent_test_of_the_reference(db: Database, space: Subspac
 def test_the_stress_test_of_the_reference(
     db: Database, space: Subspace, engine: str, rounds: Callable[[int, int], int]
 ) -> None:
-    """Three writers below the bound, one reader who asks until it has everything; 2,700 items in memory."""
+    """Three writers below the bound, one reader that asks until it has everything; 2,700 items in memory."""
     each = 900 if engine == "memory" else rounds(100, 900)
     q = FairQueue(space, key=lambda item: item[0], capacity=3 * each + 100)
     got: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def test_the_stress_test_of_the_reference(
     assert q.size(db) == 0
 
 
-def test_who_waits_gets_what_comes(db: Database, space: Subspace) -> None:
+def test_a_waiting_get_returns_the_next_item(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=first_letter)
     assert q.take_item(db, timeout=0.01) == (False, None)
     found: list[Any] = []
@@ -239,7 +239,7 @@ def test_a_wait_is_not_for_transactions(db: Database, space: Subspace) -> None:
             q.get(target, timeout=timeout)
 
 
-def test_an_item_that_nobody_collected_is_the_first_of_its_key_again(db: Database, space: Subspace) -> None:
+def test_an_uncollected_item_is_the_first_of_its_key_again(db: Database, space: Subspace) -> None:
     """Also when the queue had run empty meanwhile, and the index of its items had begun anew."""
     q = FairQueue(space, key=first_letter)
     for word in ("a1", "a2", "a3"):
@@ -280,7 +280,7 @@ def test_one_callers_bad_item_is_no_others(db: Database, space: Subspace) -> Non
     assert q.size(db) == 4
 
 
-def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database, space: Subspace) -> None:
+def test_concurrent_writers_and_readers_lose_and_double_nothing(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=lambda item: item[0], capacity=None)
     got: Counter[str] = Counter()
     lock = threading.Lock()
@@ -307,7 +307,7 @@ def test_writers_and_readers_side_by_side_lose_and_double_nothing(db: Database, 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_call_happens_once_when_its_commit_has_an_unknown_result(
+def test_a_call_with_an_unknown_result_happens_once(
     db: Database, space: Subspace, fdb_module: ModuleType, committed: bool
 ) -> None:
     unsure, engine = faulty(db, fdb_module.FDBError)

@@ -1,4 +1,4 @@
-"""Items that are shown before they leave: what is held, settled, put back, and forgotten by a dead holder."""
+"""Items that are shown before they leave: held, settled, put back, or left by a dead holder."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -27,12 +27,12 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def timed(clock: ManualClock) -> Iterator[fdbqueue.Database]:
-    """A database whose clock is set by hand."""
+    """A database with a clock set by hand."""
     with fdbqueue.open("memory:", runtime=clock) as database:
         yield database
 
 
-def test_what_was_shown_leaves_and_the_rest_returns_to_its_place(db: fdbqueue.Database, queue: Queue) -> None:
+def test_shown_items_leave_and_the_others_return_to_their_places(db: fdbqueue.Database, queue: Queue) -> None:
     queue.enqueue_many(db, list("abcde"))
     holder = queue.holder(db)
     assert holder.hold(3) == ["a", "b", "c"]
@@ -42,7 +42,7 @@ def test_what_was_shown_leaves_and_the_rest_returns_to_its_place(db: fdbqueue.Da
     assert queue.items(db, 10) == list("bcdef")
 
 
-def test_what_is_held_is_nobody_elses_and_not_counted(db: fdbqueue.Database, queue: Queue) -> None:
+def test_a_held_item_is_invisible_and_not_counted(db: fdbqueue.Database, queue: Queue) -> None:
     queue.enqueue_many(db, list("abc"))
     holder = queue.holder(db)
     assert holder.hold(2) == ["a", "b"]
@@ -87,7 +87,7 @@ def test_no_more_than_one_serving_is_held(db: fdbqueue.Database, queue: Queue) -
     assert queue.holder(db).hold(1_000) == list(range(limits.SERVE_MAX))
 
 
-def test_what_a_dead_holder_held_returns_to_its_place(
+def test_an_item_of_a_dead_holder_returns_to_its_place(
     timed: fdbqueue.Database, queue: Queue, clock: ManualClock
 ) -> None:
     queue.enqueue_many(timed, list("abc"))
@@ -110,7 +110,7 @@ def test_settling_too_late_says_so_and_removes_nothing(
     assert queue.size(timed) == 0
 
 
-def test_settling_late_is_in_time_if_nobody_came(
+def test_settling_late_works_until_another_take_comes(
     timed: fdbqueue.Database, queue: Queue, clock: ManualClock
 ) -> None:
     queue.enqueue(timed, "a")
@@ -121,7 +121,7 @@ def test_settling_late_is_in_time_if_nobody_came(
     assert queue.dequeue(timed) is None
 
 
-def test_clear_removes_what_is_held(db: fdbqueue.Database, queue: Queue) -> None:
+def test_clear_removes_held_items(db: fdbqueue.Database, queue: Queue) -> None:
     queue.enqueue_many(db, list("ab"))
     holder = queue.holder(db)
     holder.hold(1)

@@ -163,7 +163,7 @@ def test_a_request_takes_no_more_items_than_it_still_wants():
     assert taken(decide(seen, look())) == [(b"mine", [b"a", b"b", b"c"])]
 
 
-def test_the_decision_tells_how_many_items_belong_to_requests_ahead():
+def test_the_decision_counts_the_items_of_requests_ahead():
     decision = decide(given(IN_THE_MIDDLE), look())
     assert isinstance(decision, Take)
     assert decision.ahead == 1

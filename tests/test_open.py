@@ -71,7 +71,7 @@ def test_then_the_cluster_file_of_the_environment(monkeypatch, cluster):
 
 
 def test_a_url_of_the_call_is_not_asked_of_the_environment(monkeypatch, cluster):
-    """What the program says counts."""
+    """The argument of the program counts."""
     monkeypatch.setenv("FDBQUEUE_URL", "fdb:/etc/other.cluster")
     fdbqueue.open("memory:").close()
     assert cluster.opened == []
@@ -88,7 +88,7 @@ def test_a_cluster_is_opened_by_its_file_or_by_default(cluster, url, cluster_fil
 
 
 def test_the_api_version_is_chosen_unless_it_was(cluster):
-    """710, or what the program has chosen already."""
+    """710, or the version that the program has chosen already."""
     fdbqueue.open("fdb:")
     fdbqueue.open("fdb:")
     assert cluster.versions == [710]
@@ -102,7 +102,7 @@ def test_the_api_version_is_chosen_unless_it_was(cluster):
     ["", "fdb", "embedded:", "embedded", "memory", "memory:x", "redis://localhost", "/some/path", "FDB:"],
 )
 def test_another_url_is_refused_with_the_choices(url):
-    """The error says what there is."""
+    """The error lists the possible URLs."""
     with pytest.raises(UnknownUrl) as refused:
         fdbqueue.open(url)
     assert repr(url) in str(refused.value)
@@ -111,7 +111,7 @@ def test_another_url_is_refused_with_the_choices(url):
     assert isinstance(refused.value, ValueError)
 
 
-def test_without_the_client_library_one_line_says_what_to_install(monkeypatch):
+def test_without_the_client_library_one_line_names_the_package(monkeypatch):
     """Not the binding's traceback."""
 
     def import_module(_name):
@@ -156,7 +156,7 @@ def test_the_context_manager_closes():
 
 
 def test_a_transaction_of_a_closed_database_fails():
-    """It cannot commit what nobody stores."""
+    """A commit that is not stored cannot succeed."""
     db = fdbqueue.open("memory:")
     tr = begin(db)
     tr[b"a"] = b"1"
@@ -233,8 +233,8 @@ def test_a_raw_database_has_one_companion():
         raw.close()
 
 
-def test_what_is_no_database_is_told(tmp_path: Path):
-    """The error names what it got."""
+def test_the_error_names_an_object_that_is_no_database(tmp_path: Path):
+    """The error names the wrong object."""
     with pytest.raises(NotADatabase, match="PosixPath") as refused:
         fdbqueue.database.as_database(tmp_path)
     assert isinstance(refused.value, TypeError)

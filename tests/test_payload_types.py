@@ -280,7 +280,7 @@ def test_a_class_that_fails_when_it_is_made_is_a_mismatch() -> None:
 # Codecs of the user's own.
 
 
-def test_a_registered_codec_carries_what_it_likes(db: Database, pickled: str) -> None:
+def test_a_registered_codec_carries_its_own_types(db: Database, pickled: str) -> None:
     value = {"when": datetime(2026, 1, 2), "both": (1, {2})}
     tasks = TaskQueue.create(db, "tasks", codec=pickled)
     tasks.put(db, value)
@@ -346,7 +346,7 @@ def test_a_codec_may_say_that_it_does_not_know_a_format_yet(
 
 @pytest.fixture
 def strange(db: Database, pickled: str) -> list[Any]:
-    """A task queue and a plain queue of three items each, whose codec has gone from this process."""
+    """A task queue and a plain queue of three items each; their codec is gone from this process."""
     tasks = TaskQueue.create(db, "tasks", "fifottl", codec=pickled)
     tasks.put_many(db, [1, 2, 3])
     plain = Queue.named(db, "plain", codec=pickled)

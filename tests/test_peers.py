@@ -1,4 +1,4 @@
-"""What is compared does the work that it is measured by."""
+"""Each peer of the benchmark does the work that the benchmark measures."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ def test_the_old_layer_is_first_in_first_out(db, space):
 
 @pytest.mark.parametrize("peer", PEERS[1:], ids=lambda peer: peer.name)
 @pytest.mark.filterwarnings("ignore")  # they are others' code, and close their files when they like
-def test_a_peer_gives_back_what_was_put(peer, tmp_path):
+def test_a_peer_returns_each_put_value(peer, tmp_path):
     """Three tasks in, three out, then nothing."""
     if reason := peer.missing():
         pytest.skip(reason)

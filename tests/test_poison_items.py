@@ -124,7 +124,7 @@ def test_an_item_of_another_type_is_passed_over(db: Database, space: Subspace, h
 
 
 def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspace) -> None:
-    """A queue that is not registered stores no codec: what this one refuses may be sound."""
+    """A queue that is not registered stores no codec: another codec may accept these bytes."""
     right, wrong = Queue(space[1], codec="msgpack", root=space[0]), Queue(space[1], root=space[0])
     right.enqueue_many(db, [["a"], ["b"], ["c"]])
     for _ in range(3):
@@ -134,10 +134,8 @@ def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspa
     assert right.dequeue_many(db, 3) == [["a"], ["b"], ["c"]]
 
 
-def test_a_handle_that_has_read_an_item_sets_aside_the_damaged_one_before_it(
-    db: Database, space: Subspace
-) -> None:
-    """It passed over that one, as it could not tell yet whose codec was wrong."""
+def test_a_handle_that_has_read_an_item_sets_damaged_ones_aside(db: Database, space: Subspace) -> None:
+    """It passed over that one: its own codec might have been the wrong one."""
     writer, reader = Queue(space[1], type=str, root=space[0]), Queue(space[1], root=space[0])
     writer.enqueue_many(db, ["bad", "good"])
     db[items(db, writer)[0].key] = b"\x00{"
@@ -240,7 +238,7 @@ def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: S
     assert plain.get(db) == {"y": 1}
 
 
-def test_an_entry_of_a_fair_queue_that_nothing_tells_of_is_set_aside(db: Database, space: Subspace) -> None:
+def test_an_orphaned_entry_of_a_fair_queue_is_set_aside(db: Database, space: Subspace) -> None:
     queue = fair_of(space)
     queue.put(db, "ab")
     for row in list(db.get_range(space[1].key(), space[1].key() + b"\xff")):
@@ -252,7 +250,7 @@ def test_an_entry_of_a_fair_queue_that_nothing_tells_of_is_set_aside(db: Databas
     assert (queue.get(db), queue.size(db), queue.unreadable(db)) == (None, 0, 1)
 
 
-def test_a_persistent_queue_buries_what_it_cannot_read(db: Database, space: Subspace) -> None:
+def test_a_persistent_queue_buries_an_unreadable_item(db: Database, space: Subspace) -> None:
     queue = PersistentQueue(db, "q", root=space)
     for item in ("bad" * 200, "good"):
         queue.put(item)

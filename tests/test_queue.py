@@ -62,9 +62,7 @@ def test_clear_empties_and_the_queue_goes_on(db: Database, queue: Queue) -> None
     assert queue.dequeue(db) == 3
 
 
-def test_a_value_over_the_engines_limit_comes_back_whole_and_leaves_nothing(
-    db: Database, queue: Queue, space: Subspace
-) -> None:
+def test_a_value_over_the_value_limit_returns_whole(db: Database, queue: Queue, space: Subspace) -> None:
     large = "".join(map(str, range(100_000)))
     assert len(large) > 4 * limits.PAYLOAD_PIECE_BYTES_MAX
     queue.enqueue_many(db, ["before", large])
@@ -121,7 +119,7 @@ def test_calls_compose_with_the_callers_own_writes(db: Database, queue: Queue, s
     assert queue.dequeue_many(db, 9) == ["next"]
 
 
-def test_what_does_not_commit_did_not_happen(db: Database, queue: Queue) -> None:
+def test_a_call_without_a_commit_has_no_effect(db: Database, queue: Queue) -> None:
     queue.enqueue(db, "a")
     tr = db.create_transaction()
     assert queue.dequeue(tr) == "a"
@@ -275,7 +273,7 @@ def test_too_much_for_one_transaction(db: Database, queue: Queue) -> None:
     assert queue.empty(db)
 
 
-def test_one_value_that_cannot_be_carried_refuses_the_whole_batch(db: Database, queue: Queue) -> None:
+def test_one_unsupported_value_refuses_the_whole_batch(db: Database, queue: Queue) -> None:
     with pytest.raises(TypeError):
         queue.enqueue_many(db, [1, {2}, 3])
     assert queue.empty(db)

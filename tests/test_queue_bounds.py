@@ -64,7 +64,7 @@ def test_a_line_full_of_the_dead(
     assert list(db.get_range(line.requests.start, line.requests.stop)) == []
 
 
-def test_results_that_nobody_collects(
+def test_results_without_a_collection_are_returned(
     counted: tuple[Database, FaultyEngine], db: Database, space: Subspace
 ) -> None:
     queue, line = Queue(space[0], root=space[1]), LineKeys(QueueKeys(space[0]).line)

@@ -1,4 +1,4 @@
-"""The waiting line: who serves, what becomes of the dead, and that no wake-up and no item is lost."""
+"""The waiting line: shares, serving, dead requests; no wake-up and no item is lost."""
 
 import math
 import threading
@@ -56,7 +56,7 @@ def test_a_request_without_callers_gets_nothing() -> None:
     assert [who.rid for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [b"1"]
 
 
-def test_nobody_gets_more_than_one_collection_can_carry() -> None:
+def test_a_request_gets_at_most_what_one_collection_can_carry() -> None:
     large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
     assert len(portion_of(large).offers) == 1
     assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)]).offers) == 1
@@ -71,31 +71,31 @@ def test_nobody_gets_more_than_one_collection_can_carry() -> None:
         ("a1", "b1", "b1"),
     ],
 )
-def test_of_a_key_the_second_is_left_to_those_who_get_the_first(left: str, shares: str, free: str) -> None:
+def test_a_later_item_of_a_key_is_left_with_an_earlier_one(left: str, shares: str, free: str) -> None:
     pairs = [(ticket(number), [offer]) for number, offer in enumerate(offers_of(shares))]
     served = [who for who, _ in pairs]
     assert [o.id.decode() for _, (o,) in free_of(offers_of(left), pairs, served)] == free.split()
 
 
-def test_what_is_left_to_those_who_help_themselves_is_left_with_all_that_comes_after_it_of_a_key() -> None:
+def test_items_behind_the_share_of_an_awake_request_are_left() -> None:
     pairs = [(ticket(number), [offer]) for number, offer in enumerate(offers_of("a1 b1 a2 b2"))]
     served = [ticket(number) for number in (1, 2, 3)]
     assert free_of([], pairs, served) == [pairs[1], pairs[3]]
 
 
-def test_what_is_left_of_a_key_leaves_all_that_a_request_would_get_with_it() -> None:
+def test_a_request_with_one_left_item_gets_none() -> None:
     pairs = [(ticket(0, 2), offers_of("a2 b1")), (ticket(1), offers_of("b2")), (ticket(2), offers_of("c1"))]
     assert [who.rid for who, _ in free_of(offers_of("a1"), pairs, [who for who, _ in pairs])] == [b"2"]
 
 
-def test_one_transaction_hands_out_a_bounded_number_but_at_least_one_share() -> None:
+def test_a_look_hands_out_a_bounded_number_and_at_least_one() -> None:
     pairs = [(ticket(number, 2), [offer(2 * number), offer(2 * number + 1)]) for number in range(3)]
     assert at_most(5, pairs) == pairs[:2]
     assert at_most(1, pairs) == pairs[:1]
     assert at_most(1, []) == []
 
 
-def test_what_is_read_has_a_bounded_number_of_bytes_but_at_least_one_item() -> None:
+def test_a_look_reads_bounded_bytes_and_at_least_one_item() -> None:
     three = [offer(0, 1000), offer(1, 1000), offer(2, 1000)]
     assert within(2500, three) == three[:2]
     assert within(10, three) == three[:1]
@@ -141,7 +141,7 @@ def steps(db: Database, space: Subspace) -> Steps:
     return Steps(db, space)
 
 
-def test_everybody_takes_the_share_of_its_own_place(steps: Steps) -> None:
+def test_each_request_takes_its_own_share(steps: Steps) -> None:
     tickets = [steps.register() for _ in range(3)]
     steps.queue.enqueue_many(steps.db, ["a", "b", "c", "d"])
     turns = [steps.look(tickets[number]) for number in (1, 2, 0)]
@@ -153,7 +153,7 @@ def test_everybody_takes_the_share_of_its_own_place(steps: Steps) -> None:
     assert (steps.queue.items(steps.db, 9), steps.queue.size(steps.db), steps.keys()) == (["d"], 1, 0)
 
 
-def test_a_damaged_notice_is_set_aside_with_the_results_beside_it(
+def test_a_damaged_notice_is_set_aside_with_its_results(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", 0)
@@ -168,7 +168,7 @@ def test_a_damaged_notice_is_set_aside_with_the_results_beside_it(
         assert list(steps.db.get_range(column.start, column.stop)) == []
 
 
-def test_those_who_take_their_shares_do_not_conflict(steps: Steps) -> None:
+def test_requests_that_take_their_shares_do_not_conflict(steps: Steps) -> None:
     tickets = [steps.register(count) for count in (1, 3, 1)]
     steps.queue.enqueue_many(steps.db, range(5))
     together = [begin(steps.db) for _ in tickets]
@@ -177,7 +177,7 @@ def test_those_who_take_their_shares_do_not_conflict(steps: Steps) -> None:
     assert [commit_code(tr) for tr in together] == [0, 0, 0]
 
 
-def test_nor_do_they_with_one_who_comes_and_with_one_who_puts(steps: Steps) -> None:
+def test_a_take_of_a_share_conflicts_with_no_registration_or_put(steps: Steps) -> None:
     who = steps.register()
     steps.queue.enqueue(steps.db, "a")
     taking, coming, putting = (begin(steps.db) for _ in range(3))
@@ -188,7 +188,7 @@ def test_nor_do_they_with_one_who_comes_and_with_one_who_puts(steps: Steps) -> N
 
 
 def test_places_are_in_the_order_of_commits(steps: Steps) -> None:
-    """Nobody comes to stand before one that is there already: then all behind would use others' shares."""
+    """A request inserted ahead of others would shift their shares."""
     late = begin(steps.db)
     late.get_read_version().wait()
     first = steps.register()
@@ -198,8 +198,8 @@ def test_places_are_in_the_order_of_commits(steps: Steps) -> None:
     assert steps.look(first).answers == ["a"]
 
 
-def test_two_who_take_one_item_for_theirs_conflict(steps: Steps) -> None:
-    """One has seen that somebody left without taking anything, the other has not."""
+def test_two_requests_that_take_one_item_conflict(steps: Steps) -> None:
+    """Only one of them has seen that a request ahead left without taking anything."""
     leaving, first, second = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b"])
     early = begin(steps.db)
@@ -222,10 +222,10 @@ def test_a_plain_dequeue_costs_the_line_one_conflict(steps: Steps) -> None:
     assert steps.look(first).answers == ["c"]
 
 
-def test_what_one_collection_cannot_carry_is_the_share_of_the_next(
+def test_items_beyond_one_collection_are_the_next_share(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has asked for several large items gets fewer; those behind it do not leave the rest lying."""
+    """A request for several large items gets fewer; the requests behind it take the rest."""
     first, second = steps.register(3), steps.register(3)
     steps.queue.enqueue_many(steps.db, [name * 1000 for name in "abc"])
     monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_500)
@@ -240,8 +240,8 @@ def test_a_guess_of_how_many_items_are_for_others_may_be_wrong(steps: Steps, ahe
     assert steps.look(last, ahead=ahead, wanted=3).answers == [9, 10, 11]
 
 
-def test_what_is_for_those_before_it_is_waited_for_also_by_one_who_may_not_wait(steps: Steps) -> None:
-    """They may leave without it: "nothing" is true only when it has gone."""
+def test_even_a_call_without_a_timeout_waits_for_shares_ahead(steps: Steps) -> None:
+    """A request ahead may leave without its item: an answer of nothing is true only when the item is gone."""
     first, second = steps.register(), steps.register()
     steps.queue.enqueue(steps.db, "a")
     waiting = steps.look(second, otherwise=Otherwise.LEAVE)
@@ -251,7 +251,7 @@ def test_what_is_for_those_before_it_is_waited_for_also_by_one_who_may_not_wait(
     assert steps.look(second, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
-def test_one_that_stands_too_far_back_waits_until_others_have_gone(
+def test_a_request_too_far_back_waits_until_others_have_gone(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not look at all of them, so it cannot say that there is nothing either."""
@@ -266,16 +266,14 @@ def test_one_that_stands_too_far_back_waits_until_others_have_gone(
     assert steps.look(first).answers == ["a"]
 
 
-def test_one_that_stands_too_far_back_leaves_an_empty_queue(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_too_far_back_leaves_an_empty_queue(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     *_, third = (steps.register() for _ in range(3))
     assert steps.look(third, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
-def test_one_whom_nobody_serves_serves_all(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those before it may be frozen: it serves them, too, or it would never come to its own share."""
+def test_a_neglected_request_serves_the_whole_line(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests ahead may be frozen: it serves them, too, or it would never reach its own share."""
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
@@ -285,9 +283,7 @@ def test_one_whom_nobody_serves_serves_all(steps: Steps, monkeypatch: pytest.Mon
     assert steps.keys() == 0
 
 
-def test_large_items_are_left_to_those_before_one_unread(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SERVE_BYTES_MAX", 2_500)
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["x" * 1000, "y" * 1000, "z" * 1000])
@@ -297,7 +293,7 @@ def test_large_items_are_left_to_those_before_one_unread(
     assert steps.look(second).answers == ["y" * 1000]
 
 
-def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> None:
+def test_a_request_that_has_slept_serves_the_ones_behind_it(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     served = steps.look(first, reason=Reason.SIGNAL)
@@ -308,7 +304,7 @@ def test_one_that_has_slept_serves_those_who_sleep_behind_it(steps: Steps) -> No
     assert steps.keys() == 0
 
 
-def test_but_not_those_before_it_who_have_just_come(steps: Steps) -> None:
+def test_a_request_that_has_slept_serves_no_new_one_ahead(steps: Steps) -> None:
     _first, second, third = (steps.register() for _ in range(3))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     assert steps.look(second, reason=Reason.SIGNAL).answers == ["b"]
@@ -317,8 +313,8 @@ def test_but_not_those_before_it_who_have_just_come(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize("registered", [True, False])
-def test_those_before_it_who_have_stood_there_for_long_are_served(steps: Steps, registered: bool) -> None:
-    """They sleep, or are slow or dead: nobody keeps others for longer from what comes after its share."""
+def test_idle_requests_ahead_are_served(steps: Steps, registered: bool) -> None:
+    """They sleep, are slow or are dead, and must not keep back the later items of a key."""
     idle, fresh = steps.register(), steps.register(now_us=LONG_AFTER)
     mine = steps.register(now_us=LONG_AFTER)
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
@@ -332,7 +328,7 @@ def test_those_before_it_who_have_stood_there_for_long_are_served(steps: Steps, 
     assert steps.look(fresh, LONG_AFTER).answers == ["b"]
 
 
-def test_one_that_finds_only_what_is_for_those_serves_them(steps: Steps) -> None:
+def test_idle_requests_ahead_are_served_without_an_own_share(steps: Steps) -> None:
     idle, mine = steps.register(), steps.register(now_us=LONG_AFTER)
     steps.queue.enqueue(steps.db, "a")
     assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.AGAIN
@@ -340,7 +336,7 @@ def test_one_that_finds_only_what_is_for_those_serves_them(steps: Steps) -> None
     assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
 
-def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
+def test_after_a_conflict_a_request_takes_its_own_share_only(steps: Steps) -> None:
     idle, mine, _behind = (steps.register(now_us=when) for when in (NOW, LONG_AFTER, LONG_AFTER))
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     assert steps.look(mine, LONG_AFTER, reason=Reason.CONFLICT).answers == ["b"]
@@ -348,7 +344,7 @@ def test_one_that_met_somebody_takes_its_own_share_alone(steps: Steps) -> None:
     assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
 
-def test_a_server_and_one_that_helps_itself_conflict(steps: Steps) -> None:
+def test_a_serving_request_conflicts_with_the_served_one(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b"])
     server, taker = begin(steps.db), begin(steps.db)
@@ -365,13 +361,13 @@ def test_registrations_do_not_conflict(steps: Steps) -> None:
 
 
 def test_a_request_is_found_by_its_name(steps: Steps) -> None:
-    """Who does not know whether it has registered does not know its stamp."""
+    """After an unknown result, a call does not know the stamp of its request."""
     tickets = [steps.register() for _ in range(3)]
     assert [steps.run(lambda tr, t=t: steps.line.find(tr, t.rid)) for t in tickets] == tickets
     assert steps.run(lambda tr: steps.line.find(tr, b"nobody's")).stamp == b""
 
 
-def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
+def test_two_serving_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
     steps.queue.enqueue(steps.db, "a")
     first = steps.register()
     early = begin(steps.db)
@@ -385,7 +381,7 @@ def test_two_servers_that_saw_different_requests_do_not_deliver_one_item_twice(s
     assert steps.look(second).outcome is Outcome.WAIT
 
 
-def test_one_item_is_not_delivered_by_a_server_and_taken_by_a_plain_dequeue(steps: Steps) -> None:
+def test_an_item_is_not_both_delivered_and_dequeued(steps: Steps) -> None:
     steps.queue.enqueue(steps.db, "a")
     head = steps.register()
     server, taker = begin(steps.db), begin(steps.db)
@@ -401,7 +397,7 @@ def test_a_request_for_several_is_satisfied_by_fewer(steps: Steps) -> None:
     assert steps.look(second).answers == [4]
 
 
-def test_what_has_no_caller_any_more_returns_to_its_old_place_uncounted(steps: Steps) -> None:
+def test_a_result_without_a_caller_returns_to_its_old_place(steps: Steps) -> None:
     first, second = steps.register(), steps.register(3)
     steps.queue.enqueue_many(steps.db, [0, 1, 2, 3])
     steps.look(first, reason=Reason.SIGNAL)
@@ -454,7 +450,7 @@ def test_a_check_of_the_first_request_takes_its_share(steps: Steps) -> None:
     assert steps.look(first, reason=Reason.RENEWAL).answers == ["a"]
 
 
-def test_results_of_the_dead_go_back_under_their_old_keys(steps: Steps, db: Database) -> None:
+def test_results_of_dead_requests_return_to_their_old_keys(steps: Steps, db: Database) -> None:
     server, _dead = steps.register(), steps.register(2)
     steps.queue.enqueue_many(db, [0, 1, "x" * 200_000, 3])
     steps.look(server, reason=Reason.SIGNAL)
@@ -468,7 +464,7 @@ def test_results_of_the_dead_go_back_under_their_old_keys(steps: Steps, db: Data
 
 
 @pytest.mark.parametrize("by", ["transaction", "database"])
-def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Subspace, by: str) -> None:
+def test_a_call_that_finds_nothing_returns_overdue_results(db: Database, space: Subspace, by: str) -> None:
     long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
@@ -480,9 +476,7 @@ def test_whoever_finds_nothing_finds_the_overdue_results(db: Database, space: Su
     assert (steps.queue.size(db), steps.keys()) == (0, 0)
 
 
-def test_whoever_takes_in_turn_finds_the_overdue_results_while_there_is_more(
-    db: Database, space: Subspace
-) -> None:
+def test_a_plain_take_returns_overdue_results_beside_items(db: Database, space: Subspace) -> None:
     long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
     steps = Steps(db, space)
     server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
@@ -505,7 +499,7 @@ def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None
     assert steps.queue.size(db) == 0
 
 
-def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: Steps, db: Database) -> None:
+def test_clear_removes_results_and_owners_register_again(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
     steps.look(server, reason=Reason.SIGNAL)
@@ -514,7 +508,7 @@ def test_clear_takes_delivered_items_too_and_their_owners_register_again(steps: 
     assert steps.keys() == 0
 
 
-def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
+def test_a_withdrawn_request_returns_its_results_to_the_queue(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
     steps.look(server, reason=Reason.SIGNAL)
@@ -522,7 +516,7 @@ def test_withdrawing_returns_what_was_served_meanwhile(steps: Steps, db: Databas
     assert (steps.queue.items(db, 9), steps.keys()) == ([1], 0)
 
 
-def test_leaving_gets_what_was_served_meanwhile(steps: Steps, db: Database) -> None:
+def test_a_request_that_leaves_collects_its_results(steps: Steps, db: Database) -> None:
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
     steps.look(server, reason=Reason.SIGNAL)
@@ -547,7 +541,7 @@ def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
 
 
 @pytest.mark.parametrize("leave", [served_alone, withdrawn, left_with_nothing, dropped_as_dead])
-def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
+def test_the_request_behind_one_that_leaves_wakes_and_leads(
     steps: Steps, leave: Callable[[Steps, Ticket], None]
 ) -> None:
     before = steps.register()
@@ -561,7 +555,7 @@ def test_whoever_stands_behind_one_that_leaves_is_woken_and_leads(
     assert steps.is_woken(doorbell)
 
 
-def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps: Steps) -> None:
+def test_a_request_wakes_when_the_one_ahead_leaves(steps: Steps) -> None:
     first, second, third = (steps.register() for _ in range(3))
     _own, watch = steps.look(third).watches
     steps.run(lambda tr: steps.line.withdraw(tr, second))
@@ -571,8 +565,8 @@ def test_one_that_looks_and_is_not_the_head_is_woken_by_the_one_before_it(steps:
     assert steps.is_woken(watch)
 
 
-def test_the_dead_between_two_keep_neither_from_being_woken_by_the_other(steps: Steps) -> None:
-    """They leave only if somebody drops them: whoever watched one of them would sleep on."""
+def test_a_dead_request_between_two_does_not_stop_a_wake_up(steps: Steps) -> None:
+    """A dead request does not clear its own key: a watch of it would not fire."""
     later = NOW + DEADLINE_US + 1
     first, _dead, third = (steps.register() for _ in range(3))
     for alive in (first, third):
@@ -582,7 +576,7 @@ def test_the_dead_between_two_keep_neither_from_being_woken_by_the_other(steps: 
     assert steps.is_woken(watch)
 
 
-def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
+def test_requests_served_together_are_woken_together(steps: Steps) -> None:
     head, *others = (steps.register() for _ in range(4))
     watches = [steps.look(who).watches[0] for who in others]
     steps.queue.enqueue_many(steps.db, range(4))
@@ -592,8 +586,8 @@ def test_those_who_are_served_together_are_woken_together(steps: Steps) -> None:
         assert steps.look(who, reason=Reason.NOTICE).answers == [number]
 
 
-def test_one_that_is_called_and_not_served_looks_as_any_other(steps: Steps) -> None:
-    """What has changed may be that somebody took it for dead, or nothing: a watch may fire for no reason."""
+def test_a_request_woken_without_a_notice_looks_as_any_other(steps: Steps) -> None:
+    """Another request may have removed it as dead, or its watch fired without a change."""
     first, second = steps.register(), steps.register()
     assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.WAIT
     assert steps.look(first, reason=Reason.NOTICE).outcome is Outcome.WAIT
@@ -611,7 +605,7 @@ def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
     assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
 
-def test_the_head_is_woken_if_somebody_serves_it(steps: Steps) -> None:
+def test_the_head_is_woken_if_another_request_serves_it(steps: Steps) -> None:
     head, behind = steps.register(), steps.register()
     own, _doorbell = steps.look(head).watches
     steps.queue.enqueue(steps.db, "a")
@@ -629,7 +623,7 @@ def test_leaving_conflicts_with_being_served(steps: Steps) -> None:
     assert steps.look(head).answers == ["a"]
 
 
-def test_one_who_passes_by_leaves_the_line_its_shares(steps: Steps, db: Database) -> None:
+def test_a_call_that_passes_by_leaves_the_line_its_shares(steps: Steps, db: Database) -> None:
     now_us = round(time.time() * 1_000_000)
     waiting = steps.register(2, now_us=now_us)
     steps.queue.enqueue_many(db, ["theirs", "theirs, too", "mine"])
@@ -637,9 +631,7 @@ def test_one_who_passes_by_leaves_the_line_its_shares(steps: Steps, db: Database
     assert steps.look(waiting, now_us).answers == ["theirs", "theirs, too"]
 
 
-def test_one_who_finds_only_what_is_for_others_is_told_nothing_once_it_is_theirs(
-    steps: Steps, db: Database
-) -> None:
+def test_nothing_is_answered_once_the_others_have_their_shares(steps: Steps, db: Database) -> None:
     now_us = round(time.time() * 1_000_000)
     waiting = steps.register(now_us=now_us)
     steps.queue.enqueue(db, "theirs")
@@ -648,15 +640,15 @@ def test_one_who_finds_only_what_is_for_others_is_told_nothing_once_it_is_theirs
     assert steps.look(waiting, now_us, reason=Reason.NOTICE).answers == ["theirs"]
 
 
-def test_one_who_passes_by_and_finds_only_what_is_for_others_writes_nothing(steps: Steps) -> None:
-    """It will look from the line: until then each attempt would cost a commit of nothing but its receipt."""
+def test_passing_by_writes_nothing_if_all_items_are_shares(steps: Steps) -> None:
+    """It will look again from the line. A commit with its receipt only would be a cost without a use."""
     steps.register()
     steps.queue.enqueue(steps.db, "theirs")
     turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
     assert (turn.outcome, turn.wrote) == (Outcome.AGAIN, False)
 
 
-def test_one_who_cannot_see_the_end_of_the_line_does_not_pass_by(
+def test_a_call_that_cannot_see_the_end_does_not_pass_by(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
@@ -668,8 +660,8 @@ def test_one_who_cannot_see_the_end_of_the_line_does_not_pass_by(
     assert steps.queue.size(steps.db) == 3
 
 
-def test_one_who_passes_by_is_told_of_nothing_that_comes_due_later(steps: Steps) -> None:
-    """An answer of nothing must be true: what lies overdue is available first."""
+def test_passing_by_finds_overdue_results_before_nothing(steps: Steps) -> None:
+    """An answer of nothing must be true: overdue results become available first."""
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b"])
     steps.look(server, reason=Reason.SIGNAL)
@@ -680,7 +672,7 @@ def test_one_who_passes_by_is_told_of_nothing_that_comes_due_later(steps: Steps)
     assert turn.answers == ["b"]
 
 
-def test_while_there_is_something_to_take_one_looks_at_times_for_what_lies_overdue(steps: Steps) -> None:
+def test_a_busy_process_looks_for_overdue_results_at_times(steps: Steps) -> None:
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     steps.look(server, reason=Reason.SIGNAL)
@@ -726,7 +718,7 @@ def test_waiters_of_several_clients_get_one_item_each(db: Database, space: Subsp
     assert queue.size(db) == 0
 
 
-def test_a_take_in_the_line_leaves_those_who_wait_to_be_told_that_their_time_is_over(
+def test_a_take_in_the_line_leaves_expired_callers_their_answer(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("LOOK_EVERY_S", "REQUEST_RENEW_S"):
@@ -773,7 +765,7 @@ def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) ->
     assert sorted(answers) == list(range(8))
 
 
-def test_who_is_refused_a_watch_looks_now_and_then(
+def test_a_call_without_a_watch_looks_now_and_then(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.2)
@@ -802,7 +794,7 @@ def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subs
     assert steps.keys() == 0
 
 
-def test_a_follower_whose_time_is_over_leaves_the_leader_waiting(db: Database, space: Subspace) -> None:
+def test_a_follower_that_times_out_leaves_the_leader_waiting(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     with in_threads(1, lambda _: queue.dequeue(db, "nothing", timeout=PATIENCE_S)) as answers:
         db.runtime.sleep(0.1)
@@ -811,7 +803,7 @@ def test_a_follower_whose_time_is_over_leaves_the_leader_waiting(db: Database, s
     assert answers == ["a"]
 
 
-def test_a_leader_whose_time_is_over_leaves_its_request_to_the_others(db: Database, space: Subspace) -> None:
+def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     timeouts = [0.3, PATIENCE_S, PATIENCE_S]
 
@@ -827,7 +819,7 @@ def test_a_leader_whose_time_is_over_leaves_its_request_to_the_others(db: Databa
 
 
 def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -> None:
-    """Its request stands in the line, live by its deadline, and nobody serves."""
+    """Its request is in the line, live by its deadline, and no process serves."""
     steps = Steps(db, space)
     steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue_many(db, ["theirs", "mine"])
@@ -876,8 +868,8 @@ def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) ->
     assert steps.queue.dequeue(client) == "a"
 
 
-def test_an_interrupted_take_leaves_the_line_also_when_another_goes_on(db: Database, space: Subspace) -> None:
-    """The other one registers anew: nobody would come for what the request left behind is given."""
+def test_an_interrupted_take_leaves_the_line_to_other_callers(db: Database, space: Subspace) -> None:
+    """The other one registers anew: results for the old request would not be collected."""
     steps, client = Steps(db, space), apart(db)
     theirs = steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue(db, "theirs")

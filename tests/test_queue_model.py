@@ -139,7 +139,7 @@ class QueueMachine(RuleBasedStateMachine):
         return [value for value, _ in self.queue.items(self.db, 1000)]
 
     def delivered(self) -> list[int]:
-        """Values that lie ready for somebody, read straight from their keys."""
+        """Results that are not collected yet, read straight from their keys."""
         recipe = Recipe(QueueKeys(SPACE[0]), codec_named("json"))
         results = self.results()
         return [value for value, _ in self.run(lambda tr: recipe._read(tr, results)[0])]

@@ -156,7 +156,7 @@ def test_consumers_that_are_killed_anywhere(
 
 
 def drain(db: Database, queue: Queue, space: Subspace) -> list[Any]:
-    """Everything, including what comes back from the dead."""
+    """Everything, including the results of dead requests."""
     found: list[Any] = []
     due = LineKeys(QueueKeys(space[0]).line).due
     while not queue.empty(db) or list(db.get_range(due.start, due.stop)):

@@ -1,4 +1,4 @@
-"""The README's promises: its example prints what it says, its commands exist."""
+"""The README's promises: its examples print the output in their comments, its commands exist."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ EXAMPLES = examples_on(README)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_prints_what_it_says(example: str) -> None:
+def test_an_example_prints_the_output_in_its_comments(example: str) -> None:
     assert printed(example) == promised(example) != []
 
 

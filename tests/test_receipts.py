@@ -44,7 +44,7 @@ def scripted(engine: FaultyEngine, *fates: tuple[int, bool]) -> None:
 
 
 @pytest.mark.parametrize("fates", list(itertools.product(FATES, FATES)), ids=str)
-def test_a_call_has_its_effect_once_whatever_becomes_of_its_commits(
+def test_a_call_has_its_effect_once_with_any_result_of_commits(
     faults: tuple[Database, FaultyEngine], space: Subspace, fates: tuple[tuple[int, bool], ...]
 ) -> None:
     db, engine = faults
@@ -71,10 +71,10 @@ def test_the_same_in_the_line(
     assert queue.size(db) == 1
 
 
-def test_who_cannot_register_withdraws_all_its_attempts_in_one_transaction(
+def test_a_failed_registration_is_withdrawn_in_one_transaction(
     faults: tuple[Database, FaultyEngine], space: Subspace
 ) -> None:
-    """Where a commit fails, the next one may take as long: one is what a caller that gives up waits for."""
+    """After a failed commit the next one may take as long: a caller that gives up waits for one."""
     db, engine = faults
     queue = Queue(space[0], root=space[1])
     queue.enqueue(db, "a")
@@ -87,7 +87,7 @@ def test_who_cannot_register_withdraws_all_its_attempts_in_one_transaction(
     assert queue.items(db, 10) == ["a"]
 
 
-def test_many_clients_whose_commits_fail_all_the_time(
+def test_many_clients_with_failing_commits(
     db: Database, fdb_module: ModuleType, space: Subspace, rounds: Callable[[int, int], int]
 ) -> None:
     """Puts, polls and waits of six clients, two threads each; every third commit meets a fate."""
@@ -116,7 +116,7 @@ def test_many_clients_whose_commits_fail_all_the_time(
     assert queue.size(db) == 0
 
 
-def test_an_item_that_was_consumed_meanwhile_is_not_enqueued_again(
+def test_a_consumed_item_is_not_enqueued_again_by_a_retry(
     faults: tuple[Database, FaultyEngine], space: Subspace, db: Database
 ) -> None:
     """Why "is my item's key there?" is no receipt."""
@@ -136,7 +136,7 @@ def test_an_item_that_was_consumed_meanwhile_is_not_enqueued_again(
     assert queue.dequeue(db) is None
 
 
-def test_calls_one_after_another_share_a_slot_and_closing_clears_it(
+def test_successive_calls_share_a_slot_and_closing_clears_it(
     db: Database, fdb_module: ModuleType, space: Subspace
 ) -> None:
     other, _ = faulty(db, fdb_module.FDBError)
@@ -160,8 +160,8 @@ def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_mo
     assert len(receipts(db, root)) == 2
 
 
-def test_a_call_whose_body_failed_leaves_its_slot_to_the_next(db: Database, space: Subspace) -> None:
-    """None of its attempts was committed: whoever often fails does not fill the database with receipts."""
+def test_a_call_with_a_failed_body_leaves_its_slot_to_the_next(db: Database, space: Subspace) -> None:
+    """None of its attempts was committed: failing calls do not fill the database with receipts."""
     root = RootKeys(space[1])
     for _ in range(5):
         run_once(db, root, lambda tr: tr.set(space.pack(("x",)), b""))
@@ -218,7 +218,7 @@ def test_a_forked_process_has_slots_of_its_own(
     assert len(receipts(db, RootKeys(space[1]))) == 2
 
 
-def test_an_error_of_the_body_is_the_callers_and_nothing_is_written(db: Database, space: Subspace) -> None:
+def test_an_error_of_the_body_is_raised_and_nothing_is_written(db: Database, space: Subspace) -> None:
     Queue(space[0], codec="bytes", root=space[1]).enqueue(db, b"{")
     with pytest.raises(PayloadUnreadable):
         Queue(space[0], codec="json", root=space[1]).dequeue(db)

@@ -130,9 +130,7 @@ def test_a_handle_to_a_dropped_queue_notices(
         assert Queue.named(db, "emails", root=space).empty(db)
 
 
-def test_an_enqueue_into_a_queue_that_is_being_dropped_is_not_left_behind(
-    db: Database, registry: Registry, space: Subspace
-) -> None:
+def test_an_enqueue_during_a_drop_leaves_no_orphan(db: Database, registry: Registry, space: Subspace) -> None:
     queue = Queue.named(db, "emails", root=space)
     tr = begin(db)
     queue.enqueue(tr, "orphan")

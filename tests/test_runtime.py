@@ -1,4 +1,4 @@
-"""The real runtime: what it must not share with the program that it runs in."""
+"""The real runtime: it must share no random state with its program."""
 
 import random
 

@@ -135,7 +135,7 @@ def test_a_call_that_waits_is_served_whatever_else_is_used(
     assert [getattr(one, "data", one) for one in found] == ["x"]
 
 
-def test_calls_in_flight_and_those_that_come_later_share_one_combiner(
+def test_calls_in_flight_and_later_ones_share_one_combiner(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the second of two generations of callers would not see the first."""
@@ -163,7 +163,7 @@ def test_calls_in_flight_and_those_that_come_later_share_one_combiner(
     assert (queue.size(memory), len(set(seen))) == (2, 1)
 
 
-def test_a_callback_is_told_of_all_changes_of_a_queue_that_is_not_used(memory: Database) -> None:
+def test_a_callback_gets_all_changes_of_a_queue_without_calls(memory: Database) -> None:
     queue, told = TaskQueue.create(memory, "told", "fifottl"), threading.Event()
     queue.on_task_change(lambda _, event: told.set() if event == "ttl" else None)
     queue.put(memory, "x", ttl=0.5)
@@ -172,7 +172,7 @@ def test_a_callback_is_told_of_all_changes_of_a_queue_that_is_not_used(memory: D
     assert told.wait(PATIENCE_S)
 
 
-def test_what_was_remembered_is_closed_with_its_database(memory: Database) -> None:
+def test_remembered_services_close_with_their_database(memory: Database) -> None:
     queue = TaskQueue.create(memory, "closed")
     queue.put(memory, 1)
     queue.take(memory, 0)

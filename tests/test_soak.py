@@ -14,7 +14,7 @@ from tests.support import PATIENCE_S, wait_until
 
 
 @pytest.mark.timeout(300)
-def test_writers_that_are_killed_and_stopped_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_killed_and_stopped_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     done, count = soak.soaked(tmp_path, seconds=6, pause_s=0.2)
     assert count.errors == ()
     assert done.kills > 0

@@ -186,9 +186,7 @@ def test_a_call_that_is_stopped_leaves_nothing_behind(
 
 
 @calls
-def test_a_call_whose_event_is_set_already_does_nothing(
-    make: Any, db: fdbqueue.Database, space: Subspace
-) -> None:
+def test_a_call_with_a_set_event_does_nothing(make: Any, db: fdbqueue.Database, space: Subspace) -> None:
     call, stop = make(db, space), threading.Event()
     stop.set()
     before = contents(db, space)
@@ -221,9 +219,7 @@ def test_a_threading_event_stops_a_call(db: fdbqueue.Database, space: Subspace, 
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "fdbqueue-stops"])
 
 
-def test_a_stop_must_be_an_event_and_there_is_none_in_a_transaction(
-    db: fdbqueue.Database, space: Subspace
-) -> None:
+def test_a_stop_must_be_an_event_and_not_in_a_transaction(db: fdbqueue.Database, space: Subspace) -> None:
     call, stop = take(db, space), db.runtime.event()
     with pytest.raises(InvalidArgument, match="stop must be an event"):
         call(True)  # type: ignore[arg-type]
@@ -282,7 +278,7 @@ def test_an_item_that_was_delivered_to_a_stopped_call_goes_back(
     assert list(db.get_range(line_keys.activity.start, line_keys.activity.stop)) == []
 
 
-def test_a_task_whose_take_commits_while_the_call_is_stopped_goes_back(
+def test_a_task_taken_while_its_call_is_stopped_goes_back(
     db: fdbqueue.Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, stop = take(db, space), db.runtime.event()
@@ -343,7 +339,7 @@ def test_an_event_keeps_nothing_of_the_calls_that_have_returned(
 
 
 @pytest.mark.parametrize("engine", DURABLE, indirect=True)
-def test_what_a_closed_database_was_waiting_for_goes_to_others_at_once(
+def test_results_for_a_closed_database_go_to_others_at_once(
     db: fdbqueue.Database, other: fdbqueue.Database, space: Subspace, runtime: Watched
 ) -> None:
     q = TaskQueue.create(db, "q", root=space["root"])

@@ -1,4 +1,4 @@
-"""Style is a test: who may touch clock, randomness, threads and environment, and how big things get."""
+"""Style is a test: modules that may use clock, randomness, threads and environment; sizes of modules."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ MAY_USE_RUNTIME: dict[str, str] = {
     "testing/": "it is what puts a seed in charge, with seeded generators, and times its own runs",
     "demo/": "a program of its own, whose fleet is real processes",
 }
-# What a program is told by its surroundings is read where the program begins.
+# The environment is read where a program begins.
 MAY_READ_ENVIRONMENT: dict[str, str] = {
     "open.py": "the URL of a program that names none",
     "client_knobs.py": "a variable that the client library reads by itself, and that goes first",
@@ -54,7 +54,7 @@ def dotted_uses(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_time_randomness_and_threads_come_from_the_runtime(module):
-    """Only runtime.py imports what a simulation has to replace."""
+    """Only runtime.py imports the modules that a simulation replaces."""
     ((_, tree),) = trees([module])
     used = {use for use in dotted_uses(tree) if use in RUNTIME}
     assert not used or allowed(module, MAY_USE_RUNTIME), f"ask the Runtime instead of {sorted(used)}"
@@ -96,7 +96,7 @@ def test_modules_and_functions_stay_readable(module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_what_it_is_for(module):
+def test_every_module_has_a_docstring(module):
     """In a docstring; an empty __init__ has nothing to say, nor has __main__."""
     ((_, tree),) = trees([module])
     assert module.endswith("__main__.py") or ast.get_docstring(tree) or not tree.body
@@ -119,7 +119,7 @@ def test_the_engine_knows_nothing_of_queues():
                 assert any(f"{node.module}.".startswith(f"{name}.") for name in below), (module, node.module)
 
 
-def test_nothing_outside_the_cluster_path_needs_the_client_library():
+def test_only_the_cluster_path_needs_the_client_library():
     """fdb.impl and fdb.directory_impl load libfdb_c: only open.py may ask for them."""
     for module, tree in trees([m for m in MODULES if m != "open.py"]):
         for node in ast.walk(tree):

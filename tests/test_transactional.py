@@ -211,7 +211,7 @@ def test_generators_and_coroutines_are_refused_at_decoration():
             fdbqueue.transactional(deferred)
 
 
-def test_a_function_without_the_parameter_is_refused_at_decoration():
+def test_a_function_without_the_parameter_is_refused_at_once():
     """Not at its first call."""
     with pytest.raises(TypeError, match="has no parameter 'tr'"):
 
@@ -221,7 +221,7 @@ def test_a_function_without_the_parameter_is_refused_at_decoration():
 
 
 def test_anything_else_than_a_database_is_told(k):
-    """NotADatabase names what it got."""
+    """NotADatabase names the wrong object."""
     with pytest.raises(NotADatabase, match="'str'"):
         put("a database", k("a"))
 

@@ -1,4 +1,4 @@
-"""What tests of element queues share: a clock set by hand, and a look at what is stored."""
+"""Common parts of the tests of element queues: a clock set by hand, and a look at the stored keys."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def filled(db: Any, queue: ElementQueue, count: int) -> list[str]:
 
 
 def stored(db: Any, space: Subspace) -> list[tuple[bytes, bytes]]:
-    """All of the queue's keys, and what they hold."""
+    """All keys of the queue, and their values."""
     return [(bytes(row.key), bytes(row.value)) for row in db.get_range_startswith(space["queue"].key())]
 
 

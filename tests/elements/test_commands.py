@@ -75,7 +75,7 @@ def test_a_schema_makes_pieces(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("data", ["text", "{}", '{"body": 1}', '{"body": "x", "other": "y"}', '{"body'])
-def test_what_does_not_fit_is_a_mistake_and_not_added(shell: Shell, data: str) -> None:
+def test_data_that_does_not_fit_is_a_mistake_and_not_added(shell: Shell, data: str) -> None:
     shell("add", "q", "--create", "--schema", SCHEMA, '{"body": "first"}')
     status, out, err = shell("add", "q", "--create", data)
     assert (status, out, err.count("\n")) == (2, [], 1)
@@ -104,7 +104,7 @@ def test_single_byte_strings_have_no_schema(shell: Shell) -> None:
     assert len(shell("list", "q")[1]) == 1
 
 
-def test_what_is_locked_is_refused_until_purged(shell: Shell) -> None:
+def test_a_locked_element_is_refused_until_purged(shell: Shell) -> None:
     _, (name,), _ = shell("add", "q", "--create", "x")
     with fdbqueue.open(shell.url) as db:
         fdbqueue.SimpleElementQueue.named(db, "q").lock(db, name)

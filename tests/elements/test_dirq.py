@@ -32,7 +32,7 @@ LAYOUTS = ["pieces", "simple"]
 
 
 class Pieces:
-    """A directory queue of pieces beside an element queue; `data` is what an element is called."""
+    """A directory queue of pieces beside an element queue; `data` is the name of the data of an element."""
 
     def __init__(self, path: Path, space: Subspace) -> None:
         self.path = str(path)
@@ -55,7 +55,7 @@ class Pieces:
         (path / "body").write_text(str(number))
 
     def consume(self) -> Iterator[Any]:
-        """What the reference finds in the folder, taken out as its consumers do."""
+        """The elements that dirq itself finds in the folder; takes them out as its consumers do."""
         real = DirectoryQueue(self.path, schema=dict(SCHEMA))
         for name in list(real):
             if real.lock(name):
@@ -148,7 +148,7 @@ def test_a_table_is_stored_as_the_reference_stores_it(db: Database, space: Subsp
     assert [raw.get_element(db, name)["header"] for name in names] == expected
 
 
-def test_what_was_moved_and_moved_back_is_moved_again(db: Database, both: Pieces) -> None:
+def test_an_element_can_be_moved_there_and_back_and_again(db: Database, both: Pieces) -> None:
     """Under the same names: the records of the first move must not speak for the second."""
     for number in range(3):
         both.add(both.data(number))
@@ -184,7 +184,7 @@ def test_no_record_stays(db: Database, both: Pieces) -> None:
 # -- what stays where it is -----------------------------------------------------------------------------
 
 
-def test_what_somebody_has_locked_stays(db: Database, both: Pieces) -> None:
+def test_a_locked_element_stays(db: Database, both: Pieces) -> None:
     names = [both.add(both.data(number)) for number in range(3)]
     assert both.real.lock(names[1])
     assert left(import_from(folder_at(both.path), db, both.queue)) == [(names[1], "it is locked")]
@@ -197,10 +197,10 @@ def test_what_somebody_has_locked_stays(db: Database, both: Pieces) -> None:
     assert both.queue.count(db) == 1
 
 
-def test_a_lock_that_is_purged_at_the_last_moment_keeps_nobody_from_moving(
+def test_a_lock_purged_at_the_last_moment_stops_no_move(
     db: Database, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the element has been taken out, nobody else can lock it."""
+    """After the element was taken out, no other process can lock it."""
     both = Pieces(tmp_path / "dirq", space)
     both.add(both.data(1))
     rename = os.rename
@@ -214,7 +214,7 @@ def test_a_lock_that_is_purged_at_the_last_moment_keeps_nobody_from_moving(
     assert contents(db, both.queue) == [both.data(1)]
 
 
-def test_what_is_too_large_or_no_element_stays(
+def test_an_entry_that_is_too_large_or_no_element_stays(
     db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PAYLOAD_BYTES_MAX", 1_000)
@@ -232,7 +232,7 @@ def test_what_is_too_large_or_no_element_stays(
     assert both.real.lock(large), "and unlocked"
 
 
-def test_what_is_no_directory_queue_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_queue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         folder_at(tmp_path / "none")
     (tmp_path / "mail").mkdir()
@@ -277,10 +277,10 @@ def test_a_name_that_is_taken_becomes_the_next(db: Database, both: Pieces, space
     assert sorted(map(str, other.consume())) == sorted(str(both.data(n)) for n in (1, 2, 3))
 
 
-def test_a_name_that_is_taken_at_the_last_moment_becomes_the_next(
+def test_a_name_taken_at_the_last_moment_becomes_the_next(
     db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another adds to the directory while we export: whoever looks before he renames sees a free name."""
+    """Another process adds to the directory during the export: a look before the rename sees a free name."""
     name = both.queue.add(db, both.data(1))
     both.put_by_hand(name, 2)
     monkeypatch.setattr(descriptors, "exists", lambda *_: False)
@@ -326,7 +326,7 @@ ARRIVED = "after once"
 
 
 class Steps:
-    """Counts what a mover does to the disk and the database, and stops it before or after one step."""
+    """Counts the steps of a mover on the disk and in the database, and stops it before or after one."""
 
     def __init__(self, stop_at: int | str) -> None:
         self.stop_at = stop_at
@@ -381,10 +381,10 @@ def as_text(data: Any) -> str:
 @pytest.mark.parametrize("consumers", [False, True], ids=["", "consumers meanwhile"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", ["in", "out"])
-def test_whoever_is_killed_at_any_step_starts_again_and_nothing_is_lost_or_doubled(
+def test_a_move_killed_at_any_step_loses_and_doubles_nothing(
     tmp_path: Path, way: str, layout: str, consumers: bool
 ) -> None:
-    """With consumers who take, between the kill and the new start, all that has come through."""
+    """Consumers take all moved elements between the kill and the new start."""
     with fdbqueue.open("memory:") as db:
         at, stopped = 0, True
         while stopped:
@@ -395,7 +395,7 @@ def test_whoever_is_killed_at_any_step_starts_again_and_nothing_is_lost_or_doubl
 
 
 def killed_and_restarted(db: Database, both: Pieces, way: str, at: int, consumers: bool) -> bool:
-    """Whether there is a step of that number; what comes through, comes through once."""
+    """True if there is a step of that number. Each element arrives once."""
     for number in range(2):
         if way == "in":
             both.add(both.data(number))
@@ -428,7 +428,7 @@ def killed_and_restarted(db: Database, both: Pieces, way: str, at: int, consumer
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_record_of_a_killed_move_does_not_speak_for_a_namesake(tmp_path: Path, layout: str) -> None:
+def test_the_record_of_a_killed_move_decides_for_no_namesake(tmp_path: Path, layout: str) -> None:
     """An import is killed, the element exported again, imported again: under its name, which is recorded."""
     with fdbqueue.open("memory:") as db:
         at, stopped = 0, True

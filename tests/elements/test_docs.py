@@ -1,4 +1,4 @@
-"""The page's examples run, and its table names what there is."""
+"""The page's examples run, and its table names every method."""
 
 import re
 

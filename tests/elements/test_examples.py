@@ -1,4 +1,4 @@
-"""The two classic programs do what they say, one after the other and side by side."""
+"""The two classic programs work, one after the other and side by side."""
 
 import re
 import subprocess

@@ -77,7 +77,7 @@ def test_the_identity_of_a_folder_is_a_regular_file(
 
 @needs_root
 def test_our_place_in_the_folder_belongs_to_us(db: Database, both: Pieces) -> None:
-    """Who made it could exchange what lies there."""
+    """The user that made it could exchange its files."""
     area = Path(both.path, "fdbqueue")
     area.mkdir()
     os.chown(area, NOBODY, NOBODY)
@@ -118,7 +118,7 @@ def test_an_element_that_is_exchanged_for_a_link_is_put_back(
 
 
 @pytest.mark.timeout(60)
-def test_an_element_that_changes_after_it_was_taken_out_is_put_back(
+def test_an_element_that_changes_after_its_take_is_put_back(
     db: Database, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its maker may still have its directory open. Reading a pipe would never end."""
@@ -140,7 +140,7 @@ def test_an_element_that_changes_after_it_was_taken_out_is_put_back(
 
 @needs_root
 def test_a_second_name_of_another_users_file_is_no_element(db: Database, both: Pieces, secret: Path) -> None:
-    """Where the system lets everybody make hard links."""
+    """On a system on which any user may make hard links."""
     name = both.add(both.data(1))
     os.chown(both.path, NOBODY, NOBODY)
     place = Path(both.path, name, "body") if type(both) is Pieces else Path(both.path, name)
@@ -150,7 +150,7 @@ def test_a_second_name_of_another_users_file_is_no_element(db: Database, both: P
     assert both.queue.count(db) == 0
 
 
-def test_what_lies_in_our_place_under_a_strange_name_is_no_element(
+def test_a_strange_name_in_our_directory_is_no_element(
     db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch, secret: Path
 ) -> None:
     both.add(both.data(1))
@@ -186,7 +186,7 @@ def test_a_link_for_a_directory_of_elements_is_not_followed(
 def test_a_directory_that_becomes_a_link_loses_no_element(
     db: Database, both: Pieces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its preparation and its appearance: the next export finishes what this one could not."""
+    """Between its preparation and its appearance: the next export finishes the move."""
     (tmp_path / "elsewhere").mkdir()
     name = both.queue.add(db, both.data(1))
     place, publish = Path(both.path, name[:8]), Folder.publish
@@ -232,7 +232,7 @@ def test_a_sticky_lock_of_another_user_is_not_ours(db: Database, space: Subspace
 
 @pytest.mark.parametrize("name", ["../escaped/file", "etc/passwd", "x", "5f000000/../../escaped"])
 def test_a_name_in_the_database_is_no_path(db: Database, both: Pieces, tmp_path: Path, name: str) -> None:
-    """Who writes to the key space is trusted, but a name that is none is nothing to act on."""
+    """Writers of the key space are trusted, but a malformed name is not used as a path."""
     before = sorted(tmp_path.rglob("*"))
     run(db, lambda tr: both.queue.store.add(tr, name, payload(both)))
     assert left(export_to(both.folder(), db, both.queue)) == [(name, "its name is not that of an element")]
@@ -289,7 +289,7 @@ def test_a_clock_that_no_name_can_tell_adds_nothing(
 
 @needs_root
 def test_what_root_exports_belongs_to_the_owner_of_the_folder(db: Database, both: Pieces) -> None:
-    """Whose consumers could neither lock nor remove it otherwise."""
+    """Otherwise the consumers of that user could neither lock nor remove it."""
     os.chown(both.path, NOBODY, NOBODY)
     name = both.queue.add(db, both.data(1))
     list(export_to(both.folder(), db, both.queue))

@@ -59,7 +59,7 @@ def test_a_token_opens_its_own_lock(db: Database, q: ElementQueue) -> None:
 def test_a_broken_lock_cannot_be_abused(
     db: Database, clocked: Database, clock: ManualClock, space: Subspace, q: ElementQueue
 ) -> None:
-    """Without a token the old worker would remove what the new one works on."""
+    """Without a token the old worker would remove the element of the new one."""
     (name,) = filled(clocked, q, 1)
     old = q.acquire(clocked, name)
     clock.advance(601)
@@ -100,7 +100,7 @@ def test_a_late_effect_fails_with_its_transaction(
 
 
 @pytest.mark.parametrize("token", ["", "zz", 5, b"\x00", "00" * 12])
-def test_what_is_no_token_opens_nothing(db: Database, q: ElementQueue, token: Any) -> None:
+def test_a_value_that_is_no_token_opens_nothing(db: Database, q: ElementQueue, token: Any) -> None:
     (name,) = filled(db, q, 1)
     q.lock(db, name)
     for verb in (q.get, q.remove, q.unlock):
@@ -112,7 +112,7 @@ def test_what_is_no_token_opens_nothing(db: Database, q: ElementQueue, token: An
 # -- age and purge --------------------------------------------------------------------------------------
 
 
-def test_purge_unlocks_what_was_locked_longer_ago(
+def test_purge_unlocks_elements_with_older_locks(
     clocked: Database, clock: ManualClock, q: ElementQueue
 ) -> None:
     old, young, free = filled(clocked, q, 3)
@@ -231,7 +231,7 @@ FATES: dict[str, Callable[[int], tuple[int, bool]]] = {
 
 
 def a_life(db: Database, clock: ManualClock, space: Subspace) -> list[Any]:
-    """Every call, given a database, and what it said."""
+    """Every call, given a database, with its result."""
     q, simple = element_queue(space, rndhex=1), fdbqueue.SimpleElementQueue(space["simple"], rndhex=1)
     names = filled(db, q, 5)
     said: list[Any] = [names, [q.lock(db, name) for name in names[:3]], q.lock(db, names[0])]

@@ -29,7 +29,7 @@ in_transaction = st.booleans()
 
 @dataclass
 class Element:
-    """What the model knows of one: its data, and its lock, if it has one."""
+    """An element in the model: its data, and its lock, if it has one."""
 
     data: dict[str, Any]
     locked_at: float | None = None

@@ -93,7 +93,7 @@ def test_after_the_last_microsecond_comes_the_next_second() -> None:
     assert following(last) > last
 
 
-def test_the_names_of_an_object_only_grow_whatever_its_clock_does(db: Database, q: ElementQueue) -> None:
+def test_the_names_of_an_object_only_grow_on_any_clock(db: Database, q: ElementQueue) -> None:
     clock = ManualClock()
     with Database(db.engine, clock) as clocked:
         names = []
@@ -289,7 +289,7 @@ def test_pieces_come_back_as_they_were(db: Database, q: ElementQueue, data: dict
         (None, "unexpected data"),
     ],
 )
-def test_what_does_not_fit_the_schema_is_refused_and_nothing_written(
+def test_data_that_does_not_fit_the_schema_writes_nothing(
     db: Database, space: Subspace, q: ElementQueue, data: Any, message: str
 ) -> None:
     for add in (q.add, q.enqueue):
@@ -331,7 +331,7 @@ def test_lock_that_is_not_permissive_raises_an_os_error(db: Database, q: Element
         assert isinstance(raised.value, CannotLock | QueueError)
 
 
-def test_unlock_of_what_is_not_locked(db: Database, q: ElementQueue) -> None:
+def test_unlock_of_an_unlocked_element(db: Database, q: ElementQueue) -> None:
     (name,) = filled(db, q, 1)
     for unlocked_or_gone in (name, NOBODY):
         with pytest.raises(OSError, match=f"cannot unlock {unlocked_or_gone}: not locked"):
@@ -341,7 +341,7 @@ def test_unlock_of_what_is_not_locked(db: Database, q: ElementQueue) -> None:
     assert q.unlock(db, name, permissive=True) is True
 
 
-def test_get_and_remove_of_what_is_not_locked(db: Database, space: Subspace, q: ElementQueue) -> None:
+def test_get_and_remove_of_an_unlocked_element(db: Database, space: Subspace, q: ElementQueue) -> None:
     (name,) = filled(db, q, 1)
     before = stored(db, space)
     for unlocked_or_gone in (name, NOBODY):
@@ -529,7 +529,7 @@ def test_a_snapshot_can_look_and_not_write(db: Database, q: ElementQueue) -> Non
 
 
 @pytest.mark.parametrize("target", [None, "db", 1])
-def test_what_is_no_database_is_refused(q: ElementQueue, target: Any) -> None:
+def test_an_object_that_is_no_database_is_refused(q: ElementQueue, target: Any) -> None:
     for attempt in (
         lambda: q.add(target, {"body": "x"}),
         lambda: q.lock(target, NOBODY),
@@ -617,7 +617,7 @@ def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Sub
 
 
 def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, monkeypatch: Any) -> None:
-    """What is read ahead is what one transaction read; the next one reads what has become of the rest."""
+    """Names read ahead are of one transaction; the next one reads the later state of the rest."""
     monkeypatch.setattr("fdbqueue.elements.cursor._FIRST_BATCH", 2)
     names = filled(db, q, 6)
     pass_ = q.names(db)
@@ -630,7 +630,7 @@ def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, 
 # -- 5: directories -------------------------------------------------------------------------------------
 
 
-def test_maxelts_bounds_what_is_read_at_a_time(db: Database, space: Subspace) -> None:
+def test_maxelts_bounds_the_names_read_at_a_time(db: Database, space: Subspace) -> None:
     q = element_queue(space, maxelts=3)
     names = filled(db, q, 7)
     assert q.first(db) == names[0]

@@ -103,7 +103,9 @@ def test_elements_of_other_days_come_in_order_of_time(db: Database, queues: list
 
 
 @pytest.mark.parametrize("wrong", [("a",), ([1, 2],), (1,), (None,), ((QueueSet(),),)])
-def test_what_is_no_queue_is_a_type_error(queues: list[ElementQueue], wrong: tuple[Any, ...]) -> None:
+def test_an_object_that_is_no_queue_is_a_type_error(
+    queues: list[ElementQueue], wrong: tuple[Any, ...]
+) -> None:
     with pytest.raises(TypeError):
         QueueSet(*wrong)
     together = QueueSet(queues[0])
@@ -111,7 +113,7 @@ def test_what_is_no_queue_is_a_type_error(queues: list[ElementQueue], wrong: tup
         together.add(*wrong)
 
 
-def test_a_queue_beside_what_is_none_is_not_added(db: Database, queues: list[ElementQueue]) -> None:
+def test_a_queue_beside_another_object_is_not_added(db: Database, queues: list[ElementQueue]) -> None:
     with pytest.raises(TypeError):
         QueueSet((queues[0], "a"))
     together = QueueSet()

@@ -1,4 +1,4 @@
-"""elements.md, section 7: what is different in a simple element queue."""
+"""elements.md, section 7: the differences of a simple element queue."""
 
 from pathlib import Path
 from typing import Any
@@ -153,9 +153,7 @@ def test_there_is_no_path_to_get(db: Database, q: SimpleElementQueue) -> None:
         q.get_path(db, q.add(db, "x"))
 
 
-def test_iteration_count_touch_and_purge_are_those_of_element_queues(
-    db: Database, q: SimpleElementQueue
-) -> None:
+def test_browsing_touch_and_purge_are_those_of_element_queues(db: Database, q: SimpleElementQueue) -> None:
     names = [q.add(db, str(number)) for number in range(20)]
     assert list(q.names(db)) == names == [q.first(db), *(q.next(db) for _ in range(19))]
     assert q.copy().next(db) == ""

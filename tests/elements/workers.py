@@ -39,7 +39,7 @@ def consume(url: str, prefix: str, expected: int) -> None:
         q = queue(space)
         while len(effects(db, space)) < expected:
             for name in q.names(db):
-                # Not all from the head: who loses there loses again at the next one.
+                # They do not all start at the head: a loser there loses again at the next name.
                 token = q.acquire(db, name) if random.random() < 0.4 else None
                 if token is not None:
                     _finish(db, space, name, token)
@@ -56,5 +56,5 @@ def _finish(db: fdbqueue.Database, space: Subspace, name: str, token: LockToken)
         tr.add(space["effects"][body].key(), b"\x01")
         q.remove(tr, name, token=token)
 
-    with suppress(ElementNotLocked):  # taken for dead: somebody else has it
+    with suppress(ElementNotLocked):  # its lock was purged: another worker has the element
         effect(db)

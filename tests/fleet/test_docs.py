@@ -10,7 +10,7 @@ PAGE = page("docs/workers.md")
 
 
 @pytest.mark.parametrize("example", examples_on(PAGE))
-def test_an_example_prints_what_it_says(example):
+def test_an_example_prints_the_output_in_its_comments(example):
     assert printed(example, logs=True) == promised(example) != []
 
 

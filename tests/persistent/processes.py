@@ -41,7 +41,7 @@ def wait_for_an_item(db: fdbqueue.Database, name: str, owner: str | None) -> Non
     q = PersistentQueue(db, name, owner=owner, ttr=TTR_S)
     say("waiting")
     say(q.get())
-    time.sleep(100)  # its end would give back what it has not acked, and somebody else get it
+    time.sleep(100)  # its end would return its un-acked items, and another process would get them
 
 
 def drain(db: fdbqueue.Database, name: str, _: str | None) -> None:
@@ -98,7 +98,7 @@ def in_the_child(q: PersistentQueue, item: object) -> None:
 
 
 def advance(db: fdbqueue.Database, name: str, goal: str | None) -> None:
-    """Replace each [n, stage] by [n, stage + 1]; what has arrived at the last stage is held."""
+    """Replace each [n, stage] by [n, stage + 1]; items at the last stage are held."""
     q = PersistentQueue(db, name, ttr=TTR_S)
     while True:
         item = q.get()

@@ -1,4 +1,4 @@
-"""What the tests of persistent queues share."""
+"""Common parts of the tests of persistent queues."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ def drained(proxy: Proxy) -> list[Any]:
 
 
 class Running:
-    """A function in a thread of its own; `result()` is what it returned."""
+    """A function in a thread of its own; `result()` returns its result."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function

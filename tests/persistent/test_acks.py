@@ -34,9 +34,7 @@ def test_of_equal_ones_the_earliest_is_acked(q: PersistentQueue, opened: Opened)
 
 
 @pytest.mark.parametrize("item", [None, 0, "", 7, "text", True, [], {}, [{"deep": [None]}]])
-def test_equal_items_may_be_queued_any_number_of_times_and_each_needs_its_ack(
-    q: PersistentQueue, item: object
-) -> None:
+def test_equal_items_may_be_queued_and_each_needs_its_ack(q: PersistentQueue, item: object) -> None:
     filled(q, [item] * 3)
     found = fetched(q, 3)
     for one in found:
@@ -54,7 +52,7 @@ def test_an_ack_needs_no_hash(q: PersistentQueue) -> None:
     assert q.unacked == []
 
 
-def test_changing_a_fetched_object_does_not_change_what_is_stored(q: PersistentQueue) -> None:
+def test_changing_a_fetched_object_changes_nothing_stored(q: PersistentQueue) -> None:
     q.put({"tries": 0})
     with q.connect() as proxy:
         item = proxy.get()
@@ -84,7 +82,7 @@ def unacked_of(*items: object) -> Unacked:
     return unacked
 
 
-def test_what_is_put_back_is_in_its_old_place() -> None:
+def test_an_item_put_back_is_in_its_old_place() -> None:
     unacked = unacked_of("a", "b", "c", "d")
     picked = [unacked.pick("c"), unacked.pick("a")]
     unacked.put_back(picked)
@@ -92,7 +90,7 @@ def test_what_is_put_back_is_in_its_old_place() -> None:
     assert unacked.pick("a").number == 0
 
 
-def test_the_same_object_several_times_is_acked_in_the_order_of_fetching() -> None:
+def test_one_object_put_twice_is_acked_in_the_order_of_gets() -> None:
     same = ["same"]
     unacked = unacked_of(same, "x", same)
     assert [unacked.pick(same).number, unacked.pick(same).number] == [0, 2]

@@ -42,7 +42,7 @@ def fresh_queues(db: fdbqueue.Database, space: object) -> Callable[..., fdbqueue
     numbers = count()
 
     class Queue(fdbqueue.PersistentQueue):
-        """They choose what they expect by the name of the class."""
+        """They choose their expectations by the name of the class."""
 
         def __init__(self, maxsize: int = 0) -> None:
             super().__init__(db, f"like-{next(numbers)}", maxsize, root=space)

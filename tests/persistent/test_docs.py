@@ -1,4 +1,4 @@
-"""The page's examples print what they say, and its table tells of every method there is."""
+"""The page's examples print the output in their comments, and its table has every method."""
 
 import queue
 import re
@@ -12,7 +12,7 @@ PAGE = page("docs/persistent-queue.md")
 
 
 @pytest.mark.parametrize("example", examples_on(PAGE))
-def test_an_example_prints_what_it_says(example: str) -> None:
+def test_an_example_prints_the_output_in_its_comments(example: str) -> None:
     assert printed(example) == promised(example) != []
 
 

@@ -18,7 +18,7 @@ class Crash(Exception):
 
 
 def a_life(db: Database) -> list[Any]:
-    """Every call; what was seen on the way, and what there is at the end."""
+    """Every call, with the results on the way and the contents at the end."""
     seen: list[Any] = []
     q = filled(PersistentQueue(db, "life", maxsize=9, owner="me"), "abcdef")
     proxy = q.connect()
@@ -61,7 +61,7 @@ def test_every_call_happens_once_whatever_becomes_of_its_commits(fate: str) -> N
         unsure.close()
 
 
-def test_an_ack_that_fails_leaves_the_item_un_acked_and_may_be_tried_again() -> None:
+def test_a_failed_ack_leaves_the_item_un_acked_for_a_retry() -> None:
     clock = StillClock()
     with fdbqueue.open("memory:", runtime=clock) as db:
         broken, engine = faulty(db, FDBError, clock)
@@ -78,7 +78,7 @@ def test_an_ack_that_fails_leaves_the_item_un_acked_and_may_be_tried_again() -> 
 
 
 def measured(length: int) -> dict[str, tuple[int, int]]:
-    """What each call costs with so many items waiting and so many un-acked."""
+    """The cost of each call with `length` items waiting and as many un-acked."""
     clock = StillClock()
     with fdbqueue.open("memory:", runtime=clock) as db:
         counted, engine = faulty(db, FDBError, clock)

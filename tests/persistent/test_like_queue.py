@@ -1,4 +1,4 @@
-"""It passes for queue.Queue: what the library reference says of that holds for both (section 2.4).
+"""It behaves like queue.Queue: the library reference holds for both (section 2.4).
 
 Every test runs with the standard class first: a test that asks for more than it keeps is wrong.
 """
@@ -75,7 +75,7 @@ def test_a_full_queue_refuses_at_once_or_after_the_timeout(make: Make) -> None:
     q.put("there")
     for refused in (
         lambda: q.put("x", block=False),
-        lambda: q.put("x", False, -1),  # a timeout counts only for those who wait
+        lambda: q.put("x", False, -1),  # a timeout has no effect without a wait
         lambda: q.put_nowait("x"),
         lambda: q.put("x", timeout=0),
         lambda: q.put("x", True, 0.05),
@@ -113,7 +113,7 @@ def test_a_timeout_is_waited_for(make: Make) -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_negative_timeout_is_a_value_error_also_if_nobody_would_wait(make: Make) -> None:
+def test_a_negative_timeout_is_a_value_error_without_a_wait_too(make: Make) -> None:
     q = make(2)
     q.put(1)
     with pytest.raises(ValueError, match="timeout"):
@@ -143,7 +143,7 @@ def test_a_put_waits_for_a_get(make: Make, timeout: float | None) -> None:
     assert q.get() == 2
 
 
-def test_several_who_wait_get_an_item_each(make: Make) -> None:
+def test_several_waiting_gets_return_an_item_each(make: Make) -> None:
     q = make()
     getters = [Running(q.get) for _ in range(8)]
     assert all(getter.thread.is_alive() for getter in getters)

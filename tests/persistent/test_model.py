@@ -130,7 +130,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: len(self.proxies) > 1)
     @rule(number=which, closed=st.booleans())
     def end(self, number: int, closed: bool) -> None:
-        """Closed, or dropped and found out by the next who looks."""
+        """Closed, or dropped, which the next look of another proxy notices."""
         n = 1 + number % (len(self.proxies) - 1)
         ended = self.proxies.pop(n)
         if closed:

@@ -1,4 +1,4 @@
-"""Owners: a client that comes back gets at once what it had (section 2.1: identity beyond the process)."""
+"""Owners: a client that comes back gets its items at once (section 2.1: identity beyond the process)."""
 
 import gc
 
@@ -10,7 +10,7 @@ from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
 
 
-def test_reopening_gives_back_at_once_what_the_name_had_in_all_its_proxies(opened: Opened) -> None:
+def test_reopening_returns_the_items_of_all_proxies_of_the_name(opened: Opened) -> None:
     """10 put, 10 fetched, no clean-up, reopened: 10 wait, none is un-acked."""
     q = filled(opened(owner="me"), range(10))
     proxies = [q.connect() for _ in range(3)]
@@ -21,7 +21,7 @@ def test_reopening_gives_back_at_once_what_the_name_had_in_all_its_proxies(opene
     assert drained(again) == list(range(10))
 
 
-def test_what_others_have_stays_theirs(opened: Opened) -> None:
+def test_items_of_other_owners_stay_with_them(opened: Opened) -> None:
     nameless, other, mine = filled(opened(), "abc"), opened(owner="other"), opened(owner="me")
     elsewhere = filled(opened("elsewhere", owner="me"), "d")
     assert [nameless.get(), other.get(), mine.get(), elsewhere.get()] == ["a", "b", "c", "d"]
@@ -31,7 +31,7 @@ def test_what_others_have_stays_theirs(opened: Opened) -> None:
     elsewhere.ack("d")
 
 
-def test_who_has_lost_the_name_acks_and_fetches_nothing_more(opened: Opened) -> None:
+def test_a_client_that_lost_its_name_acks_and_gets_nothing(opened: Opened) -> None:
     old = filled(opened(owner="me"), "ab")
     proxy = old.connect()
     assert proxy.get() == "a"
@@ -41,7 +41,7 @@ def test_who_has_lost_the_name_acks_and_fetches_nothing_more(opened: Opened) -> 
     for call in (proxy.get, old.get, old.connect):
         with pytest.raises(OwnerReplaced):
             call()
-    old.put("c")  # what it makes is as welcome as anybody's
+    old.put("c")  # its puts are accepted as any others
     assert drained(new) == ["a", "b", "c"]
 
 
@@ -65,10 +65,10 @@ def test_nothing_is_kept_of_proxies_that_ended_without_a_word(still: Still) -> N
         gc.collect()
         still.tick()
     members = [key for key, _ in still.stored() if key.startswith(q._client.owner._under)]
-    assert len(members) <= 3  # the claim, who has just ended, who has not begun
+    assert len(members) <= 3  # the claim, an owner that has just ended, one that has not begun
 
 
-def test_what_an_ended_proxy_could_not_give_back_is_at_the_front_before_it_is_forgotten(
+def test_items_of_a_half_ended_proxy_return_to_the_front_first(
     still: Still, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q = filled(still.opened(owner="me"), "ab")
@@ -92,10 +92,8 @@ def test_a_name_goes_on_after_its_session_has_lapsed(still: Still) -> None:
     assert drained(still.opened(owner="me")) == ["a", "b"]
 
 
-def test_what_was_half_way_to_its_end_is_finished_at_once(
-    still: Still, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever noticed the death died itself, before it had given anything back."""
+def test_a_half_finished_end_is_finished_at_once(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that noticed the death died, too, before it had returned an item."""
     q = filled(still.opened(owner="me", ttr=10), "abc")
     fetched(q, 2)
     still.clock.advance(10)

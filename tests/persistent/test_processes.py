@@ -49,7 +49,7 @@ class Child:
         return self._process.stdout
 
     def said(self) -> str:
-        """Its next line; fails with what it complains of if it has ended."""
+        """The next line of its output; fails with its error output if it has ended."""
         line = self._out.readline()
         assert line, self._process.communicate()[1]
         return line.rstrip("\n")
@@ -59,7 +59,7 @@ class Child:
         return self.rest(wanted=-9)
 
     def rest(self, wanted: int = 0) -> list[str]:
-        """What it says until it ends."""
+        """Its output until it ends."""
         out, err = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == wanted, err
         return out.splitlines()
@@ -93,9 +93,7 @@ def reopened(q: PersistentQueue, owner: str) -> PersistentQueue:
 Start = Callable[..., Child]
 
 
-def test_killed_with_ten_fetched_and_six_acked_four_come_first_in_order(
-    q: PersistentQueue, start: Start
-) -> None:
+def test_after_a_kill_the_unacked_items_come_first_in_order(q: PersistentQueue, start: Start) -> None:
     filled(q, range(10))
     child = start("fetch_ten_ack_six", "me")
     assert child.said() == "fetched"
@@ -116,9 +114,7 @@ def test_a_process_that_only_looks_gets_the_items_of_the_killed(url: str, name: 
     assert start("drain").rest() == ["0", "1", "2", "3"]
 
 
-def test_without_an_owner_they_come_back_after_the_grace_and_wake_who_waits(
-    q: PersistentQueue, start: Start
-) -> None:
+def test_items_without_an_owner_return_after_the_ttr(q: PersistentQueue, start: Start) -> None:
     filled(q, range(10))
     child = start("fetch_ten_ack_six")
     assert child.said() == "fetched"
@@ -166,7 +162,7 @@ def test_a_program_that_ends_in_good_order_gives_back_at_once(q: PersistentQueue
 
 
 def test_a_forked_child_has_nothing_of_its_parents(q: PersistentQueue, start: Start, url: str) -> None:
-    """What was fetched stays the parent's, when the child ends, too; and so does a transaction."""
+    """Fetched items and an open transaction stay with the parent, when the child ends, too."""
     if url.startswith("fdb:"):
         pytest.skip("FoundationDB's client cannot be used after a fork")
     filled(q, "ab")
@@ -188,7 +184,7 @@ def test_killed_workers_advance_every_item_exactly_once(
         time.sleep(random.uniform(0.1, 0.5))
         workers.pop(random.randrange(3)).kill()
         workers.append(start("advance", str(stages)))
-    for worker in workers:  # what has arrived is in their hands
+    for worker in workers:  # items at the last stage are held by them
         worker.kill()
     arrived: list[int] = []
     while len(arrived) < count:

@@ -1,4 +1,4 @@
-"""Proxies: whose item is whose, and how it comes back (sections 1, 2.1 and 2.5 of the specification)."""
+"""Proxies: the items of each, and their return (sections 1, 2.1 and 2.5 of the specification)."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ from tests.persistent.support import Running, drained, fetched, filled
 from tests.support import PATIENCE_S
 
 
-def test_connect_gives_distinct_proxies_of_one_queue_with_growing_numbers(q: PersistentQueue) -> None:
+def test_connect_gives_distinct_proxies_with_growing_numbers(q: PersistentQueue) -> None:
     proxies = [q.connect() for _ in range(3)]
     assert [q.number, *(proxy.number for proxy in proxies)] == [0, 1, 2, 3]
     assert len({proxy.id for proxy in proxies}) == 3
@@ -38,7 +38,7 @@ def test_connect_is_safe_from_many_threads(q: PersistentQueue) -> None:
     assert len({proxy.id for proxy in proxies}) == 20
 
 
-def test_the_queue_itself_is_a_proxy_and_has_no_session_before_it_fetches(q: PersistentQueue) -> None:
+def test_the_queue_is_a_proxy_without_a_session_until_a_get(q: PersistentQueue) -> None:
     q.put("x")
     assert q.id is None
     assert q.get() == "x"
@@ -47,7 +47,7 @@ def test_the_queue_itself_is_a_proxy_and_has_no_session_before_it_fetches(q: Per
     assert q.qsize() == 0
 
 
-def test_what_is_fetched_is_invisible_and_not_counted(q: PersistentQueue, opened: Opened) -> None:
+def test_a_fetched_item_is_invisible_and_not_counted(q: PersistentQueue, opened: Opened) -> None:
     filled(q, range(10))
     assert fetched(q, 10) == list(range(10))
     other = opened()
@@ -90,7 +90,7 @@ def test_six_of_ten_acked_four_come_back_first_in_order(q: PersistentQueue) -> N
     assert drained(q) == [0, 1, 2, 3, "later"]
 
 
-def test_close_gives_back_in_the_original_order_whatever_the_order_of_ending(q: PersistentQueue) -> None:
+def test_proxies_closed_in_any_order_return_items_in_order(q: PersistentQueue) -> None:
     filled(q, "abcdef")
     first, second = q.connect(), q.connect()
     turns = [first, second, first, second]
@@ -100,7 +100,7 @@ def test_close_gives_back_in_the_original_order_whatever_the_order_of_ending(q: 
     assert drained(q) == list("abcdef")
 
 
-def test_a_proxy_is_a_context_manager_and_closing_twice_is_closing_once(q: PersistentQueue) -> None:
+def test_a_proxy_is_a_context_manager_and_may_close_twice(q: PersistentQueue) -> None:
     q.put("x")
     with q.connect() as proxy:
         proxy.get()
@@ -152,7 +152,7 @@ def test_closing_the_queue_closes_its_proxies(opened: Opened) -> None:
     assert drained(opened()) == ["a", "b"]
 
 
-def test_a_proxy_that_nobody_refers_to_gives_back_what_it_had(q: PersistentQueue) -> None:
+def test_a_proxy_without_references_returns_its_items(q: PersistentQueue) -> None:
     filled(q, "ab")
     proxy = q.connect()
     proxy.get()
@@ -201,7 +201,7 @@ def test_the_end_of_a_thread_is_the_end_of_its_proxy(q: PersistentQueue) -> None
     assert drained(q) == ["b", "c"]
 
 
-def test_a_thread_that_crashes_gives_back_too_and_wakes_who_waits(q: PersistentQueue) -> None:
+def test_a_crashed_thread_returns_its_items_and_wakes_gets(q: PersistentQueue) -> None:
     q.put("x")
     has_it, may_end = threading.Event(), threading.Event()
 
@@ -235,7 +235,7 @@ def test_the_queue_itself_belongs_to_no_thread(opened: Opened) -> None:
 
 
 def test_threads_that_share_a_proxy_finish_their_own(q: PersistentQueue) -> None:
-    """task_done() says nothing of which: what another thread still works on must not be acked."""
+    """task_done() names no item: it must not ack the item of another thread."""
     filled(q, ["slow", "quick"])
     assert q.get() == "slow"
     Running(lambda: (q.get(), q.task_done())).result()
@@ -244,7 +244,7 @@ def test_threads_that_share_a_proxy_finish_their_own(q: PersistentQueue) -> None
     assert q.unacked == []
 
 
-def test_a_lapsed_session_gives_back_and_late_acks_change_nothing(still: Still) -> None:
+def test_a_lapsed_session_returns_items_and_late_acks_do_nothing(still: Still) -> None:
     q = filled(still.opened(ttr=10), "abc")
     assert fetched(q, 2) == ["a", "b"]
     still.clock.advance(10)
@@ -282,7 +282,7 @@ def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
     assert proxy.get_nowait() == "b"
 
 
-def test_heartbeats_keep_what_is_fetched(still: Still) -> None:
+def test_heartbeats_keep_fetched_items(still: Still) -> None:
     q = filled(still.opened(ttr=10), "a")
     q.get_nowait()
     for _ in range(5):
@@ -292,7 +292,7 @@ def test_heartbeats_keep_what_is_fetched(still: Still) -> None:
     assert q.empty()
 
 
-def test_what_comes_back_may_exceed_maxsize_and_put_waits_until_there_is_room(opened: Opened) -> None:
+def test_returned_items_may_exceed_maxsize_and_then_put_waits(opened: Opened) -> None:
     q = filled(opened(maxsize=2), "ab")
     proxy = q.connect()
     fetched(proxy, 2)
@@ -308,7 +308,7 @@ def test_what_comes_back_may_exceed_maxsize_and_put_waits_until_there_is_room(op
     assert q.qsize() == 2
 
 
-def test_maxsize_belongs_to_who_opens(opened: Opened) -> None:
+def test_maxsize_belongs_to_the_opener(opened: Opened) -> None:
     bounded, unbounded = opened(maxsize=1), opened()
     unbounded.put(1)
     unbounded.put(2)
@@ -317,7 +317,7 @@ def test_maxsize_belongs_to_who_opens(opened: Opened) -> None:
     assert not bounded.empty()
 
 
-def test_join_waits_for_what_came_back(q: PersistentQueue) -> None:
+def test_join_waits_for_returned_items(q: PersistentQueue) -> None:
     q.put("x")
     proxy = q.connect()
     proxy.get()

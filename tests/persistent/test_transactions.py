@@ -71,7 +71,7 @@ def failing(_: Any) -> None:
     raise DatabaseClosed
 
 
-def test_what_is_fetched_inside_and_not_acked_stays_unacked(q: PersistentQueue) -> None:
+def test_an_item_fetched_inside_and_not_acked_stays_unacked(q: PersistentQueue) -> None:
     q.put("a")
     with q.transaction():
         q.get()
@@ -93,7 +93,7 @@ def test_task_done_is_an_ack_also_inside(q: PersistentQueue) -> None:
     q.join()
 
 
-def test_what_was_fetched_before_is_acked_with_what_is_put(q: PersistentQueue) -> None:
+def test_an_earlier_item_is_acked_together_with_the_puts(q: PersistentQueue) -> None:
     """Long work: fetch outside, and one short commit at its end."""
     q.put("a")
     item = q.get()
@@ -103,7 +103,7 @@ def test_what_was_fetched_before_is_acked_with_what_is_put(q: PersistentQueue) -
     assert drained(q) == ["done"]
 
 
-def test_nobody_sees_or_gets_what_a_transaction_holds(q: PersistentQueue, opened: Opened) -> None:
+def test_items_of_an_open_transaction_are_invisible(q: PersistentQueue, opened: Opened) -> None:
     filled(q, "ab")
     other = opened()
     with q.transaction():
@@ -155,7 +155,7 @@ def test_if_the_lease_was_over_the_whole_fails(still: Still) -> None:
     assert q.unacked == []
 
 
-def test_also_if_what_was_lost_was_only_fetched(still: Still) -> None:
+def test_a_lost_item_that_was_only_fetched_undoes_the_block(still: Still) -> None:
     """It has not been fetched then, so nothing that came of it is put."""
     q = filled(still.opened(ttr=10), "a")
     with pytest.raises(NotUnacked), q.transaction():
@@ -215,7 +215,7 @@ def test_a_unit_fits_into_the_places_that_its_gets_have_freed(opened: Opened) ->
     assert drained(q) == ["A", "B"]
 
 
-def test_a_unit_waits_for_room_and_what_can_never_fit_does_not(opened: Opened) -> None:
+def test_a_block_waits_for_room_unless_it_can_never_fit(opened: Opened) -> None:
     q = filled(opened(maxsize=2), "ab")
 
     def put_two() -> None:
@@ -280,7 +280,7 @@ def test_a_proxy_closed_inside_undoes_the_unit(q: PersistentQueue) -> None:
 
 
 @pytest.mark.parametrize("wrong", [(1, 2), {1: 2}, float("nan")])
-def test_bad_input_inside_undoes_what_came_before(q: PersistentQueue, wrong: Any) -> None:
+def test_bad_input_inside_undoes_the_earlier_calls(q: PersistentQueue, wrong: Any) -> None:
     q.put("a")
     with pytest.raises(TypeError), q.transaction():
         q.ack(q.get())
