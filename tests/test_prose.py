@@ -43,7 +43,6 @@ NOT_YET = frozenset(
         "fdbqueue/codec.py",
         "fdbqueue/counters.py",
         "fdbqueue/demo/",
-        "fdbqueue/embedded/",
         "fdbqueue/fair/",
         "fdbqueue/limits.py",
         "fdbqueue/line/",

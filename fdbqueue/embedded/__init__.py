@@ -1,7 +1,7 @@
 """FoundationDB's transaction API over LMDB: `import fdbqueue.embedded as fdb`.
 
-The names of the official binding at 7.3, for a directory instead of a cluster. The directory layer,
-tenants and locality are not part of it.
+It has the names of the official binding at 7.3, for a directory instead of a cluster, without the directory
+layer, tenants and locality.
 """
 
 import fdb as _binding
@@ -26,8 +26,8 @@ from fdbqueue.embedded.selectors import KeySelector
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.fdberror import FDBError, predicates
 
-# The tuple layer looks up `fdb.impl.Value` when it packs a versionstamp. Ours serves until the binding's own
-# module is imported, which needs the C library and replaces this.
+# The tuple layer looks up `fdb.impl.Value` when it packs a versionstamp. The engine's module serves until the
+# binding's own one, which needs the C library, is imported and replaces it.
 if not hasattr(_binding, "impl"):
     _binding.impl = impl
 

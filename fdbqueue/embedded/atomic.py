@@ -1,8 +1,8 @@
 """The atomic operations of FoundationDB 7.3 as pure functions of (existing value, operand).
 
-Existing is None when the key is absent; the result is None when the key shall be absent. Rules: the
-documentation of MutationType in fdb.options, at API version 510 and later (`min` and `and` of an absent
-key store the operand).
+The existing value is None if the key is absent; the result is None if the key is to be cleared. Source of the
+rules: MutationType in fdb.options, at API version 510 and later (`min` and `and` of an absent key store the
+operand).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Operation = Callable[[Existing, bytes], bytes | None]
 
 
 def _fit(existing: bytes, operand: bytes) -> bytes:
-    """The existing value at the operand's width: cut, or padded with zeros at the high end."""
+    """Return the existing value at the operand's width: cut, or padded with zeros at the high end."""
     return existing[: len(operand)].ljust(len(operand), b"\x00")
 
 

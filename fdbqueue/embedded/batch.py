@@ -1,8 +1,8 @@
-"""One LMDB transaction for the commits of many: check each for conflicts, apply it, log what was written.
+"""Commits a batch of requests in one LMDB transaction: checks conflicts, applies the writes, logs them.
 
-Each is still all or nothing on its own: what can refuse a transaction is checked before its first write,
-and what can fail afterwards (no room, a broken disk) fails the whole LMDB transaction. A batch has one
-version; its transactions are ordered within it, and see each other as conflicts.
+Each request is still all or nothing. Every reason to refuse one is checked before its first write; a later
+failure (no room, a broken disk) fails the whole LMDB transaction. A batch has one version. Its requests have
+an order within it, and a request conflicts with the earlier ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,11 +33,11 @@ _TRIMS = 8
 _TRIMMED_WORTH_A_TRY = 256
 _UNKNOWN = 1021
 
-_Done = tuple[int, Written | None, list[Answer]]  # version, what was written if anything, what to tell others
+_Done = tuple[int, Written | None, list[Answer]]  # version, writes (None: all refused), answers to others
 
 
 class Batches:
-    """Commits batches of one store, with what this process remembers of the log; for one thread at a time."""
+    """Commits the batches of one store, and keeps the end of the commit log decoded. One thread at a time."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
@@ -46,12 +46,12 @@ class Batches:
         self._recent = RecentCommits()
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
-        """Finish `own` and, as the leader of `pool`, what other processes ask. What was written, if anything.
+        """Finish `own` and, as the leader of `pool`, the requests of other processes; return the writes.
 
-        Raises lmdb.Error, StorageFull, and then nothing was committed and nobody was told anything.
+        Raises: lmdb.Error, StorageFull; then nothing is committed, and no other process has an answer.
         """
         version, written, answers = self._done(own, pool)
-        # From here on it has happened: nothing that fails now may have it tried again.
+        # The commit has happened: no failure after this line may cause another try.
         if pool is not None and answers:
             pool.answer(version, answers)
         if written is not None:
@@ -69,8 +69,8 @@ class Batches:
         except Exception as error:
             if self._store.is_full(error):
                 return self._without_room(own, pool)
-            # It may be what another process asks for that cannot be done: that one shall hear of it, once it
-            # leads, and nobody else.
+            # A request of another process may be the cause. Without the requests of others, that process
+            # meets the error when it leads, and no other one does.
             if pool is None or not pool.is_owed:
                 raise
             return self._within_map(own, pool, own_only=True)
@@ -90,7 +90,7 @@ class Batches:
         return False
 
     def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
-        # LMDB looks for the oldest snapshot now and then: it may not know yet of all pages that are free.
+        # LMDB looks for the oldest snapshot only now and then, so it may have missed some free pages.
         has_free_pages = self._reserve is not None and self._reserve.has_room(self._store, need_bytes(own))
         if self._trims(pool) or has_free_pages:
             with suppress(lmdb.Error, StorageFull):
@@ -98,9 +98,9 @@ class Batches:
         return self._sparingly(own, pool)
 
     def _trims(self, pool: Pool | None) -> bool:
-        """Whether the commit log had many records that no transaction needs; they are free pages now.
+        """Delete the commit log's records that no transaction needs; True if that frees enough to try again.
 
-        With few, each put would be made, at the cost of several commits, with the room of the one before.
+        After a few records only, each put would cost several commits to use the room of the put before it.
         """
         self._store.handed_out.release_all()
         found = 0
@@ -115,7 +115,7 @@ class Batches:
         try:
             return self._trimmed()
         except lmdb.Error:
-            pass  # it needs room itself
+            pass  # trimming needs room itself
         try:
             with self._reserve_given_up(pool):
                 return self._trimmed()
@@ -127,7 +127,7 @@ class Batches:
             return commitlog.trim_before(txn, self._store.oldest_reader(txn.id() - 1))
 
     def _sparingly(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
-        """Commit what makes room, with the reserve if need be; refuse all else of this process's own."""
+        """Commit the requests that make room, if needed with the reserve; refuse other own requests."""
         or_moves = self._reserve is None or self._reserve.is_half_there(self._store)
 
         def attempt() -> _Done:
@@ -145,7 +145,7 @@ class Batches:
 
     @contextmanager
     def _reserve_given_up(self, pool: Pool | None) -> Iterator[None]:
-        """For one transaction: what it leaves of the room is kept again."""
+        """Give the reserve up for one transaction; then keep the room that the transaction has left."""
         if self._reserve is None:
             yield
             return
@@ -239,18 +239,18 @@ class Batches:
         return FDBError(1020) if earlier is not None and one.reads.meets(earlier) else None
 
     def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[Asked, list[CommitRequest]]]:
-        """What other processes ask for, as far as it is not too much for one batch."""
+        """Return the requests of other processes, as many as one batch may hold."""
         self._deliver_for_the_dead(txn, pool)
         found, size_bytes = [], 0
         for asked in pool.pending(own_only=own_only):
             size_bytes += len(asked.body)
             if size_bytes > BATCH_BYTES_MAX:
-                break  # the next leader's
+                break  # left to the next leader
             found.append((asked, request.decode(asked.body)))
         return found
 
     def _deliver_for_the_dead(self, txn: Any, pool: Pool) -> None:
-        """Give the answers that a leader owed when it died: what it committed is in the log."""
+        """Give the answers that a dead leader owed; the commit log holds those of each commit."""
         version = pool.unanswered_version
         if not version:
             return
@@ -259,7 +259,7 @@ class Batches:
             pool.give_up(_UNKNOWN)
             return
         if answers:
-            self._store.flush()  # it may have died between writing and flushing
+            self._store.flush()  # the leader may have died between writing and flushing
         pool.answer(version, answers)
 
 
@@ -274,7 +274,7 @@ def _result(one: CommitRequest) -> int:
 
 
 def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Written) -> None:
-    """Write one transaction's buffer: clears first, since what is set inside them is newer."""
+    """Write the buffer of one request: range clears first, since entries inside a cleared range are newer."""
     for begin, end in buffer.cleared:
         for key in layout.delete_range(txn, begin, end):
             if len(written.removed) < _REMOVED_NOTED_MAX:

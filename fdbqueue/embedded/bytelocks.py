@@ -1,10 +1,10 @@
-"""Locks on single bytes of an open file, which the kernel ends with their holder, however that dies.
+"""Locks on single bytes of an open file; the kernel ends them when their holder dies.
 
-Open file description locks: unlike those of fcntl(2)'s older kind, they do not end when another part of the
-process (a backup, say) opens and closes the file. They end when the last descriptor of the file description
-is closed, and two things duplicate a descriptor without being asked: a fork, and `mmap`, which keeps its
-duplicate as long as the map. A child with such a duplicate keeps the locks of a parent that was killed, and
-all processes of the directory then wait until the child ends. A `LockFile` is proof against both.
+They are open file description locks. The older kind of fcntl(2) ends as soon as another part of the process
+(a backup, say) opens and closes the file. These locks end when the last descriptor of the file description
+closes. Two calls duplicate a descriptor silently: a fork, and `mmap`, which keeps its duplicate for the life
+of the map. A child with such a duplicate would keep the locks of a killed parent, and all processes of the
+directory would wait until the child ends. A `LockFile` prevents both duplicates.
 """
 
 import errno
@@ -23,16 +23,19 @@ class LockFile:
     """An open file with locks on its bytes; a forked child closes it before any other code runs there."""
 
     def __init__(self, directory: Directory, name: str) -> None:
-        """Open the file, or make it. Raises UnsafePath; OSError, also where there are no such locks."""
+        """Open the file, or make it.
+
+        Raises: UnsafePath, OSError (also where the system has no such locks).
+        """
         self.fd = -1
         _open_files.add(self)
         self.fd = directory.open_file(name)
         check(self.fd)
 
     def map(self, size_bytes: int) -> mmap.mmap:
-        """The first `size_bytes` in memory, with room on the disk: a page without room kills the process.
+        """Map the first `size_bytes`, with room on the disk: writing a page without room kills the process.
 
-        The map has a file description of its own, on which nothing is locked.
+        The map has a file description of its own, without locks.
         """
         if os.fstat(self.fd).st_size < size_bytes:
             os.posix_fallocate(self.fd, 0, size_bytes)
@@ -55,7 +58,7 @@ _open_files: "weakref.WeakSet[LockFile]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # Also the files of a store that is being opened or closed, which no registry of stores knows.
+    # These include files of a store that is being opened or closed, which no registry of stores knows.
     for file in list(_open_files):
         file.close()
 
@@ -64,14 +67,14 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def check(fd: int) -> None:
-    """Raises OSError where the system, or that of the file, has no such locks."""
+    """Raises: OSError where the operating system or the file system has no such locks."""
     if not hasattr(fcntl, "F_OFD_SETLK"):
         raise OSError(errno.ENOLCK, "no open file description locks")
     is_locked(fd, 0)
 
 
 def try_lock(fd: int, at: int) -> bool:
-    """Lock the byte at `at`, if nobody else holds it."""
+    """Lock the byte at `at`; False if another holder has it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
     except (BlockingIOError, PermissionError):
@@ -80,7 +83,7 @@ def try_lock(fd: int, at: int) -> bool:
 
 
 def wait_until_free(fd: int, at: int) -> None:
-    """Return once its holder has let go of the byte at `at`, or is dead. Many can wait for one."""
+    """Return once the holder of the byte at `at` has unlocked it or died. Several processes may wait."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
     unlock(fd, at)
 
@@ -90,6 +93,6 @@ def unlock(fd: int, at: int) -> None:
 
 
 def is_locked(fd: int, at: int) -> bool:
-    """Whether somebody else holds the byte at `at`."""
+    """True if another holder has the byte at `at`."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -1,8 +1,8 @@
-"""Committing: one LMDB transaction for all who wait.
+"""Group commit: one LMDB transaction, and one fsync, for the commits that wait in all threads and processes.
 
-Whoever finds nobody of its process committing becomes the leader there, and commits for everyone who has
-queued up meanwhile. If another process is committing, it asks that one's successor to commit the whole batch
-for it (pool.py), or becomes it: one fsync for all threads of all processes. batch.py is the transaction.
+In a process, the first thread that commits leads; requests that arrive meanwhile form the next batch. If
+another process is committing, the leader hands its batch to the next leader of all processes (pool.py), or
+becomes that leader itself. batch.py is the LMDB transaction.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ _UNKNOWN = 1021
 
 
 class Committer:
-    """The commit line of one store in one process."""
+    """The queue of commit requests of one store in one process."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._lock = RealRuntime.lock()
         self._waiting: list[CommitRequest] = []
         self._leader: CommitRequest | None = None
-        self._batch: list[CommitRequest] = []  # what the leader is at
-        self._decided = False  # whether what came of the batch stands
+        self._batch: list[CommitRequest] = []  # the requests that the leader is committing
+        self._decided = False  # True once the outcome of each request of the batch is final
         self._batches = Batches(store)
         self._pool = self._open_pool()
 
@@ -43,14 +43,14 @@ class Committer:
             return None
         try:
             pool = open_pool(self._store.directory, self._store.runtime)
-        except OSError:  # no room, or no locks: LMDB's writer lock still orders the processes
+        except OSError:  # without room or byte locks, LMDB's writer lock still orders the processes
             return None
         if self._store.reserve is not None and not self._store.reserve.is_whole:
             pool.note_short(True)
         return pool
 
     def _renew_pool(self) -> None:
-        """Go on with another file; where there is none to be had, with LMDB's writer lock."""
+        """Replace the pool's file; if that fails, go on with LMDB's writer lock alone."""
         if self._pool is not None:
             self._pool.close()
         self._pool = self._open_pool()
@@ -60,13 +60,13 @@ class Committer:
         try:
             self._join(request)
             if request.turn is not None:
-                request.turn.acquire()  # released when it is finished, or has become the leader
+                request.turn.acquire()  # released once the request is finished, or leads
                 if request.finished:
                     return
             self._lead()
         except BaseException:
-            # An interrupt, between any two steps: nobody else may wait for this thread. A request that
-            # somebody else's batch has already is unknown.
+            # An interrupt may come between any two steps. No other thread may wait for this one afterwards.
+            # If another leader's batch holds the request already, its result stays unknown.
             self._leave(request)
             raise
 
@@ -106,7 +106,7 @@ class Committer:
                             member.version, member.error = None, FDBError(1021)
                     self._hand_over()
                 elif self._leader is not None:
-                    self._leader.wake()  # it was named, and its wake-up cut short
+                    self._leader.wake()  # the interrupt may have come between naming and waking it
 
     def _take_batch(self) -> None:
         with self._lock:
@@ -120,7 +120,7 @@ class Committer:
             self._batch, self._waiting = self._waiting[:count], self._waiting[count:]
 
     def _hand_over(self) -> None:
-        """Wake those who are finished and the next leader. Under the lock; repeating it does no harm."""
+        """Wake the threads of finished requests, and the next leader. For holders of the lock; idempotent."""
         for request in self._batch:
             request.wake()
         self._batch = []
@@ -138,7 +138,7 @@ class Committer:
                 if self._pool.try_lead():
                     return self._commit_for_all(self._pool, batch)
                 return self._ask_for(self._pool, batch)
-            except PoolDamaged:  # before anything was asked or done
+            except PoolDamaged:  # raised before any request was asked or committed
                 self._renew_pool()
                 return self._commit_batch(batch)
         except Exception as error:
@@ -147,7 +147,7 @@ class Committer:
             return None
 
     def _failure(self, error: Exception) -> Exception:
-        """Of one member: an exception is not shared, it collects the frames of everybody who raises it."""
+        """Return an exception of its own for one request: a shared one collects the frames of each raise."""
         if isinstance(error, lmdb.Error):
             return self._store.storage_error(error)
         if isinstance(error, StorageFull):
@@ -157,34 +157,34 @@ class Committer:
         return FDBError(error.code) if isinstance(error, FDBError) else error
 
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
-        """As the leader of all processes."""
+        """Commit `batch` and the requests of other processes, as the leader of all processes."""
         try:
-            pool.drop()  # what could not be waited for: it is unknown, and not made late
+            pool.drop()  # an abandoned request has an unknown result already; a late commit would surprise
             return self._batches.commit(batch, pool)
         finally:
             pool.resign()
 
     def _ask_for(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
-        """Have the next leader of all processes commit `batch`, or be it."""
-        self._store.require_in_place()  # who leads next may have other files of these names
+        """Have the next leader of all processes commit `batch`, or become that leader."""
+        self._store.require_in_place()  # the next leader may have opened other files of the same names
         if not self._asks(pool, batch):
             while not pool.try_lead():
                 pool.wait()
-            pool.take_seat()  # for the next time
+            pool.take_seat()  # so that the next batch can be asked for
             return self._commit_for_all(pool, batch)
         try:
             return self._answer(pool, batch)
-        except (DatabaseClosed, OSError):  # no longer to be had, and others may do it all the same
+        except (DatabaseClosed, OSError):  # the answer is lost, and another leader may still commit the batch
             raise FDBError(_UNKNOWN) from None
 
     def _answer(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
-        """Return when `batch`, which has been asked for, is finished."""
+        """Return once `batch`, which this process has asked for, is finished."""
         while not pool.try_lead():
             pool.wait()
             if self._is_answered(pool, batch):
                 return None
         try:
-            if self._is_answered(pool, batch):  # by the one who led until now
+            if self._is_answered(pool, batch):  # by the leader before this one
                 return None
             written = self._batches.commit((), pool)
             self._is_answered(pool, batch)
@@ -194,7 +194,7 @@ class Committer:
             pool.resign()
 
     def _asks(self, pool: Pool, batch: Sequence[CommitRequest]) -> bool:
-        size_bytes = sum(request.size_bytes for request in batch)  # more than their form as bytes will have
+        size_bytes = sum(request.size_bytes for request in batch)  # at least the size of the encoded batch
         if not pool.may_ask or len(batch) > REQUESTS_MAX or size_bytes > BODY_BYTES_MAX:
             return False
         return pool.ask(requests.encode(batch))

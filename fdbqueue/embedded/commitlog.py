@@ -1,8 +1,8 @@
-"""What recent commits wrote: the memory of the conflict check, shared by all processes.
+"""The commit log: the writes of recent commits, which the conflict checks of all processes read.
 
-Each commit adds one record under its version, in the same LMDB transaction as its data, so the log can
-never disagree with the data, whoever dies when. Records older than a transaction may be are deleted as
-the log grows. The newest ones are also kept decoded: a process that commits alone never reads the log.
+Each commit adds one record under its version, in the same LMDB transaction as its data, so log and data never
+disagree, even if a process dies. As the log grows, records older than any transaction are deleted. Each
+process keeps the newest records decoded, so a process that commits alone never reads the log.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from fdbqueue.embedded.pool import Answer
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 
-# Twice the age that a transaction may reach: clocks of two processes are not read at the same instant.
+# Twice the age of a transaction, since two processes do not read their clocks at the same instant.
 _KEPT_US = int(2 * TRANSACTION_AGE_MAX_S * 1_000_000)
 _TRIM_EVERY_VERSIONS = 64
 _TRIM_RECORDS_MAX = 256
@@ -27,15 +27,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(slots=True)
 class Written:
-    """The writes of one commit: those that readers conflict with, and those that only watches see."""
+    """The writes of one commit: `conflicts` for readers and watches, `silent` for watches only."""
 
     version: int
     conflicts: KeySet
     silent: KeySet
-    removed: set[bytes] = field(default_factory=set)  # by clearing ranges; not in the log
+    removed: set[bytes] = field(default_factory=set)  # keys in cleared ranges; not in the log
 
     def keys(self) -> set[bytes]:
-        """What may have another value now."""
+        """Return the keys that may have another value now."""
         return self.conflicts.points | self.silent.points | self.removed
 
 
@@ -55,7 +55,7 @@ _decode = msgspec.msgpack.Decoder(_Record).decode
 def append(
     txn: Txn, written: Written, now_us: int, answers: Sequence[Answer] = (), asked_in: int = 0
 ) -> None:
-    """Add the record of a commit, with its answers to other processes and the file of theirs (pool.py)."""
+    """Add the record of a commit, with the answers to requests in the pool's file `asked_in` (pool.py)."""
     conflicts, silent = written.conflicts, written.silent
     record = _Record(
         now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in
@@ -69,8 +69,8 @@ def _trim(txn: Txn, now_us: int) -> None:
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)
     for _ in range(_TRIM_RECORDS_MAX):
-        # The newest record stays: it tells how far back the log reaches. One of the future is of a clock that
-        # was set back since: kept, it would keep all that come after it.
+        # A record from the future was written before the clock was set back. It is deleted: kept, it would
+        # keep all later records. The newest record stays, as it shows how far back the log reaches.
         if not found or cursor.key() >= LOG_END:
             return
         if abs(now_us - _decode(cursor.value()).committed_us) <= _KEPT_US:
@@ -80,9 +80,9 @@ def _trim(txn: Txn, now_us: int) -> None:
 
 
 def trim_before(txn: Txn, version: int) -> int:
-    """Delete records before that of `version`, which no transaction will ask for; how many.
+    """Delete records before `version`, which no transaction needs; return their number.
 
-    At most so many at once, and never the newest.
+    One call deletes at most `_TRIM_RECORDS_MAX`, and never the newest.
     """
     cursor = txn.cursor()
     found, end, count = cursor.set_range(LOG_PREFIX), log_key(version), 0
@@ -93,7 +93,7 @@ def trim_before(txn: Txn, version: int) -> int:
 
 
 def read_since(txn: Txn, version: int) -> Iterator[Written]:
-    """The commits after `version`, oldest first."""
+    """Yield the commits after `version`, oldest first."""
     cursor = txn.cursor()
     found = cursor.set_range(log_key(version + 1))
     while found and cursor.key() < LOG_END:
@@ -107,7 +107,7 @@ def read_since(txn: Txn, version: int) -> Iterator[Written]:
 
 
 def answers_at(txn: Txn, version: int, asked_in: int) -> list[Answer] | None:
-    """The answers of the commit at `version`, none if there was no such commit; None if nobody knows."""
+    """Return the answers of the commit at `version`, [] if there was none; None if the log is too short."""
     found = txn.get(log_key(version))
     if found is not None:
         record = _decode(found)
@@ -124,23 +124,23 @@ def oldest_version(txn: Txn) -> int | None:
 
 
 class RecentCommits:
-    """The decoded end of the log: every commit with floor < version <= last."""
+    """The decoded end of the log: each commit with floor < version <= last."""
 
     def __init__(self) -> None:
         self._commits: deque[Written] = deque()
         self._floor = self._last = -1
 
     def catch_up(self, txn: Txn, last: int, asked: int) -> None:
-        """Take in what other processes committed up to `last`, as far as a reader at `asked` must know."""
+        """Add other processes' commits up to `last` with which a reader at version `asked` may conflict."""
         if self._last == last:
             return
         oldest, since = oldest_version(txn), max(self._last, asked)
         if oldest is None or oldest > since + 1:
-            # The log was trimmed beyond it, by a clock that jumped, or while this process waited for its
-            # turn: what lies between must not pass for unwritten.
+            # The log was trimmed too far: a clock jumped, or this process waited long for its turn. The
+            # missing commits must not count as commits without writes.
             since = last
         if since > self._last:
-            self._floor = since  # first: an interrupt may come between any two steps
+            self._floor = since  # first, since an interrupt may come between any two steps
             self._commits.clear()
         self._commits.extend(read_since(txn, since))
         self._last = last
@@ -150,13 +150,16 @@ class RecentCommits:
         self._last = written.version
 
     def forget_before(self, version: int) -> None:
-        """Drop what no transaction of this process, all at `version` or later, will ask for."""
+        """Drop the commits up to `version`: all transactions of this process read at it or later."""
         while self._commits and self._commits[0].version <= version:
-            self._floor = self._commits[0].version  # first: an interrupt may come before the next step
+            self._floor = self._commits[0].version  # first, since an interrupt may come before the next step
             self._commits.popleft()
 
     def conflict(self, txn: Txn, reads: KeySet, read_version: int) -> bool:
-        """Whether a commit after `read_version` wrote what was read. Raises FDBError 1007."""
+        """True if a commit after `read_version` wrote a key of `reads`.
+
+        Raises: FDBError 1007 if the log does not reach back to `read_version`.
+        """
         if read_version < self._floor:
             self._reach_back(txn, read_version)
         for written in reversed(self._commits):

@@ -1,4 +1,4 @@
-"""Conflict sets and the question of optimistic concurrency: did those writes touch these reads?"""
+"""Conflict sets: the keys and ranges that a transaction has read or a commit has written."""
 
 from bisect import bisect_left
 
@@ -10,7 +10,7 @@ from fdbqueue.embedded.ranges import KeyRange
 class KeySet(msgspec.Struct, eq=False):
     """Single keys and ranges, as one transaction reads or one commit writes them.
 
-    Keys dominate, so they are a hash set; the sorted view is made when a range first asks for it.
+    Most are single keys, so these are a hash set. They are sorted when a range is first compared with them.
     """
 
     points: set[bytes] = set()
@@ -21,7 +21,7 @@ class KeySet(msgspec.Struct, eq=False):
         return bool(self.points or self.ranges)
 
     def add_range(self, begin: bytes, end: bytes) -> None:
-        # Batches of one range read follow each other: they grow one range instead of making many.
+        # The batches of one range read are adjacent, so they make one range.
         if self.ranges and self.ranges[-1][1] == begin:
             self.ranges[-1] = (self.ranges[-1][0], end)
         else:
@@ -33,7 +33,7 @@ class KeySet(msgspec.Struct, eq=False):
         self._sorted = None
 
     def meets(self, other: "KeySet") -> bool:
-        """Whether any key lies in both."""
+        """True if any key lies in both sets."""
         if not self.points.isdisjoint(other.points):
             return True
         if not self.ranges and not other.ranges:

@@ -24,7 +24,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 
 
 class Database:
-    """One directory. Each call on it is a transaction of its own, retried until it commits."""
+    """The database of one directory. Each call on it is one transaction, retried until it commits."""
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Database:
         return Transaction(self)
 
     def close(self) -> None:
-        """Let go of the directory; the last database of a private one removes it."""
+        """Close this database; the store ends with its last database."""
         if not self._closed:
             self._closed = True
             stores.release(self._store)
@@ -58,7 +58,10 @@ class Database:
         self.close()
 
     def new_watch(self, key: bytes) -> PendingFuture:
-        """Return the future of a watch, counted until it is ready or dropped. Raises FDBError 1032."""
+        """Return the future of a watch, counted until it is ready or dropped.
+
+        Raises: FDBError 1032 at the limit of watches.
+        """
         if self._watches >= self._settings.watches_max:
             raise FDBError(1032)
         self._watches += 1
@@ -196,16 +199,17 @@ def _operate(tr: Any, opcode: int, key: Any, param: Any) -> None:
 
 
 def open_directory(path: str, runtime: Runtime | None = None, *, shared: bool = False) -> Database:
-    """The durable database of a directory, made when missing: a commit that returned survives a power cut.
+    """Open the database of a directory, or make it: a commit that has returned survives a power cut.
 
-    `shared`: other users may write to the directory, and are trusted. Raises UnsafePath, StorageInUse when
-    the directory cannot be used, StorageFormat when it is of a newer release, StorageFull.
+    With `shared`, other users may write to the directory, and are trusted.
+
+    Raises: UnsafePath, StorageInUse, StorageFormat (of a newer release), StorageFull.
     """
     runtime = runtime or RealRuntime()
     return Database(stores.acquire(path, runtime, shared), runtime)
 
 
 def open_private(runtime: Runtime | None = None) -> Database:
-    """A database in temporary files without names, without fsync, gone when it is closed."""
+    """Open a new database in temporary files without names and without fsync; it ends when it is closed."""
     runtime = runtime or RealRuntime()
     return Database(stores.acquire_private(runtime), runtime)

@@ -1,7 +1,7 @@
 """`transactional` with the binding's own contract, for programs written for the binding.
 
-`fdbqueue.transactional` is the one for new code: it has limits and takes keywords. This one must not be
-stricter than the binding's, and knows the engine's own classes only.
+New code takes `fdbqueue.transactional`, which has limits and accepts keywords. This one must not be stricter
+than the binding's, and knows only the classes of the engine.
 """
 
 import functools

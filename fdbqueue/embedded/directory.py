@@ -24,10 +24,10 @@ _CURE = "give --shared-directory, or shared_directory=True, if all who may write
 
 
 class Directory:
-    """An open directory; its files are opened by name, below it.
+    """An open directory, in which files are opened by name.
 
-    Files that root makes in another user's directory belong to that user: root's own would be closed to them.
-    In a `shared` directory the files have the directory's own permissions for group and others.
+    A file that root makes in another user's directory gets that user as its owner; otherwise the user could
+    not open it. In a `shared` directory, files have the directory's permissions for group and others.
     """
 
     def __init__(self, fd: int, path: str, shared: bool = False) -> None:
@@ -42,9 +42,9 @@ class Directory:
 
     @classmethod
     def open(cls, path: str, *, shared: bool = False) -> "Directory":
-        """The directory at `path`; every level that is missing is made, and private.
+        """Open the directory at `path`; each missing level is made, readable by its owner only.
 
-        Raises UnsafePath, StorageFull, StorageInUse.
+        Raises: UnsafePath, StorageFull, StorageInUse.
         """
         try:
             fd = walked(path)
@@ -60,7 +60,10 @@ class Directory:
             raise
 
     def subdirectory(self, name: str) -> "Directory":
-        """The directory `name` in this one, made when missing. Raises UnsafePath, OSError."""
+        """Open the directory `name` in this one, or make it.
+
+        Raises: UnsafePath, OSError.
+        """
         try:
             os.mkdir(name, PRIVATE_MODE, dir_fd=self.fd)
             is_new = True
@@ -75,7 +78,10 @@ class Directory:
         return Directory(fd, os.path.join(self.path, name), self._shared)
 
     def open_file(self, name: str) -> int:
-        """A descriptor of the regular file `name`, made when missing. Raises UnsafePath, OSError."""
+        """Open the regular file `name`, or make it; return its descriptor.
+
+        Raises: UnsafePath, OSError.
+        """
         while True:
             try:
                 fd, is_new = os.open(name, _FILE_FLAGS, dir_fd=self.fd), False
@@ -120,7 +126,10 @@ class Directory:
 
 
 def walked(path: str) -> int:
-    """A descriptor of the directory at `path`; missing levels are made. Raises UnsafePath, OSError."""
+    """Open the directory at `path`, and make missing levels; return its descriptor.
+
+    Raises: UnsafePath, OSError.
+    """
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts, links = _parts(path), 0
     try:
@@ -145,7 +154,7 @@ def walked(path: str) -> int:
 
 
 def _parts(path: str) -> list[str]:
-    """Last one first."""
+    """Return the parts of a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
@@ -159,12 +168,12 @@ def _open_part(name: str, at: int) -> int:
             return os.open(name, _PART_FLAGS, dir_fd=at)  # another process was first
         fd = os.open(name, _PART_FLAGS, dir_fd=at)
         if stat.S_IMODE(os.fstat(fd).st_mode) & PRIVATE_MODE != PRIVATE_MODE:
-            os.chmod(by_descriptor(fd), PRIVATE_MODE)  # the umask takes bits even of the owner
+            os.chmod(by_descriptor(fd), PRIVATE_MODE)  # the umask may remove bits of the owner too
         return fd
 
 
 def _target(fd: int, path: str) -> str | None:
-    """Where a link leads; None for a directory."""
+    """Return the target of a link; None for a directory."""
     status = os.fstat(fd)
     if stat.S_ISDIR(status.st_mode):
         return None
@@ -190,12 +199,12 @@ def _require_trusted(fd: int, path: str, shared: bool) -> None:
 
 
 def by_descriptor(fd: int) -> str:
-    """A path of the open file `fd` that does not depend on its name."""
+    """Return a path of the open file `fd` that does not depend on its name."""
     return f"/proc/self/fd/{fd}"
 
 
 def refusal(path: str, error: OSError) -> Exception:
-    """The error for the user, from an OSError at opening."""
+    """Return the user's error for an OSError at opening."""
     if error.errno in FULL:
         return StorageFull(path=path)
     return StorageInUse(path=path, reason=error.strerror or str(error))

@@ -1,14 +1,13 @@
-"""Waking other processes: who watches which keys is on a board; who writes one of those rings its watchers.
+"""Wakes other processes: a shared board records which processes watch which keys, and a commit rings them.
 
-A process that watches takes a seat, with a datagram socket. The board, a file in the store's directory that
-all processes map, has a row of seats for each of many buckets of keys: a process marks its seat in the rows
-of the keys that it watches. A commit looks up the rows of the keys that it wrote and rings who is marked
-there. Nothing is polled, a ring costs some microseconds, a commit of keys that nobody watches wakes nobody,
-and a full socket has rings enough in it already. A ring that nobody hears takes the marks of a dead process
-off the board.
+A process that watches takes a seat, with a datagram socket. The board is a file in the store's directory that
+all processes map. It has a row of seats for each of many buckets of keys. A process marks its seat in the
+rows of the keys that it watches. A commit looks up the rows of the keys that it wrote, and sends a ring (one
+byte) to the socket of each marked seat. A ring costs some microseconds, and a commit of unwatched keys sends
+none. If a socket is full, it holds enough rings already. If a seat's process is dead, its marks are cleared.
 
-A ring is only a hint to look: the slow look of `_LOOK_EVERY_S` mends one that was lost (a directory on a file
-system without sockets, a disk without room for the board, more processes than seats).
+A ring is only a hint to look. A ring may get lost: on a file system without sockets, on a disk without room
+for the board, or with more processes than seats. So each process also looks every `_LOOK_EVERY_S`.
 """
 
 import contextlib
@@ -34,16 +33,16 @@ _RINGS_AT_ONCE = 64
 
 _SEATS = 1024
 _BUCKETS = 1023
-_ANYBODY = _BUCKETS  # the last row: who has a seat at all
+_ANY_KEY = _BUCKETS  # the last row: all seats that are taken
 _BOARD_BYTES = (_BUCKETS + 1) * _SEATS
 _FREE, _MARK = 0, 1
 _EMPTY_ROW = bytes(_SEATS)
 _EMPTY_COLUMN = bytes(_BUCKETS + 1)
-_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings everybody who watches anything
+_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings all seats
 
 
 class Doorbell:
-    """Rings other processes of one directory; once listening, calls `on_ring` when rung."""
+    """Rings other processes of one directory, and calls `on_ring` when one of them rings this process."""
 
     def __init__(self, directory: Directory, runtime: Runtime, on_ring: Callable[[], None]) -> None:
         """Raises UnsafePath, OSError."""
@@ -53,7 +52,7 @@ class Doorbell:
         self._lock = RealRuntime.lock()
         self._lock_file, self._board = self._open_board()
         self._seat: int | None = None
-        self._watched: Counter[int] = Counter()  # buckets, by how many of the watched keys are in each
+        self._watched: Counter[int] = Counter()  # the number of watched keys in each bucket
         self._socket: socket.socket | None = None
         self._is_listening = False
         self._ringer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -65,7 +64,7 @@ class Doorbell:
         try:
             lock_file = bytelocks.LockFile(self._directory, _BOARD)
             return lock_file, lock_file.map(_BOARD_BYTES)
-        except OSError:  # no room, or no locks: the slow look has to do
+        except OSError:  # without room or byte locks, the slow look remains
             return None, None
 
     def _path(self, name: str) -> str:
@@ -75,9 +74,9 @@ class Doorbell:
     # -- listening --------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Begin to listen, once; what was committed before is for the caller to look at.
+        """Begin to listen; a second call has no effect. The caller itself looks at commits before this call.
 
-        Raises RuntimeError if no thread can be started; a later call tries again.
+        Raises: RuntimeError if no thread can be started; a later call tries again.
         """
         with self._lock:
             if self._is_listening or self._closed:
@@ -85,7 +84,7 @@ class Doorbell:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
-                with contextlib.suppress(OSError):  # no sockets here: the slow look has to do
+                with contextlib.suppress(OSError):  # without sockets here, the slow look remains
                     self._take_seat(self._socket)
             self._is_listening = True
         try:
@@ -102,22 +101,22 @@ class Doorbell:
         if seat is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            self._directory.unlink(str(seat))  # of somebody who is dead: the seat was free
+            self._directory.unlink(str(seat))  # the socket of a dead process: the seat was free
         listening.bind(self._path(str(seat)))
         self._directory.hand_over(str(seat))
         self._board[seat::_SEATS] = _EMPTY_COLUMN
-        for bucket in (_ANYBODY, *self._watched):
+        for bucket in (_ANY_KEY, *self._watched):
             self._board[bucket * _SEATS + seat] = _MARK
         self._seat = seat
 
     def watch(self, key: bytes) -> None:
-        """Have this process rung for commits that write `key`. One call at a time."""
+        """Ask for a ring at each commit that writes `key`. One call at a time."""
         bucket = zlib.crc32(key) % _BUCKETS
         self._watched[bucket] += 1
         self._mark(bucket, _MARK)
 
     def unwatch(self, key: bytes) -> None:
-        """Take one `watch` of `key` back. One call at a time."""
+        """Undo one `watch` of `key`. One call at a time."""
         bucket = zlib.crc32(key) % _BUCKETS
         self._watched[bucket] -= 1
         if not self._watched[bucket]:
@@ -138,7 +137,7 @@ class Doorbell:
                 self._hear(rung)
         except BaseException:
             self._is_listening = False
-            self.listen()  # in another thread: something ends this one (GreenletExit)
+            self.listen()  # in another thread, since an exception ends this one (GreenletExit)
             raise
         self._socket.close()
 
@@ -149,14 +148,14 @@ class Doorbell:
             if not self._closed:
                 self._on_ring()
         except Exception as error:
-            if not self._closed:  # else it ran into the closing
+            if not self._closed:  # closing the database makes a look fail
                 title = "Looking for what other processes committed failed; the next look will tell"
                 self._troubles.met(log, title, error)
                 self._runtime.sleep(_LOOK_EVERY_S)
 
     def _drain(self) -> None:
-        # Bounded, so that somebody who rings without end cannot keep us from looking. Not recv with
-        # MSG_DONTWAIT on a socket that has a timeout: Python would wait for the timeout all the same.
+        # Bounded, so that endless rings cannot delay the look. The socket does not block: on a socket with a
+        # timeout, Python would wait for the timeout even with MSG_DONTWAIT.
         assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
             for _ in range(_RINGS_AT_ONCE):
@@ -165,9 +164,9 @@ class Doorbell:
     # -- ringing ----------------------------------------------------------------------------------------
 
     def ring(self, written: Callable[[], Collection[bytes]]) -> None:
-        """Tell the other processes that watch one of `written` of a commit. Never fails: it has happened."""
+        """Ring the other processes that watch a key of `written`. Never raises: the commit has happened."""
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-            if self._board is not None and self._board[_ANYBODY * _SEATS :] != _EMPTY_ROW:
+            if self._board is not None and self._board[_ANY_KEY * _SEATS :] != _EMPTY_ROW:
                 for seat in self._seats_of(written()) - {self._seat}:
                     if not self._ring(seat):
                         self._forget(seat)
@@ -175,7 +174,7 @@ class Doorbell:
     def _seats_of(self, keys: Collection[bytes]) -> set[int]:
         assert self._board is not None
         buckets = (
-            {_ANYBODY} if len(keys) > _KEYS_LOOKED_UP_MAX else {zlib.crc32(key) % _BUCKETS for key in keys}
+            {_ANY_KEY} if len(keys) > _KEYS_LOOKED_UP_MAX else {zlib.crc32(key) % _BUCKETS for key in keys}
         )
         seats: set[int] = set()
         for bucket in buckets:
@@ -187,17 +186,17 @@ class Doorbell:
         return seats
 
     def _ring(self, seat: int) -> bool:
-        """Whether there may be somebody to hear it."""
+        """True unless the process of this seat is known to be dead."""
         try:
             self._ringer.sendto(b"!", self._path(str(seat)))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
-        except OSError:  # full, mostly: its rings are waiting to be read, so it will look
+        except OSError:  # mostly a full socket: its process has unread rings, so it will look
             pass
         return True
 
     def _forget(self, seat: int) -> None:
-        """Take the marks of a seat off the board, unless it is somebody's."""
+        """Clear the marks of a seat, unless a process holds it."""
         with self._lock:
             if self._board is None or self._lock_file is None or self._closed or seat == self._seat:
                 return
@@ -213,17 +212,17 @@ class Doorbell:
                 return
             self._closed = True
             if self._seat is not None and self._board is not None:
-                self._ring(self._seat)  # wakes the listener, which sees that it is over
+                self._ring(self._seat)  # wakes the listening thread, which then ends
                 self._board[self._seat :: _SEATS] = _EMPTY_COLUMN
                 with contextlib.suppress(OSError):
                     self._directory.unlink(str(self._seat))
         self._close_files()
 
     def let_go(self) -> None:
-        """In a forked child: close all that is open, and leave the parent's marks and socket file alone.
+        """Close all open files in a forked child, and leave the parent's marks and socket file alone.
 
-        A socket that stayed open in the child would take rings after the death of the parent, so its marks
-        would never be taken off the board.
+        A socket left open in the child would accept rings after the death of the parent. Then the parent's
+        marks would never be cleared.
         """
         self._closed = True
         self._close_files()

@@ -1,7 +1,7 @@
 """Futures with the binding's surface.
 
-Reads of this engine are answered when they are asked for, so their futures are born ready, and the error
-of a failed one is raised by whoever waits, as in the binding. Watches and versionstamps are `Pending`.
+This engine answers a read at once, so the future of a read is ready when it is returned. Waiting for it
+raises the error of a failed read, as in the binding. Watches and versionstamps are `PendingFuture`s.
 """
 
 import logging
@@ -19,7 +19,7 @@ Callback = Callable[[Any], None]
 
 
 class Future:
-    """A result that is there, or an error that waiting raises."""
+    """A future that is ready: a result, or an error that `wait` raises."""
 
     __slots__ = ("_error", "_result")
 
@@ -28,7 +28,10 @@ class Future:
         self._error = error
 
     def wait(self) -> Any:
-        """Block until ready; the result. Raises FDBError."""
+        """Block until ready, and return the result.
+
+        Raises: FDBError.
+        """
         if self._error is not None:
             raise self._error
         return self._result
@@ -37,14 +40,14 @@ class Future:
         return True
 
     def block_until_ready(self) -> None:
-        """Wait without looking at the result."""
+        """Wait, and ignore the result."""
 
     def on_ready(self, callback: Callback) -> None:
-        """Call `callback(self)` once ready; its exceptions are logged, as nobody waits for it."""
+        """Call `callback(self)` once ready; its exceptions are logged, since no caller waits for them."""
         _call_back(callback, self)
 
     def cancel(self) -> None:
-        """Nothing is left to cancel."""
+        """Do nothing: a ready future cannot be cancelled."""
 
     def done(self) -> bool:
         return self.is_ready()
@@ -64,7 +67,7 @@ class Future:
 
     @staticmethod
     def wait_for_any(*futures: "Future") -> int:
-        """The index of a future that is ready, after waiting for one."""
+        """Wait until a future is ready, and return its index."""
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
         while True:
@@ -82,14 +85,14 @@ _troubles = Troubles(_REAL)
 def _call_back(callback: Callback, future: Future) -> None:
     try:
         callback(future)
-    except SURVIVED as error:  # the callbacks after it wake those who wait
+    except SURVIVED as error:  # later callbacks must run: waiting threads depend on them
         _troubles.met(log, "Discarding uncaught exception from user FDB callback", error)
 
 
 class PendingFuture(Future):
     """A future that another thread, or a later call, will complete.
 
-    Dropping the last reference cancels it, unless a callback still waits: the binding's rule, and what
+    Dropping the last reference cancels it, unless a callback waits for it. The binding has this rule too; it
     keeps abandoned watches from piling up.
     """
 
@@ -103,7 +106,7 @@ class PendingFuture(Future):
         self._on_done = on_done
 
     def complete(self, result: Any = None, error: Exception | None = None) -> None:
-        """Set the outcome; the first one counts."""
+        """Set the result or the error; only the first call has an effect."""
         with _outcome_lock:
             if self._ready:
                 return
@@ -135,7 +138,7 @@ class PendingFuture(Future):
         return super().wait()
 
     def cancel(self) -> None:
-        """Make it fail with FDBError 1101, if it is not ready."""
+        """Complete it with FDBError 1101, if it is not ready."""
         self.complete(error=FDBError(_CANCELLED))
 
     def __del__(self) -> None:
@@ -145,22 +148,22 @@ class PendingFuture(Future):
                 self._on_done()
 
 
-# Re-entrant through destructors, which may run at any allocation: completing never allocates under it
-# anything that could be the last reference to another future.
+# Destructors run at any allocation and may complete a future. So no code under this lock may drop the last
+# reference to another future.
 _outcome_lock = RealRuntime.lock()
 _waited_for: dict[int, PendingFuture] = {}  # by id: a future of bytes hashes as its bytes
 
 
 def _after_fork_in_child() -> None:
     global _outcome_lock
-    _outcome_lock = RealRuntime.lock()  # a thread that did not come along may hold the parent's
+    _outcome_lock = RealRuntime.lock()  # a thread of the parent may hold the parent's lock for ever here
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class DelayFuture(Future):
-    """Ready at a moment of the runtime's clock: the back-off of `on_error`, or the timeout that ends it."""
+    """A future that is ready after `delay_s` of the runtime's clock: the back-off of `on_error`."""
 
     __slots__ = ("_due_s", "_runtime")
 

@@ -1,4 +1,4 @@
-"""The names that programs written for the binding take from `fdb.impl`."""
+"""The names that programs written for the binding import from `fdb.impl`."""
 
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.decorator import transactional

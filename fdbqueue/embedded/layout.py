@@ -1,15 +1,15 @@
-"""How keys lie in LMDB: the key map, and the path of keys that LMDB finds too long.
+"""The layout of keys in LMDB: the key map, and keys that are too long for LMDB.
 
     00 "format"             "MAJOR.MINOR" of this layout; raise MAJOR when an older release must not open it
-    01 <version: 8 B>       the commit log: what the commit at this version wrote (see commitlog.py)
+    01 <version: 8 B>       the commit log: the writes of the commit at this version (commitlog.py)
     02 <key>                data; the value is the user's
     02 <first 502 B> <label: 8 B>   data of a key longer than that; the value is
                                     <length of the rest: 2 B> <rest of the key> <the user's value>
 
-LMDB takes keys of 1 to 511 bytes, FoundationDB of 0 to 10,000. A long key is cut, and a *label* keeps the
-records of one cut prefix in the order of their rests: a search bisects the labels, an insert takes a label
-between its neighbours', and when there is none left the prefix is labelled afresh. All other reads and
-scans see one sorted B-tree and pay nothing.
+LMDB takes keys of 1 to 511 bytes, FoundationDB keys of 0 to 10,000. A long key is cut, and a *label* keeps
+the records of one cut prefix in the order of their rests. A search bisects the labels. An insert takes a
+label between those of its neighbours; if none is left, the prefix gets new labels. Short keys cost nothing
+more.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ DATA_PREFIX = b"\x02"
 
 _CUT = 502
 _LABEL_BYTES = 8
-_LONG_RECORD_KEY_BYTES = 1 + _CUT + _LABEL_BYTES  # 511; a direct key is never that long
-_LABEL_MAX = (1 << 64) - 1  # reserved: where a search lands that is past the last record
-_LABEL_STEP = 1 << 32  # room for appends, the common case, before anything is relabelled
+_LONG_RECORD_KEY_BYTES = 1 + _CUT + _LABEL_BYTES  # 511; an uncut key is shorter
+_LABEL_MAX = (1 << 64) - 1  # reserved: a search past the last record ends there
+_LABEL_STEP = 1 << 32  # appends are the common case: 2**31 of them fit before a new labelling
 
 Record = tuple[bytes, bytes]
 Txn = Any  # lmdb.Transaction
@@ -59,7 +59,7 @@ def delete(txn: Txn, key: bytes) -> None:
 
 
 def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:
-    """Delete what lies in [begin, end) as it is iterated; the keys."""
+    """Delete the records of [begin, end) during iteration; yield their keys."""
     cursor = txn.cursor()
     found = cursor.set_range(_seek(txn, begin))
     while found and (key := _key_of(cursor.key(), cursor.value)) < end:
@@ -69,7 +69,7 @@ def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:
 
 
 def scan(txn: Txn, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Record]:
-    """The records of [begin, end) in key order, or in its reverse; reads as it is iterated."""
+    """Yield the records of [begin, end) in key order, or backwards; each is read when it is due."""
     return _scan_back(txn, begin, end) if reverse else _scan_on(txn, begin, end)
 
 
@@ -115,7 +115,7 @@ def _key_of(place: bytes, read_record: Any) -> bytes:
 
 
 def _seek(txn: Txn, key: bytes) -> bytes:
-    """Where the first record at or after `key` lies, for a cursor's set_range."""
+    """Return the LMDB key from which a cursor's set_range finds the first record at or after `key`."""
     if len(key) <= _CUT:
         return DATA_PREFIX + key
     bucket = DATA_PREFIX + key[:_CUT]
@@ -129,7 +129,7 @@ def _find(txn: Txn, key: bytes) -> bytes | None:
 
 
 def _first_label_from(txn: Txn, bucket: bytes, key: bytes) -> int:
-    """The label of the bucket's first record at or after `key`; _LABEL_MAX when there is none."""
+    """Return the label of the bucket's first record at or after `key`; _LABEL_MAX if there is none."""
     low, high = 0, _LABEL_MAX
     while low < high:
         middle = (low + high) // 2
@@ -171,7 +171,7 @@ def _label_before(txn: Txn, bucket: bytes, label: int) -> int:
 
 
 def _label_between(before: int, after: int) -> int | None:
-    """A label strictly between two; near `before` at the end of a bucket, near `after` at its start."""
+    """Return a label between two, or None; near `before` at a bucket's end, near `after` at its start."""
     if before < 0 and after == _LABEL_MAX:
         return _LABEL_MAX // 2
     if after == _LABEL_MAX and before + _LABEL_STEP < after:

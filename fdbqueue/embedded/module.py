@@ -1,18 +1,21 @@
-"""What the binding keeps at module level: the API version, and `open`."""
+"""The binding's functions at module level: `api_version` and `open`."""
 
 from fdb.apiversion import LATEST_API_VERSION as LATEST_API_VERSION
 
 from fdbqueue.embedded.database import Database, open_directory
 
 DEFAULT_PATH = "./fdbqueue-data"
-# Versions below it had other rules for atomic operations, versionstamps and option life times.
+# Earlier versions had other rules for atomic operations, versionstamps and the life of options.
 _VERSION_MIN = 630
 
 _selected: int | None = None
 
 
 def api_version(version: int) -> None:
-    """Choose the API version, once. Raises RuntimeError for another choice, or one out of reach."""
+    """Choose the API version, once.
+
+    Raises: RuntimeError for a second, different choice, or an unknown version.
+    """
     global _selected
     if _selected is not None and _selected != version:
         raise RuntimeError(f"FDB API already loaded at version {_selected}")
@@ -28,7 +31,10 @@ def is_api_version_selected() -> bool:
 
 
 def get_api_version() -> int:
-    """The chosen version. Raises RuntimeError before the choice."""
+    """Return the chosen version.
+
+    Raises: RuntimeError before the choice.
+    """
     if _selected is None:
         raise RuntimeError("API version is not set")
     return _selected
@@ -38,7 +44,7 @@ _databases: dict[str, Database] = {}
 
 
 def open(cluster_file: str | None = None, event_model: object = None) -> Database:  # noqa: ARG001
-    """The database of a directory; where the binding takes a cluster file, a path. One object per path."""
+    """Return the database of a directory, one object per path; the path replaces the cluster file."""
     path = cluster_file or DEFAULT_PATH
     database = _databases.get(path)
     if database is None or database._closed:

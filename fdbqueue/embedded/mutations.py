@@ -16,7 +16,7 @@ def _mutation(name: str, opcode: int) -> Callable[..., None]:
 
 
 def add_mutations(owner: type) -> None:
-    """Give a class a method per atomic operation, and its bit_ alias, as the binding has."""
+    """Add a method for each atomic operation to a class, and its alias with `bit_`, as the binding does."""
     for name, opcode in MUTATIONS.items():
         setattr(owner, name, _mutation(name, opcode))
         setattr(owner, f"bit_{name}", _mutation(f"bit_{name}", opcode))

@@ -1,7 +1,7 @@
-"""The binding's options, taken from its own tables: a known one is accepted, an unknown is AttributeError.
+"""The binding's options, from its own tables: a known option is accepted, an unknown one is an
+AttributeError.
 
-Most tune a cluster's network and mean nothing here. Those that mean something are stored in a settings
-value and read where they matter.
+Most options tune a cluster's network and have no effect here. The others are stored in a settings value.
 """
 
 import weakref
@@ -44,17 +44,17 @@ class DatabaseSettings:
     watches_max: int = WATCHES_MAX
 
 
-# The options of the retry loop, which on_error leaves as they were set (API version 610).
+# The options of the retry loop, which on_error keeps (API version 610).
 _PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s")
 
 
 def for_another_attempt(
     settings: TransactionSettings, defaults: TransactionSettings, database: TransactionSettings
 ) -> TransactionSettings:
-    """The settings of a transaction after on_error.
+    """Return the settings of a transaction after on_error.
 
-    `defaults`: those of the database when the transaction was created or reset. `database`: those of now, of
-    which a cluster's client looks up `snapshot_ryw` only.
+    `defaults` are the database's settings when the transaction was created or reset. `database` are its
+    present ones; like a cluster's client, this takes only `snapshot_ryw` from them.
     """
     kept = {name: getattr(settings, name) for name in _PERSISTENT}
     return replace(defaults, snapshot_ryw=database.snapshot_ryw, **kept)
@@ -110,7 +110,7 @@ TRANSACTION_SETTERS: dict[str, Setter] = {
     "bypass_storage_quota": _set("bypass_storage_quota", True),
 }
 
-# Database options that are defaults for its transactions carry the transaction option's name after this.
+# A database option that sets a default for transactions is this prefix and the transaction option's name.
 _DEFAULT_PREFIX = "transaction_"
 
 
@@ -164,7 +164,7 @@ class DatabaseOptions(_Options):
 
 
 class NetworkOptions(_Options):
-    """`fdb.options`: there is no network here, so all are accepted and none has an effect."""
+    """`fdb.options`: all are accepted, and none has an effect, since there is no network."""
 
     _table = _tables.NetworkOption
 
@@ -187,7 +187,7 @@ def apply_database_option(
 
 
 def options_for(owner: Any, options: type[_Options]) -> _Options:
-    """The options object of `owner`, which it does not keep alive."""
+    """Return the options object of `owner`; the object does not keep `owner` alive."""
     reference = weakref.WeakMethod(owner._set_option)
 
     def apply(name: str, param: Any) -> None:

@@ -1,29 +1,28 @@
-"""One commit for all processes of a directory: who leads, what the others ask of it, what it answers.
+"""The queue of commits among the processes of a directory: one leader commits the requests of all.
 
-The file `commits.1` (another number when its contents take another form) has a seat for each of the processes
-that commit at the same time. One that finds somebody leading writes its requests at its seat and waits;
-whoever leads next commits the requests of all seats with its own, in one LMDB transaction, and leaves the
-answers there.
+The file `commits.1` has seats for the processes that commit at the same time. (Another layout gets another
+number.) If a process finds another one leading, it writes its requests at its seat and waits. The next leader
+commits the requests of all seats with its own, in one LMDB transaction, and writes the answers to the seats.
 
-    epoch                the number of the last leader that came to its end
+    epoch                the number of the last leader that has resigned
     committing           the version that the leader commits for others too; 0 once they have their answers
     short                1 while the reserve is not whole (reserve.py)
-    magic                of this file; 0 in one of an earlier release. What is damaged is made anew
+    magic                marks this layout; 0 in a file of an earlier release. A damaged file is made anew
     asked, answered      a number per seat: a request is pending while they differ; no number is used twice
     lengths, bodies      the requests of a seat (request.py)
-    versions, results    what came of them: orders within the version, or minus an error's code
+    versions, results    the outcome of each: its order within the version, or minus an error's code
 
-The leader is whoever holds the lock of the byte that is named by the next epoch; the kernel takes it from
-the dead. That byte is what all others wait for. Nobody else touches `answered`, and what becomes of a request
-is decided in the leader's LMDB transaction, so it is committed at most once:
+The leader is the process that holds the lock of the byte named by the next epoch; all others wait for this
+lock. The kernel ends it when its holder dies. Only the leader writes `answered`, and its LMDB transaction
+decides the outcome of each request, so a request is committed at most once:
 
-- A leader killed before its LMDB transaction is committed has done nothing; its successor finds the requests
-  pending. One killed afterwards has left `committing`, and the answers in the commit log, from where its
-  successor delivers them before it looks for what is pending.
-- Requests of the dead are passed over. A seat is taken by leaders only, so no request of a former owner is
-  mistaken for one of the new.
-- Answers in the log are of the file that they were asked in: numbers of another one (restored, or made anew
-  while somebody still has the old one open) would be mistaken for those of this.
+- A leader that dies before its LMDB transaction is committed has done nothing: its successor finds the
+  requests pending. A leader that dies afterwards has left `committing`, and the answers in the commit log.
+  Its successor delivers these answers before it looks for pending requests.
+- Requests of dead processes are dropped. Only a leader may take a seat, and it drops the requests of the
+  seat's former owner.
+- Answers in the log name the file of their requests. Without that name, seats of another file (restored, or
+  made anew while a process has the old one open) would take them for their own.
 """
 
 import os
@@ -42,11 +41,11 @@ _FILE = "commits.1"
 _SEATS = 256
 REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
-NO_ROOM = 1_000_000  # among the results: no code of FoundationDB's, but StorageFull
+NO_ROOM = 1_000_000  # the result that means StorageFull; FoundationDB has no such code
 _PAUSE_AFTER_A_DEATH_S = 0.001
 
 _MAGIC = int.from_bytes(b"fdbqpool", "big")
-_EPOCH_MAX = 1 << 60  # the byte of a lock has to have 63 bits
+_EPOCH_MAX = 1 << 60  # the position of a locked byte has 63 bits at most
 _NUMBERS = 8 * _SEATS
 _ASKED = 64
 _ANSWERED = _ASKED + _NUMBERS
@@ -55,13 +54,13 @@ _VERSIONS = _LENGTHS + _NUMBERS
 _RESULTS = _VERSIONS + _NUMBERS
 _HEADER_BYTES = _RESULTS + 4 * REQUESTS_MAX * _SEATS
 _BODIES = 1 << 20
-# Lock bytes lie beyond anything that is ever written.
+# The locked bytes lie beyond all written ones.
 _SEAT_LOCKS = 1 << 40
 _EPOCH_LOCKS = 1 << 41
 
 
 class PoolDamaged(OSError):
-    """The file holds what no process can have written."""
+    """The file holds numbers that no process writes."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Asked:
-    """Requests that are pending at a seat."""
+    """The pending requests of one seat."""
 
     seat: int
     number: int
@@ -82,12 +81,15 @@ class Asked:
 
 
 class Pool:
-    """This process's view of the pooled commits of one directory; for one thread at a time."""
+    """The file `commits.1`, as one process sees it. One thread at a time."""
 
     def __init__(self, directory: Directory, runtime: Runtime) -> None:
-        """Raises UnsafePath, PoolDamaged; OSError where there is no room for the file, or it has no locks."""
+        """Open the file, or make it.
+
+        Raises: UnsafePath, PoolDamaged, OSError (no room, or no byte locks).
+        """
         self._runtime = runtime
-        # Closed with its last reference: until then a thread may be using it.
+        # It closes with its last reference, since a thread may use it until then.
         self._lock_file = bytelocks.LockFile(directory, _FILE)
         self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._fd).st_ino
@@ -101,7 +103,7 @@ class Pool:
         self._seat: int | None = None
         self._looked_for_seat = False
         self._asking = False
-        self._next = 0  # the epoch that this process leads, or waits for
+        self._next = 0  # the epoch in which this process leads, or the one that it waits for
         self._closed = False
         self._require_sound()
 
@@ -118,7 +120,10 @@ class Pool:
     # -- leading ----------------------------------------------------------------------------------------
 
     def try_lead(self) -> bool:
-        """Become the leader, if nobody is. Raises PoolDamaged, DatabaseClosed."""
+        """Become the leader; False if another process leads.
+
+        Raises: PoolDamaged, DatabaseClosed.
+        """
         if self._closed:
             raise DatabaseClosed
         while True:
@@ -129,13 +134,13 @@ class Pool:
                 return False
             if self._marks[0] + 1 == self._next:
                 return True
-            self._unlock()  # of an epoch that is over
+            self._unlock()  # that epoch is over
 
     def wait(self) -> None:
-        """Until whoever was found leading has come to its end."""
+        """Return once the leader that `try_lead` met has resigned or died."""
         bytelocks.wait_until_free(self._fd, _EPOCH_LOCKS + self._next)
         if self._marks[0] + 1 == self._next:
-            # It died. Those who waited are in each other's way: they lock, for a moment, what they wait for.
+            # It died. Each waiting process locks the byte for a moment, and so delays the others.
             self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S * self._runtime.random())
 
     def resign(self) -> None:
@@ -147,25 +152,25 @@ class Pool:
 
     @property
     def unanswered_version(self) -> int:
-        """What the last leader was committing when it died; 0 when it did not."""
+        """Return the version that the last leader was committing when it died; 0 if it resigned."""
         return self._marks[1]
 
     def note_committing(self, version: int) -> None:
-        """From here on the commit log is asked for the answers, should this process die."""
+        """Name the version that a successor must look up in the commit log if this process dies."""
         self._marks[1] = version
 
     @property
     def is_owed(self) -> bool:
-        """Whether a leader has others to answer, for itself or for one that died."""
+        """True if other processes wait for answers of this leader, or of a dead one."""
         return self._marks[1] != 0 or self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
 
     def pending(self, *, own_only: bool = False) -> Iterator[Asked]:
-        """What is asked by those who live; they take turns at being first."""
+        """Yield the requests of live processes; with each epoch another seat comes first."""
         seats = [seat for seat in range(_SEATS) if self._asked[seat] != self._answered[seat]]
         _fence()
         first = self._next % max(1, len(seats))
         if self._asking and self._seat in seats:
-            first = seats.index(self._seat)  # what this process waits for does not wait for another leader
+            first = seats.index(self._seat)  # its own requests fit into its own batch for certain
         for seat in seats[first:] + seats[:first]:
             is_own = seat == self._seat
             if own_only and not is_own:
@@ -175,10 +180,10 @@ class Pool:
                 body = os.pread(self._fd, self._lengths[seat], _BODIES + seat * BODY_BYTES_MAX)
                 yield Asked(seat, number, body)
             else:
-                self._answered[seat] = number  # else every leader would look for it again
+                self._answered[seat] = number  # otherwise each leader would test this seat again
 
     def answer(self, version: int, answers: Sequence[Answer]) -> None:
-        """Tell them what came of it; done again, it does no harm."""
+        """Write the outcome of each request to its seat; a second call has no effect."""
         due = [answer for answer in answers if self._asked[answer.seat] == answer.number]
         for answer in due:
             self._versions[answer.seat] = version
@@ -192,7 +197,7 @@ class Pool:
         self._marks[1] = 0
 
     def give_up(self, code: int) -> None:
-        """Answer all that is pending with an error."""
+        """Answer all pending requests with an error."""
         results = [-code] * REQUESTS_MAX
         self.answer(0, [Answer(asked.seat, asked.number, results) for asked in self.pending()])
 
@@ -201,15 +206,15 @@ class Pool:
         return self._marks[3] != 0
 
     def note_short(self, is_short: bool) -> None:
-        """Have every leader look for room before it commits."""
+        """Make each leader look for room before it commits, or stop that."""
         self._marks[3] = is_short
 
     # -- asking -----------------------------------------------------------------------------------------
 
     def take_seat(self) -> None:
-        """Have a place to ask from, and nothing asked there. For leaders only."""
+        """Take a seat, without a request there. Only the leader may call it."""
         if not self._looked_for_seat:
-            self._looked_for_seat = True  # where all are taken they will be tomorrow
+            self._looked_for_seat = True  # once only: if all seats are taken, they most likely stay so
             seats = range(_SEATS)
             self._seat = next((s for s in seats if bytelocks.try_lock(self._fd, _SEAT_LOCKS + s)), None)
         self.drop()
@@ -220,7 +225,7 @@ class Pool:
         return seat is not None and self._asked[seat] == self._answered[seat]
 
     def ask(self, body: bytes) -> bool:
-        """Ask whoever leads next; False where this process has to lead itself."""
+        """Ask the next leader to commit `body`; False if this process has to lead itself."""
         seat = self._seat
         if seat is None or len(body) > BODY_BYTES_MAX:
             return False
@@ -237,9 +242,9 @@ class Pool:
         return True
 
     def answered(self, count: int) -> tuple[int, list[int]] | None:
-        """The version and the results of the `count` requests asked; None while they are pending.
+        """Return the version and the results of the `count` requests; None while they are pending.
 
-        Raises DatabaseClosed: the seat may be another's by now, and so may the answer.
+        Raises: DatabaseClosed, since seat and answer may belong to another process after the closing.
         """
         seat = self._seat
         if seat is None or self._asked[seat] != self._answered[seat]:
@@ -253,7 +258,7 @@ class Pool:
         return version, results
 
     def withdraw(self) -> None:
-        """Return once nobody will commit any more what this process has asked, and has not been answered."""
+        """Return once no leader will commit the unanswered requests of this process."""
         seat = self._seat
         while seat is not None and not self._closed and self._asked[seat] != self._answered[seat]:
             if self.try_lead():
@@ -264,27 +269,30 @@ class Pool:
         self._asking = False
 
     def drop(self) -> None:
-        """Forget what is asked at the seat of this process. For leaders only."""
+        """Drop the requests at this process's seat. Only the leader may call it."""
         if self._seat is not None:
             self._answered[self._seat] = self._asked[self._seat]
         self._asking = False
 
     def abandon(self) -> None:
-        """After an interrupt, whatever it came between: neither lead nor ask any longer."""
+        """Stop leading and asking, after an interrupt between any two steps."""
         self._unlock()
         self.withdraw()
 
     # -- ending -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the seat. The file stays open for the thread that may be using it."""
+        """Leave the seat. The file stays open, since a thread may still use it."""
         self._closed = True
         if self._seat is not None:
             bytelocks.unlock(self._fd, _SEAT_LOCKS + self._seat)
 
 
 def open_pool(directory: Directory, runtime: Runtime) -> Pool:
-    """The pool of a directory, with a new file if that is damaged. Raises UnsafePath, OSError."""
+    """Open the pool of a directory; a damaged file is replaced.
+
+    Raises: UnsafePath, OSError.
+    """
     try:
         return Pool(directory, runtime)
     except PoolDamaged:
@@ -294,9 +302,9 @@ def open_pool(directory: Directory, runtime: Runtime) -> Pool:
 
 
 def _fence() -> None:
-    """What lies before is seen by other processes before what lies after; and so is what is read of theirs.
+    """Keep memory accesses before this call ahead of those after it, as other processes see them.
 
-    A processor that reorders (ARM) does not across the release of a lock and its acquisition.
+    A processor that reorders (ARM) does not reorder across the release and the acquisition of a lock.
     """
     lock = RealRuntime.lock()
     lock.acquire()

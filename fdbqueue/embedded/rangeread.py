@@ -1,7 +1,8 @@
-"""Range reads in batches, and what each batch conflicts with.
+"""Range reads in batches, and the conflict range of each batch.
 
-A batch conflicts with writes to what it has actually read: up to its last key when it stopped early, the
-whole rest of the range when it did not, and the keys that its selectors passed over.
+A batch conflicts with writes to the part of the range that it has read: up to its last key if it stopped
+early, otherwise the whole rest of the range. It also conflicts with writes to keys that its selectors passed
+over.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ _BYTES_WANTED = {
     StreamingMode.large: 4_096,
     StreamingMode.serial: 80_000,
 }
-# A range that is iterated gets larger batches the longer it goes on.
+# An iterated range gets larger and larger batches.
 _ITERATOR_BYTES = (4_096, 6_144, 9_216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000)
 
 
@@ -45,7 +46,7 @@ class KeyValue(msgspec.Struct, eq=False):
 
 
 class RangeQuery(msgspec.Struct, frozen=True):
-    """One batch of a range read, as it is asked for."""
+    """The question for one batch of a range read."""
 
     begin: Anchor
     end: Anchor
@@ -58,7 +59,7 @@ Found = tuple[bytes, bool]  # the key that an anchor names, and whether the anch
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One batch of a range read, as it is answered."""
+    """The answer to a RangeQuery."""
 
     records: list[KeyValue]
     more: bool
@@ -70,7 +71,10 @@ NOTHING = Batch([], False, (b"", False), (b"", False))
 
 
 def bytes_wanted(mode: int, iteration: int, limit: int) -> int | None:
-    """How many bytes one batch should carry; None: no bound. Raises FDBError 2210 (exact, no limit)."""
+    """Return the bytes that end a batch; None for no bound.
+
+    Raises: FDBError 2210 for mode `exact` without a limit.
+    """
     if mode == StreamingMode.iterator:
         return _ITERATOR_BYTES[min(iteration, len(_ITERATOR_BYTES)) - 1]
     if mode == StreamingMode.exact and limit <= 0:
@@ -141,7 +145,7 @@ def conflict_range(query: RangeQuery, batch: Batch) -> KeyRange:
 
 
 class FDBRange:
-    """The reply to a range read: the first batch is read at once, the others as it is iterated."""
+    """The reply to a range read. The first batch is read at once, each later one when iteration needs it."""
 
     def __init__(
         self, tr: "ReadTransaction", begin: Anchor, end: Anchor, limit: int, reverse: bool, mode: int
@@ -156,7 +160,10 @@ class FDBRange:
         self._first = self._read(begin, end, limit, mode, 1)
 
     def to_list(self) -> list[KeyValue]:
-        """All records. Raises FDBError."""
+        """Return all records.
+
+        Raises: FDBError.
+        """
         if self._mode != StreamingMode.iterator:
             return list(self._iterate(self._mode))
         return list(self._iterate(StreamingMode.exact if self._limit > 0 else StreamingMode.want_all))
@@ -184,7 +191,7 @@ class FDBRange:
             batch = self._read(begin, end, limit, mode, iteration)
 
     def _read(self, begin: Anchor, end: Anchor, limit: int, mode: int, iteration: int) -> Batch | FDBError:
-        """Return one batch, or the error that iterating raises: asking for a range raises none."""
+        """Return one batch, or the error of a failed read, which only iteration raises."""
         try:
             wanted = bytes_wanted(mode, iteration, limit)
             query = RangeQuery(begin, end, limit, wanted, self._reverse)

@@ -1,4 +1,4 @@
-"""Sets of keys made of half-open ranges: what a transaction cleared, read, or may not read."""
+"""Sets of keys made of half-open ranges: the ranges that a transaction has cleared, or must not read."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ KeyRange = tuple[bytes, bytes]
 
 
 class RangeSet(msgspec.Struct, eq=False):
-    """Disjoint, sorted, half-open ranges; neighbours that touch are one range."""
+    """Disjoint, sorted, half-open ranges; adjacent ranges are merged."""
 
     begins: list[bytes] = []
     ends: list[bytes] = []
@@ -47,14 +47,14 @@ class RangeSet(msgspec.Struct, eq=False):
         self.ends[first:last] = [e for _, e in kept]
 
     def within(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
-        """The parts of [begin, end) that are in the set, in order."""
+        """Yield the parts of [begin, end) that are in the set, in order."""
         at = bisect_right(self.ends, begin)
         while at < len(self.begins) and self.begins[at] < end:
             yield max(begin, self.begins[at]), min(end, self.ends[at])
             at += 1
 
     def gaps(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
-        """The parts of [begin, end) that are not in the set, in order."""
+        """Yield the parts of [begin, end) that are not in the set, in order."""
         for inner_begin, inner_end in self.within(begin, end):
             if begin < inner_begin:
                 yield begin, inner_begin

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def strinc(prefix: bytes) -> bytes:
-    """The first key after all that start with `prefix`. Raises ValueError when there is none."""
+    """Return the first key after all keys that start with `prefix`.
+
+    Raises: ValueError if there is none.
+    """
     prefix = prefix.rstrip(b"\xff")
     if not prefix:
         raise ValueError("Key must contain at least one byte not equal to 0xFF.")
@@ -34,11 +37,14 @@ class ReadTransaction:
         return self._tr._database
 
     def get_read_version(self) -> Future:
-        """A future of the version that all reads see."""
+        """Return a future of the read version."""
         return answer(self._tr.step_read_version)
 
     def get(self, key: Any) -> Value:
-        """The value of `key`, or None. Unless a snapshot: conflicts with writes to `key`."""
+        """Return a future of the value of `key`, None if it is absent.
+
+        Conflicts: writes to `key`, except for a snapshot read.
+        """
         if type(key) is not bytes:
             key = key_bytes(key)
         try:
@@ -48,7 +54,10 @@ class ReadTransaction:
             return Value(None, error)
 
     def get_key(self, key_selector: KeySelector) -> Key:
-        """The key that a selector names; conflicts with what could change the answer."""
+        """Return a future of the key that a selector names.
+
+        Conflicts: writes that could change the answer, except for a snapshot read.
+        """
         anchor = anchor_of(key_selector)
         try:
             return Key(self._tr.step_find_key(anchor, self._is_snapshot))
@@ -64,7 +73,10 @@ class ReadTransaction:
         reverse: bool = False,
         streaming_mode: int = StreamingMode.iterator,
     ) -> FDBRange:
-        """The records from `begin` (None: the first) to before `end` (None: the last), keys or selectors."""
+        """Return the records of [begin, end), keys or selectors; None stands for the first key, or the end.
+
+        Conflicts: writes to the part that was read, except for a snapshot read.
+        """
         first = anchor_of(b"" if begin is None else begin)
         last = anchor_of(USER_END if end is None else end)
         return FDBRange(self, first, last, limit, reverse, streaming_mode)
@@ -79,12 +91,12 @@ class ReadTransaction:
         return self.get(key)
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> Future:
-        """Bytes of the records in a range: counted here, sampled on a cluster."""
+        """Return a future of the bytes of the records in a range: counted here, sampled on a cluster."""
         begin, end = key_bytes(begin_key), key_bytes(end_key)
         return answer(lambda: self._tr._range_bytes(begin, end))
 
     def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> Future:
-        """Keys that cut a range into chunks of about `chunk_size` bytes."""
+        """Return a future of keys that cut a range into chunks of about `chunk_size` bytes."""
         if begin_key is None or end_key is None or chunk_size <= 0:
             raise ValueError("Invalid begin key, end key or chunk size")
         begin, end = key_bytes(begin_key), key_bytes(end_key)

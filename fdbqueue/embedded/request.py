@@ -1,4 +1,4 @@
-"""One transaction's commit: what it asks, what came of it, and its form as bytes for other processes."""
+"""The commit request of one transaction, and its form as bytes for other processes."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,13 +12,13 @@ from fdbqueue.runtime import Lock
 
 
 class CommitRequest(msgspec.Struct, eq=False):
-    """One transaction's commit: what it read and writes, and what came of it."""
+    """The reads and writes of one transaction, and the outcome of its commit."""
 
     buffer: WriteBuffer
     reads: KeySet
     read_version: int | None
     size_bytes: int
-    is_bookkeeping: bool = False  # it may use the reserve (reserve.py)
+    is_bookkeeping: bool = False  # may use the reserve (reserve.py)
     turn: Lock | None = None
     version: int | None = None
     order: int = 0
@@ -29,7 +29,7 @@ class CommitRequest(msgspec.Struct, eq=False):
         return self.version is not None or self.error is not None
 
     def wake(self) -> None:
-        """Let the thread that waits go on; it waits once, so waking it twice is waking it once."""
+        """Let the waiting thread go on. It waits only once, so a second call has no effect."""
         if self.turn is not None:
             with suppress(RuntimeError):  # released already
                 self.turn.release()
@@ -50,7 +50,7 @@ class _Published(msgspec.Struct, array_like=True):
     pending: dict[bytes, list[tuple[int, bytes]]]
     cleared: list[KeyRange]
     stamped_keys: list[StampedKey]
-    is_bookkeeping: bool = False  # not there in what an earlier release asks
+    is_bookkeeping: bool = False  # an earlier release does not send it
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,7 +62,7 @@ def encode(requests: Sequence[CommitRequest]) -> bytes:
 
 
 def decode(body: bytes) -> list[CommitRequest]:
-    """The requests that `encode` was given."""
+    """Return the requests that `encode` was given."""
     return [_request(published) for published in _decode(body)]
 
 

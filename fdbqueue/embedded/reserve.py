@@ -1,14 +1,14 @@
-"""Room on the disk that is kept for transactions which make room, so that a full disk can be emptied.
+"""The reserve: room on the disk for transactions that make room, so that a full disk can be emptied.
 
-LMDB overwrites nothing: a transaction that only deletes needs new pages too, and on a full disk it would fail
-like any other. So some room is kept, in two places:
+LMDB overwrites nothing: a transaction that only deletes needs new pages too, and would fail on a full disk.
+So some room is kept, in two places:
 
     the file `reserve`   takes up room on the disk. It is given up for one commit that makes room and finds
                          none. After the commit it is made again from the room that is left.
     free pages           LMDB's file never shrinks: deleted records become free pages of it. While the file
                          `reserve` is not whole, free pages of the missing size are kept.
 
-`reserve` lacks nothing on a disk with room, and a commit there pays for a look at a mark in memory.
+On a disk with room the reserve is whole, and a commit costs one look at a mark in memory more.
 """
 
 import errno
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 _FILE = "reserve"
-# A tree's path, for each of some dozens of keys; LMDB's list of the pages that clearing a gigabyte frees.
+# Enough for the tree paths of some dozens of keys, or for LMDB's list of the pages that clearing 1 GB frees.
 BYTES_MAX = 4 << 20
-_DISK_SHARE = 8  # of a small disk, no more than this part
+_DISK_SHARE = 8  # the reserve is at most 1/8 of the disk
 _PAGE_BYTES = 4096
-_NEED_BYTES = 64 * 1024  # of any batch, beside twice its size
-# Of a receipt, which a transaction may leave where it removes something.
+_NEED_BYTES = 64 * 1024  # any batch needs it, beside twice its size
+# The size of a receipt, which a transaction that removes something may leave.
 _RECEIPT_BYTES = 128
-# A lease and its deadline, for each task that a transaction moves from one state to another.
+# The size of a lease and its deadline, for each task that a transaction moves to another state.
 _MOVE_BYTES = 512
 
 
 class Reserve:
-    """The reserve of one directory. Opening makes it; all else is for leaders."""
+    """The reserve of one directory. Opening makes it; only a leader may call the other methods."""
 
     def __init__(self, directory: Directory) -> None:
-        """Raises UnsafePath, OSError; OSError also where the system or a limit forbids such a file."""
+        """Raises: UnsafePath, OSError (also where the system or a limit forbids such a file)."""
         self._fd = directory.open_file(_FILE)
         try:
             disk = os.fstatvfs(self._fd)
@@ -60,7 +60,7 @@ class Reserve:
         return self.size_bytes >= self._bytes_wanted
 
     def make(self) -> bool:
-        """Take what room there is; whether the reserve is whole then."""
+        """Fill the reserve with the free room of the disk; True if it is whole then."""
         size_bytes = self.size_bytes
         if size_bytes >= self._bytes_wanted:
             return True
@@ -79,11 +79,11 @@ class Reserve:
         os.ftruncate(self._fd, 0)
 
     def has_room(self, store: "Store", need_bytes: int) -> bool:
-        """Whether the reserve, in both its places, would be whole after `need_bytes` more."""
+        """True if the reserve, in both places together, is still whole after `need_bytes` are used."""
         return self.size_bytes + store.free_bytes() >= self._bytes_wanted + need_bytes
 
     def is_half_there(self, store: "Store") -> bool:
-        """Whether what moves something may use it, too; the other half is for what makes room."""
+        """True if at least half is there: then a move may use it. The other half is for removals."""
         return 2 * (self.size_bytes + store.free_bytes()) >= self._bytes_wanted
 
     def close(self) -> None:
@@ -95,10 +95,10 @@ def need_bytes(requests: Sequence[CommitRequest]) -> int:
 
 
 def makes_room(txn: Any, request: CommitRequest, *, or_moves: bool) -> bool:
-    """Whether the request leaves less stored than it finds, counters and a receipt aside.
+    """True if the request leaves fewer bytes stored than it finds, counters and a receipt aside.
 
-    With `or_moves` also if it moves something and adds little, as a take does, or was declared by
-    `bypass_storage_quota` to be for the sake of such: a session, a place in a line.
+    With `or_moves`, a request that moves a record and adds little (a take) is allowed too, and so is one with
+    the option `bypass_storage_quota` (opening a session, a request in the line).
     """
     if or_moves and request.is_bookkeeping:
         return True
@@ -109,7 +109,10 @@ def makes_room(txn: Any, request: CommitRequest, *, or_moves: bool) -> bool:
 
 
 def _change(txn: Any, buffer: WriteBuffer) -> tuple[int, int, int]:
-    """Bytes added, bytes removed, keys removed. What cleared ranges hold is counted as far as it matters."""
+    """Return bytes added, bytes removed, keys removed.
+
+    Counting of a cleared range stops once more bytes are removed than added.
+    """
     added = sum(len(body) + len(value) for body, _, value in buffer.stamped_keys)
     removed = count = 0
     for key, entry in buffer.entries.items():

@@ -1,4 +1,4 @@
-"""Key selectors, and reading a range of the database with one's own writes laid over it."""
+"""Key selectors, and range reads through the uncommitted writes of the transaction."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ Record = tuple[bytes, bytes]
 
 
 class KeySelector:
-    """A key by its place relative to another: see FoundationDB's developer guide, "Key selectors"."""
+    """A key named by its position relative to another key: see "Key selectors" in FoundationDB's guide."""
 
     __slots__ = ("key", "offset", "or_equal")
 
@@ -50,11 +50,11 @@ class KeySelector:
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A selector without or_equal: the `offset`-th key from `key` on (1 is the first); 0 the one before."""
+    """A selector without or_equal: the `offset`-th key at or after `key`; offset 0 is the key before it."""
 
     key: bytes
     offset: int
-    given: bytes  # the key that the caller named: the one that must be in the legal range
+    given: bytes  # the key that the caller named, which must be in the legal range
 
 
 def anchor_of(key_or_selector: Any) -> Anchor:
@@ -73,14 +73,17 @@ def first_from(key: bytes) -> Anchor:
 
 
 class View(msgspec.Struct, frozen=True):
-    """A snapshot, with a transaction's own writes over it when `buffer` is given."""
+    """A snapshot, seen through the uncommitted writes of the transaction if `buffer` is not None."""
 
     snapshot: Snapshot
     buffer: WriteBuffer | None
     end: bytes  # the first key that is out of reach: \xff, or \xff\xff with system keys
 
     def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Record]:
-        """The records of [begin, end) in order. Raises FDBError 1036 on reaching an unreadable key."""
+        """Return the records of [begin, end) in order.
+
+        Raises: FDBError 1036 at an unreadable key.
+        """
         if begin >= end:
             return iter(())
         if self.buffer is None:
@@ -100,13 +103,16 @@ class View(msgspec.Struct, frozen=True):
             raise FDBError(1036)
 
     def _not_cleared(self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> Iterator[Record]:
-        # What is cleared is skipped, not walked over: it may be a whole queue.
+        # Cleared ranges are skipped, not scanned: one may hold a whole queue.
         gaps = list(buffer.cleared.gaps(begin, end))
         for gap_begin, gap_end in reversed(gaps) if reverse else gaps:
             yield from self.snapshot.scan(gap_begin, gap_end, reverse)
 
     def locate(self, anchor: Anchor) -> tuple[bytes, bool]:
-        """(The key that `anchor` names, whether it ran off an end): off the start b"", off the end `end`."""
+        """Return (key, False) for the key that `anchor` names.
+
+        Before the first key it is (b"", True), past the last one (`end`, True).
+        """
         if anchor.offset > 0:
             for number, (key, _) in enumerate(self.scan(anchor.key, self.end), start=1):
                 if number == anchor.offset:
@@ -119,7 +125,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def _fence(buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> bytes | None:
-    """Where an unreadable range begins, seen in the direction of reading."""
+    """Return the edge of the first unreadable range in reading direction; None if there is none."""
     parts = list(buffer.unreadable.within(begin, end))
     if not parts:
         return None
@@ -129,7 +135,7 @@ def _fence(buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> byte
 def _merged(
     buffer: WriteBuffer, stored: Iterator[Record], begin: bytes, end: bytes, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Every key that is stored or has an entry, once, in order, with what is stored under it."""
+    """Yield each key that is stored or has an entry, once, in order, with its stored value."""
     own = buffer.keys_in(begin, end, reverse)
     key = next(own, None)
     for stored_key, value in stored:

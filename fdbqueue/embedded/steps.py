@@ -34,9 +34,9 @@ _UNREADABLE = 1036
 class Steps(ReadTransaction):
     """The state of a transaction, the checks before each call, and the steps.
 
-    An error comes when the binding raises it. The future of a read or commit carries its error. An error of
-    a write (a key too long) comes with the next future. Only a wrong type and an inverted conflict range
-    raise at once.
+    Errors come when the binding raises them. A failed read or commit raises from its future. A refused write
+    (a key too long) raises from the next future. Only a wrong type and an inverted conflict range raise at
+    once.
     """
 
     _is_snapshot = False
@@ -45,7 +45,7 @@ class Steps(ReadTransaction):
         self._database = database
         self._store = database._store
         self._runtime = database._runtime
-        # Shared until an option is set. A database option that is set later counts from the next reset.
+        # Shared with the database until an option is set. A later database option counts after a reset only.
         self._settings = self._defaults = database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
@@ -63,7 +63,7 @@ class Steps(ReadTransaction):
     # -- the steps --------------------------------------------------------------------------------------
 
     def step_begin(self) -> None:
-        """Begin an attempt: forget the reads and writes of the one before, and how it ended."""
+        """Begin an attempt: forget the reads, the writes and the outcome of the attempt before."""
         self._buffer = WriteBuffer()
         self._reads = KeySet()
         self._snapshot: Snapshot | None = None
@@ -80,17 +80,23 @@ class Steps(ReadTransaction):
         self._guarded = self._settings.timeout_ms > 0
 
     def step_read_version(self) -> int:
-        """Return the version at which this transaction reads. Raises FDBError."""
+        """Return the version at which this transaction reads.
+
+        Raises: FDBError.
+        """
         if self._guarded:
             self._check()
         if self._snapshot is None and self._wanted_version is not None:
-            return self._wanted_version  # unchecked: the first read tells whether it can be read
+            return self._wanted_version  # not checked: the first read fails if the version is gone
         snapshot = self._snapshot or self._open_snapshot()
         self._store.handed_out.keep(snapshot)
         return snapshot.version
 
     def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
-        """Return the value of `key`, None if it is absent. Raises FDBError."""
+        """Return the value of `key`, None if it is absent.
+
+        Raises: FDBError.
+        """
         if self._guarded:
             self._check()
         if key >= USER_END and key >= self._settings.read_end:
@@ -108,7 +114,10 @@ class Steps(ReadTransaction):
         return snapshot.get(key)
 
     def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
-        """Return the key that a selector names. Raises FDBError."""
+        """Return the key that a selector names.
+
+        Raises: FDBError.
+        """
         if self._guarded:
             self._check()
         if anchor.given > self._settings.read_end:
@@ -122,7 +131,10 @@ class Steps(ReadTransaction):
         return found
 
     def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
-        """Return one batch of a range read. Raises FDBError."""
+        """Return one batch of a range read.
+
+        Raises: FDBError.
+        """
         if self._guarded:
             self._check()
         if max(query.begin.given, query.end.given) > self._settings.read_end:
@@ -135,20 +147,23 @@ class Steps(ReadTransaction):
         return batch
 
     def step_commit(self, request: CommitRequest) -> None:
-        """Have `request` committed and set its version. Raises FDBError or FdbQueueError.
+        """Have `request` committed, and its version set. A transaction without writes skips this step.
 
-        A transaction without writes commits without this step.
+        Raises: FDBError, FdbQueueError.
         """
         now_s = self._runtime.monotonic()
         if self._snapshot is not None and self._snapshot.expires_s <= now_s and self._reads:
-            raise FDBError(1007)  # the log may no longer hold all commits since
+            raise FDBError(1007)  # the log may lack commits after the read version
         self._store.end_expired(now_s)
         self._store.committer.commit(request)
         if request.error is not None:
             raise request.error
 
     def step_new_watch(self, key: bytes) -> PendingFuture:
-        """Return the future of a new watch on `key`, not armed yet. Raises FDBError 1032."""
+        """Return the future of a new watch on `key`, which is not armed yet.
+
+        Raises: FDBError 1032.
+        """
         return self._database.new_watch(key)
 
     def step_arm_watch(self, key: bytes, seen: bytes | None, watch: PendingFuture) -> None:
@@ -160,9 +175,9 @@ class Steps(ReadTransaction):
         try:
             self._store.watches.arm(key, seen, watch)
         except (FDBError, FdbQueueError) as error:
-            watch.complete(error=error)  # the commit has happened, and says so
+            watch.complete(error=error)  # not raised, since the commit itself has succeeded
 
-    # -- may it still be used? --------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         """Raise the error of an earlier write, or the error that ended this transaction."""
@@ -180,17 +195,17 @@ class Steps(ReadTransaction):
             raise FDBError(2017)
 
     def _read_failed(self, error: FDBError) -> None:
-        """The commit waits for every read: one that met an unreadable key fails it as well."""
+        """Note a failed read: if it met an unreadable key, the commit fails as well."""
         if error.code == _UNREADABLE:
             self._failed_read = self._failed_read or error
 
     def _time_left_s(self) -> float:
-        """Seconds until the timeout, which counts from the creation; inf without one."""
+        """Return the seconds until the timeout, which counts from the creation; inf without a timeout."""
         timeout_s = self._settings.timeout_ms / 1000
         return timeout_s - (self._runtime.monotonic() - self._created_s) if timeout_s > 0 else math.inf
 
     def _fire_timeout(self) -> None:
-        """End the transaction if its timeout has passed. No option takes that back, only a reset."""
+        """End the transaction if its timeout has passed; only a reset revives it."""
         if self._ended is None and self._time_left_s() <= 0:
             self._end(FDBError(1031))
 
@@ -206,7 +221,7 @@ class Steps(ReadTransaction):
         self._cancel_pending(error)
 
     def _cancel_pending(self, error: Exception) -> None:
-        """Fail the futures that wait for a commit: watches that are not armed, and the versionstamp."""
+        """Fail the futures that wait for the commit: unarmed watches, and the versionstamp."""
         for _, _, future in self._watches:
             future.complete(error=error)
         self._watches = []
@@ -229,7 +244,7 @@ class Steps(ReadTransaction):
         return snapshot
 
     def _own_writes(self, is_snapshot: bool) -> WriteBuffer | None:
-        """The buffer that a read has to look through; None when it must not, or need not."""
+        """Return the buffer that a read must consider; None without writes, or if an option forbids it."""
         if not self._buffer.has_writes or not self._settings.read_your_writes:
             return None
         return None if is_snapshot and self._settings.snapshot_ryw <= 0 else self._buffer
@@ -270,7 +285,7 @@ class Steps(ReadTransaction):
             self._check()
         if begin > end:
             raise FDBError(2005)
-        # Like an estimate of a cluster's, it is of now, and fixes no read version.
+        # Like a cluster's estimate, it counts the newest version, and fixes no read version.
         now = self._store.snapshot(self._runtime.monotonic())
         return sum(len(k) + len(v) for k, v in now.scan(begin, end, False))
 

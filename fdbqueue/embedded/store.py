@@ -1,7 +1,8 @@
-"""One LMDB environment: one directory of one process, shared by all its databases.
+"""One LMDB environment: an open directory, which all databases of a process share.
 
-A read version is LMDB's own transaction id, so a snapshot at a version is an LMDB read transaction and
-there is no version counter to write. LMDB must not be used in a forked child: hence the fresh start there.
+A read version is LMDB's own transaction id. So a snapshot at a version is an LMDB read transaction, and no
+commit writes a version counter. LMDB must not be used in a forked child, which therefore opens the directory
+again.
 """
 
 import ctypes
@@ -27,8 +28,8 @@ from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import Runtime
 
-# Address space, not disk: the file grows with its contents. Halved where the system grants less, doubled
-# when the contents reach it.
+# Address space, not disk: the file grows with its contents. The size is halved if the system grants less, and
+# doubled when the contents reach it.
 MAP_BYTES_FIRST = 1 << 40
 _MAP_BYTES_LEAST = 1 << 24
 _DATA_FILE, _LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
@@ -37,17 +38,16 @@ _READERS_MAX = 4096
 _READER_BYTES, _LOCKS_BYTES = 64, 128  # of LMDB's lock file
 TEMPORARY_PREFIX = "fdbqueue-"
 PRIVATE = "memory:"
-_BEGINS_TRIED = 10  # other processes may go on growing the map
+_BEGINS_TRIED = 10  # another process may grow the map again between two tries
 _ROOM_BYTES_LEAST = 64 * 1024
 _NOWHERE = (0, 0)
-_SETTLED_NS = 1_000_000_000  # so long after a change of a directory, the next one shows in its time
+_SETTLED_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
 
 
 class Snapshot:
-    """The database at one version.
+    """The database at one version. It ends with its last reference.
 
-    Ends with its last reference. Past the age of a transaction nobody can read from it, and the next begin
-    or commit of this process lets go of its pages.
+    Past the age of a transaction it cannot be read, and the next begin or commit of this process ends it.
     """
 
     __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
@@ -64,7 +64,10 @@ class Snapshot:
         self._live.pop(self._serial, None)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`. Raises FDBError 1007 when the snapshot has ended."""
+        """Return the value of `key`.
+
+        Raises: FDBError 1007 if the snapshot has ended.
+        """
         try:
             return layout.get(self.txn, key)
         except lmdb.Error:
@@ -77,20 +80,23 @@ class Snapshot:
             raise FDBError(1007) from None
 
     def end(self) -> None:
-        """Let go of the pages that this snapshot keeps from being reused."""
+        """End the LMDB transaction, so that LMDB may reuse the pages of this version."""
         self.txn.abort()
 
 
 def is_database(path: str) -> bool:
-    """True if the directory at `path` holds a database, of whatever program."""
+    """True if the directory at `path` holds an LMDB database, of any program."""
     return os.path.isfile(os.path.join(path, _DATA_FILE))
 
 
 class Store:
-    """An open environment. `private`: its files have no names, and no fsync; they go with their processes."""
+    """An open environment. If `private`, its files have no names and no fsync, and end with the process."""
 
     def __init__(self, directory: Directory, runtime: Runtime, private: bool) -> None:
-        """Raises UnsafePath, StorageInUse, StorageFull, StorageFormat; then `directory` is closed."""
+        """Open the files in `directory`; if that fails, close it.
+
+        Raises: UnsafePath, StorageInUse, StorageFull, StorageFormat.
+        """
         self.directory = directory
         self.path = PRIVATE if private else directory.path
         self.runtime = runtime
@@ -131,7 +137,7 @@ class Store:
     def _open_reserve(self) -> Reserve | None:
         try:
             return Reserve(self.directory)
-        except OSError:  # a file system, or a limit, that does not allow it: a full disk stays full
+        except OSError:  # the file system or a limit does not allow it: then a full disk cannot be emptied
             return None
 
     def _begin_services(self) -> None:
@@ -142,10 +148,10 @@ class Store:
     # -- opening and closing --------------------------------------------------------------------------
 
     def _prepare_files(self) -> None:
-        """Make both files before LMDB does: they get their owner, and the lock file gets its room.
+        """Make both files before LMDB does: they get the right owner, and the lock file gets its room.
 
-        LMDB maps the lock file, and leaves it a hole: without room on the disk, an access to it kills the
-        process. The descriptor is closed before LMDB opens the file: a later close would end LMDB's locks.
+        LMDB maps the lock file without reserving room for it, and an access without room kills the process.
+        The descriptor is closed before LMDB opens the file, since a later close would end LMDB's locks.
         """
         self._files.append(self.directory.open_file(_DATA_FILE))
         lock_fd = self.directory.open_file(_LOCK_FILE)
@@ -180,11 +186,11 @@ class Store:
                 raise StorageInUse(path=self.path, reason=str(error).removeprefix(f"{path}: ")) from None
 
     def _check_format(self) -> None:
-        self.env.reader_check()  # a process that was killed may have left its snapshot pinned
+        self.env.reader_check()  # a killed process may have left its reader slots taken
         with self.env.begin() as txn:
             found = txn.get(layout.FORMAT_KEY)
         if found is None:
-            if self.env.stat()["entries"]:  # a database of ours begins with its format
+            if self.env.stat()["entries"]:  # every database of this engine has its format stored
                 raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
             known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
             try:
@@ -211,7 +217,7 @@ class Store:
         self.directory.close()
 
     def reopen_after_fork(self) -> None:
-        """In the child: leave the parent's handle and its reader slots untouched, and open our own."""
+        """Open a new handle in a forked child, and leave the parent's handle and reader slots alone."""
         _keep_for_ever(self.env)
         self.watches.let_go()
         for snapshot in self._live_snapshots():
@@ -231,16 +237,17 @@ class Store:
     # -- snapshots --------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> Snapshot:
-        """The database as of now: every commit that has returned, in any process, is in it."""
+        """Return the newest version; it contains each commit that has returned, in any process."""
         self.end_expired(now_s)
         self._serial += 1
         return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
-        """The snapshot of `version`: the newest version, or one in use or handed out in this process.
+        """Return the snapshot of `version`: the newest version, or one in use or handed out in this process.
 
-        Raises FDBError 1009 for a version that is not there yet, and 1007 for one that is gone: LMDB keeps
-        an old version only while a read transaction is open at it.
+        LMDB keeps an old version only while a read transaction is open at it.
+
+        Raises: FDBError 1009 for a future version, 1007 for any other one.
         """
         newest = self.snapshot(now_s)
         if newest.version == version:
@@ -251,8 +258,8 @@ class Store:
         raise FDBError(1007 if version < newest.version else 1009)
 
     def hand_out(self, version: int, now_s: float) -> None:
-        """Keep `version`, which a caller is given, readable for a while, if LMDB still has it."""
-        with suppress(FDBError, DatabaseClosed):  # the caller is given the version all the same
+        """Keep `version`, which a caller gets, readable for five seconds, if LMDB still has it."""
+        with suppress(FDBError, DatabaseClosed):  # the caller gets the version in any case
             self.handed_out.keep(self.snapshot_at(version, now_s))
 
     def oldest_live_version(self) -> int | None:
@@ -274,8 +281,8 @@ class Store:
             if snapshot is not None and snapshot.expires_s > now_s:
                 return
             if self._live.pop(serial, None) is not None and snapshot is not None:
-                snapshot.end()  # by the one thread that took it out
-            return  # one at each begin and commit keeps up, and a begin stays O(1)
+                snapshot.end()  # only the thread that removed it from the table ends it
+            return  # one per begin and commit is enough, and a begin stays O(1)
 
     def begin(self, write: bool = False) -> Any:
         """Begin an LMDB transaction at the newest version.
@@ -293,7 +300,7 @@ class Store:
                     self.handed_out.release_older_half()
             return self.env.begin(write=write)
         except lmdb.ReadersFullError:
-            raise FDBError(1037) from None  # too many transactions are open: worth a retry
+            raise FDBError(1037) from None  # too many transactions are open: a retry may succeed
         except lmdb.Error:
             if self._closed:
                 raise DatabaseClosed from None
@@ -302,10 +309,12 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------------
 
     def require_in_place(self) -> None:
-        """Raises StorageReplaced if the data or the lock file is no longer what this process has open.
+        """Check that the data and lock files of the directory are still the open ones.
 
-        What it committed would be in a file without a name, or beside the commits of others that lock another
-        file. As long as the directory has not changed, neither have its names: one system call.
+        Otherwise a commit would go into a file without a name, or two processes that lock different files
+        would write at once. If the directory has not changed, one system call is enough.
+
+        Raises: StorageReplaced.
         """
         try:
             status = os.stat(self.path)
@@ -320,10 +329,10 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None
         except PermissionError:
-            return  # parents that this user may not search, or rights that the process has given up
+            return  # the user may not search a parent directory, or the process has dropped its rights
 
     def end_snapshots(self) -> None:
-        """End all snapshots of this process, retryably (1007): LMDB may use their pages again."""
+        """End all snapshots of this process, so that LMDB may reuse their pages; their readers get 1007."""
         self.handed_out.release_all()
         for serial, reference in list(self._live.items()):
             snapshot = reference()
@@ -332,46 +341,46 @@ class Store:
                 snapshot.end()
 
     def forget_dead_readers(self) -> None:
-        """Free the pages that snapshots of killed processes keep from being reused."""
+        """Free the reader slots of killed processes, and the pages that their snapshots kept."""
         with suppress(lmdb.Error):
             self.env.reader_check()
 
     def flush(self) -> None:
-        """Return once all that is visible is durable."""
+        """Return once all visible commits are durable."""
         self.env.sync(True)
 
     def grow(self) -> None:
-        """Double the map: the snapshots of this process end with it, retryably (1007)."""
+        """Double the map. The snapshots of this process end; their readers get 1007."""
         try:
             self.env.set_mapsize(2 * self.env.info()["map_size"])
         except lmdb.Error:
             raise StorageFull(path=self.path) from None
 
     def storage_error(self, error: lmdb.Error) -> Exception:
-        """What a failed write means to the user: out of room, or a broken disk."""
+        """Return the user's error for a failed write: StorageFull, or FDBError 1510 (a broken disk)."""
         code = getattr(error, "code", errno.EIO)
         full = code in FULL or (code == errno.EIO and self._is_full())
         return StorageFull(path=self.path) if full else FDBError(1510)
 
     def is_full(self, error: Exception) -> bool:
-        """Whether that is why a commit failed."""
+        """True if `error`, which failed a commit, means a full disk."""
         if isinstance(error, lmdb.Error):
             error = self.storage_error(error)
         return isinstance(error, StorageFull)
 
     def free_bytes(self) -> int:
-        """Of pages in the data file that hold nothing; some may still be in use by old snapshots."""
+        """Return the bytes of free pages in the data file; old snapshots may still use some of them."""
         stat = self.env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + _META_PAGES
         return int((self.env.info()["last_pgno"] + 1 - used) * stat["psize"])
 
     def oldest_reader(self, otherwise: int) -> int:
-        """The oldest version that any process reads at; `otherwise` if there is none."""
+        """Return the oldest version at which any process reads; `otherwise` if there is none."""
         rows = [row.split()[-1] for row in self.env.readers().splitlines()[1:]]
         return min((int(version) for version in rows if version != "-"), default=otherwise)
 
     def _is_full(self) -> bool:
-        # LMDB reports a write that was cut short, which is how a disk fills up, as an I/O error.
+        # A disk that fills up cuts a write short, and LMDB reports that as an I/O error.
         disk = os.fstatvfs(self._files[0])
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         size_bytes = os.fstat(self._files[0]).st_size
@@ -387,8 +396,9 @@ def _identity(path: str, name: str) -> tuple[int, int]:
 
 
 def _keep_for_ever(handle: Any) -> None:
-    """Never let the destructor of a parent's handle run here: it would free the parent's reader slots.
+    """Keep the destructor of a parent's handle from running in a child: it would free the parent's reader
+    slots.
 
-    A reference from a module is not enough, the interpreter drops those when it ends.
+    A reference from a module is not enough: the interpreter drops these when it ends.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))

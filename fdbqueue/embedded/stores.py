@@ -60,8 +60,8 @@ def release(store: Store) -> None:
 def _know_own_handles_from_inherited_ones() -> None:
     """Let py-lmdb open the parent's files again in this child.
 
-    It refuses a file that it remembers as open, and a fork copies its memory. It has no call to forget a file,
-    so this replaces a function of it. That is why the major version of py-lmdb is pinned.
+    It refuses a file that it remembers as open, and a fork copies its memory. It has no call to forget a
+    file, so this replaces a function of it. That is why the major version of py-lmdb is pinned.
     """
     envid: Any = importlib.import_module("lmdb._envid")
     of_file, process_id = envid.env_keys, os.getpid()

@@ -1,4 +1,4 @@
-"""A transaction: attempts with one set of options, and their ends: commit, watches, another try."""
+"""The binding's Transaction: options, watches, the commit, and retries."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from fdbqueue.errors import FdbQueueError
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import KEY_BYTES_MAX
 
-# Codes that on_error is given, and those that it answers in their place: a broken promise, and no error.
+# Codes that on_error answers with another one: a broken promise, and "no error".
 _TOLD_AS = {1100: 1025, 0: 2000}
 _COMMITTED = Future()
 
@@ -36,7 +36,7 @@ class Transaction(WriteTransaction):
         if name == "read_your_writes_disable" and (self._buffer.has_writes or self._has_read):
             self._defer(FDBError(2000))
             return
-        self._fire_timeout()  # judged by the timeout that was set until now
+        self._fire_timeout()  # the old timeout may have passed already
         self._settings = replace(self._settings)
         try:
             apply_transaction_option(self._settings, name, param)
@@ -47,9 +47,12 @@ class Transaction(WriteTransaction):
     # -- watches ----------------------------------------------------------------------------------------
 
     def watch(self, key: Any) -> Future:
-        """A future that is ready once the value of `key` differs from what this transaction sees.
+        """Return a future that is ready once the value of `key` differs from the value that this read sees.
 
-        Reads `key` (and conflicts on it); live once this transaction has committed.
+        The watch is armed when this transaction has committed.
+
+        Reads: `key`.
+        Conflicts: writes to `key`.
         """
         key = key_bytes(key)
         try:
@@ -69,7 +72,7 @@ class Transaction(WriteTransaction):
     # -- committing -------------------------------------------------------------------------------------
 
     def commit(self) -> Future:
-        """Commit; the future's error says why not (1020 for a conflict). All or nothing."""
+        """Commit all writes or none; the future raises the reason of a failure (1020: a conflict)."""
         try:
             if self._guarded:
                 self._check()
@@ -100,7 +103,7 @@ class Transaction(WriteTransaction):
     def _request(self) -> CommitRequest:
         if self._size_bytes > self._settings.size_limit_bytes:
             raise FDBError(2101)
-        # A version that was set counts even if nothing was read at it: conflict ranges are of that version.
+        # A version that was set counts even without a read: conflict ranges are checked from that version.
         read_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
         may_use_reserve = self._settings.bypass_storage_quota
         return CommitRequest(self._buffer, self._reads, read_version, self._size_bytes, may_use_reserve)
@@ -110,13 +113,13 @@ class Transaction(WriteTransaction):
         self._cancel_pending(error)
 
     def get_committed_version(self) -> int:
-        """The version of the commit; -1 before it, and for a transaction that wrote nothing."""
+        """Return the version of the commit; -1 before it, and for a transaction without writes."""
         if self._committed_version >= 0:
             self._store.hand_out(self._committed_version, self._runtime.monotonic())
         return self._committed_version
 
     def get_versionstamp(self) -> Key | PendingKey:
-        """A future of the commit's versionstamp; ask before committing."""
+        """Return a future of the commit's versionstamp. Call it before the commit."""
         try:
             self._check()
         except FDBError as error:
@@ -126,8 +129,8 @@ class Transaction(WriteTransaction):
         return self._stamp
 
     def get_approximate_size(self) -> Future:
-        """A future of the bytes that the commit would count so far."""
-        # It answers whatever has ended the transaction, but for a write that was refused.
+        """Return a future of the size that the commit would have now."""
+        # It answers in an ended transaction too; only a refused write makes it fail.
         return Future(self._size_bytes, self._deferred)
 
     def set_read_version(self, version: int) -> None:
@@ -142,7 +145,7 @@ class Transaction(WriteTransaction):
     # -- trying again -----------------------------------------------------------------------------------
 
     def on_error(self, error: Any) -> Future:
-        """Reset for another attempt after a back-off; a future that raises an error not worth retrying."""
+        """Reset for another attempt, after a back-off. The future raises an error that is not retryable."""
         if isinstance(error, FDBError):
             error = error.code
         if not isinstance(error, int):
@@ -176,7 +179,7 @@ class Transaction(WriteTransaction):
         self.step_begin()
 
     def reset(self) -> None:
-        """As if newly created; watches that are not live yet are cancelled."""
+        """Return to the state of a new transaction; unarmed watches are cancelled."""
         self._cancel_pending(FDBError(1025))
         self._settings = self._defaults = self._database._transaction_defaults
         self._created_s = self._runtime.monotonic()
@@ -185,7 +188,7 @@ class Transaction(WriteTransaction):
         self.step_begin()
 
     def cancel(self) -> None:
-        """End it: whatever is asked of it from now on fails with 1025."""
+        """End this transaction: each later call fails with 1025."""
         self._end(FDBError(1025))
 
 

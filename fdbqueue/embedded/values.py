@@ -6,7 +6,7 @@ from fdbqueue.embedded.futures import Future, PendingFuture
 
 
 class _BytesLike:
-    """What a future of bytes adds to a future: the methods of bytes, on its value."""
+    """The methods that a future of bytes has beside those of a future: those of its bytes."""
 
     __slots__ = ()
     _error: Exception | None
@@ -18,13 +18,16 @@ class _BytesLike:
 
     @property
     def value(self) -> Any:
-        """The bytes, or None for an absent key. Raises FDBError."""
+        """The bytes, or None for an absent key.
+
+        Raises: FDBError.
+        """
         if self._error is not None:
             raise self._error
         return self._result
 
     def wait(self) -> Any:
-        self.value  # noqa: B018  # raises what there is to raise
+        self.value  # noqa: B018  # raises the error of a failed read
         return self
 
     def present(self) -> bool:
@@ -104,13 +107,13 @@ class Value(_BytesLike, Future):
 
 
 class Key(Value):
-    """A key that was looked up."""
+    """The key that a key selector named."""
 
     __slots__ = ()
 
 
 class PendingKey(_BytesLike, PendingFuture):
-    """A versionstamp that the commit will tell."""
+    """A versionstamp, ready after the commit."""
 
     __slots__ = ()
 
@@ -120,12 +123,15 @@ class PendingKey(_BytesLike, PendingFuture):
 
 
 def key_bytes(key: Any) -> bytes:
-    """The bytes of a key argument; Subspaces and Values are taken too. Raises TypeError."""
+    """Return the bytes of a key argument: bytes, a Subspace, or a Value.
+
+    Raises: TypeError.
+    """
     if hasattr(key, "as_foundationdb_key"):
         key = key.as_foundationdb_key()
     if not isinstance(key, bytes):
         raise TypeError("Key must be of type bytes")
-    return key if type(key) is bytes else bytes(key)  # what is derived from it cannot be logged
+    return key if type(key) is bytes else bytes(key)  # the commit log cannot encode a subclass of bytes
 
 
 def value_bytes(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Read versions that callers have been given, each kept readable as long as a transaction may live.
+"""Versions that callers were given: each stays readable for the five seconds of a transaction.
 
 On a cluster every version of the last five seconds can be read. LMDB keeps an old version only while a read
 transaction is open at it, so this process keeps one open at each version that `get_read_version` or
@@ -22,7 +22,7 @@ _RELEASE_EVERY_S = 1.0
 
 
 class HandedOutVersions:
-    """The snapshots of versions that this process has handed out, the one handed out first in front."""
+    """The snapshots of versions that this process has handed out, oldest first."""
 
     def __init__(self, store: "Store") -> None:
         self._runtime = store.runtime
@@ -40,7 +40,8 @@ class HandedOutVersions:
                 return
             known = self._kept.pop(snapshot.version, snapshot)
             self._kept[snapshot.version] = max(known, snapshot, key=lambda one: one.expires_s)
-            # Bound to a name, the last reference is dropped, and the LMDB transaction ended, after the lock.
+            # The name keeps its last reference until the lock is released: dropping it ends an LMDB
+            # transaction.
             displaced = self._kept.pop(next(iter(self._kept))) if len(self._kept) > _VERSIONS_MAX else None
             must_start, self._releasing = self._needs_thread and not self._releasing, True
         del known, displaced
@@ -55,18 +56,18 @@ class HandedOutVersions:
             self._releasing = False
 
     def release_expired(self, now_s: float) -> None:
-        """Let go of the versions that have been kept long enough."""
+        """Release the versions that were handed out five seconds ago or earlier."""
         with self._lock:
             expired = [version for version, kept in self._kept.items() if kept.expires_s <= now_s]
             released = [self._kept.pop(version) for version in expired]
         del released
 
     def release_older_half(self) -> None:
-        """Give reader slots back: the versions that were handed out first are too old from now on."""
+        """Give reader slots back: the older half of the versions cannot be read any more."""
         self._release((1 + len(self._kept)) // 2)
 
     def release_all(self) -> None:
-        """Let LMDB use the pages again that only these versions keep."""
+        """Release all versions, so that LMDB may reuse their pages."""
         self._release(_VERSIONS_MAX)
 
     def _release(self, count: int) -> None:
@@ -83,7 +84,7 @@ class HandedOutVersions:
                         self._releasing = False
                         return
         except BaseException:
-            self._releasing = False  # the next version that is handed out starts another thread
+            self._releasing = False  # so that the next version handed out starts another thread
             raise
 
     def close(self) -> None:

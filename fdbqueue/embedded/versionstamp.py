@@ -1,6 +1,6 @@
-"""Versionstamps: 8 bytes of commit version, 2 bytes of order in its batch, put where an offset says.
+"""Versionstamps: 8 bytes of commit version and 2 bytes of order in its batch.
 
-The last four bytes of the key or value that carries one are the offset, little-endian (API version 520).
+The last four bytes of a template key or value are the offset of the stamp, little-endian (API version 520).
 """
 
 from fdbqueue.fdberror import FDBError
@@ -14,7 +14,10 @@ def stamp(version: int, order: int) -> bytes:
 
 
 def split(template: bytes) -> tuple[bytes, int]:
-    """(bytes without the offset, offset). Raises FDBError 2000 when the stamp would not fit."""
+    """Return (bytes without the offset, offset).
+
+    Raises: FDBError 2000 if the stamp does not fit there.
+    """
     body, offset = template[:-_OFFSET_BYTES], int.from_bytes(template[-_OFFSET_BYTES:], "little", signed=True)
     if len(template) < _OFFSET_BYTES or offset < 0 or offset + STAMP_BYTES > len(body):
         raise FDBError(2000)
@@ -26,7 +29,7 @@ def place(body: bytes, offset: int, stamp_bytes: bytes) -> bytes:
 
 
 def possible_keys(body: bytes, offset: int, version_min: int) -> tuple[bytes, bytes]:
-    """The range [begin, end) in which the key can come to lie once its version is known."""
+    """Return the range [begin, end) of the keys that the commit may make of this template."""
     first = place(body, offset, stamp(version_min, 0))
     last = place(body, offset, b"\xff" * STAMP_BYTES)
     return first, last + b"\x00"

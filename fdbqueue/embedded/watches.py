@@ -1,9 +1,9 @@
-"""Watches: which keys somebody waits for, and who tells them.
+"""Watches: the watched keys of one process, and the futures that wait for a change of them.
 
-A watch fires when its key's value differs from the one its transaction saw. Commits of this process tell
-the table directly; commits of other processes ring (doorbell.py). Rung, a process with few watches looks at
-all of their keys; one with many asks the commit log which of them were written.
-Arming comes first and looking second, so a change between the two is seen by one of them.
+A watch fires when the value of its key differs from the value that its transaction saw. A commit of this
+process looks at the watched keys that it wrote. A commit of another process sends a ring (doorbell.py). After
+a ring, a process with few watches looks at all their keys; with many, it reads in the commit log which of
+them were written. A watch is armed first and its key is looked at second, so no change falls between the two.
 """
 
 import weakref
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 
-_KEYS_LOOKED_AT_MAX = 64  # a look at a key costs less than decoding a record of the log
-_KEYS_KEPT = 64  # emptied entries tolerated before a sweep; each sweep waits for as many new ones
+_KEYS_LOOKED_AT_MAX = 64  # above it, the log is read: a look at one key costs less than decoding one record
+_KEYS_KEPT = 64  # empty entries before they are dropped; a doubling bound keeps the cost per watch constant
 
 
 class Watches:
@@ -40,7 +40,7 @@ class Watches:
         """Complete `future` once the value of `key` is no longer `expected`."""
         with self._lock:
             if self.doorbell is not None and not self._by_key:
-                # Before any key is in the table: whatever one's look may miss is later than this.
+                # Before any key is in the table, so a change that its first look misses has a later version.
                 self._seen_version = max(self._seen_version, self._newest_version())
             self._drop_empty()
             if key not in self._by_key:
@@ -53,7 +53,7 @@ class Watches:
         self._look([key])
 
     def disarm(self, key: bytes, future_id: int) -> None:
-        # From a destructor, which may run in the middle of anything: one dict operation, no lock.
+        # A destructor calls it, at any allocation: so one dict operation, and no lock.
         waiting = self._by_key.get(key)
         if waiting is not None:
             waiting.pop(future_id, None)
@@ -85,7 +85,7 @@ class Watches:
         try:
             with self._store.begin() as txn:
                 values = {key: layout.get(txn, key) for key in keys}
-        except FDBError as error:  # no reader slot, say: the commit that made us look has happened
+        except FDBError as error:  # for example no reader slot; the commit itself has happened
             for key in keys:
                 for future in self._take_out(key, lambda _: True):
                     future.complete(error=FDBError(error.code))
@@ -98,18 +98,18 @@ class Watches:
                 future.complete()
 
     def _take_out(self, key: bytes, which: Callable[[bytes | None], bool]) -> list[PendingFuture]:
-        """The watches of `key` whose expected value is such; they are in the table no longer."""
+        """Remove the watches of `key` from the table if `which(expected value)` is true; return them."""
         with self._lock:
             waiting = self._by_key.get(key, {})
             changed = [i for i, (_, expected) in list(waiting.items()) if which(expected)]
-            found = [waiting.pop(i, None) for i in changed]  # None: disarmed meanwhile, without the lock
+            found = [waiting.pop(i, None) for i in changed]  # None: disarmed since, without the lock
             if not waiting:
                 self._drop(key)
         futures = [entry[0]() for entry in found if entry is not None]
         return [future for future in futures if future is not None]
 
     def _rung(self) -> None:
-        """Another process has written a key that may be watched here."""
+        """Look at the watched keys, since another process may have written one."""
         if not self._by_key:
             return
         with self._store.begin() as txn:
@@ -133,7 +133,7 @@ class Watches:
             return version
 
     def close(self) -> None:
-        """Nobody will tell any more: whoever waits gets the error of a cancelled operation."""
+        """Cancel all watches: no commit is seen any more."""
         waiting = [entry[0]() for watches in list(self._by_key.values()) for entry in list(watches.values())]
         for future in waiting:
             if future is not None:
@@ -142,6 +142,6 @@ class Watches:
             self.doorbell.close()
 
     def let_go(self) -> None:
-        """In a forked child: end nothing of the parent's."""
+        """Close this process's copies in a forked child, and leave the parent's watches alone."""
         if self.doorbell is not None:
             self.doorbell.let_go()

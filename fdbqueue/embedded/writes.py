@@ -1,14 +1,14 @@
-"""What a transaction has written and not yet committed, as its own reads must see it.
+"""The uncommitted writes of a transaction, as its own reads must see them.
 
-A key's entry is what is known of it:
+Each written key has an entry:
 
-    bytes       its value: set, or an atomic operation on a known value
-    None        it is absent: cleared
-    Pending     operations on a value that only the database knows, or a versionstamp that nobody knows
+    bytes       its value: it was set, or an atomic operation was applied to a known value
+    None        it was cleared
+    Pending     atomic operations on a stored value that is not known yet, or with the commit's versionstamp
 
-Cleared ranges lie beside the entries; an entry inside one is newer than it. Entries of bytes and None,
-and cleared ranges, are *independent* of the database: reading them conflicts with nobody. Source of the
-rules: ReadYourWrites and WriteMap of FoundationDB 7.3, and measurements on its server.
+Cleared ranges lie beside the entries; an entry inside a cleared range is newer than the clear. Entries of
+bytes and None, and cleared ranges, are *independent* of the database: reading them conflicts with no write.
+Source of the rules: ReadYourWrites and WriteMap of FoundationDB 7.3, and measurements on its server.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from fdbqueue.fdberror import FDBError
 
 
 class Pending(msgspec.Struct, eq=False):
-    """Operations waiting for a value; `stamped` once one of them is a versionstamped set."""
+    """Atomic operations that wait for the stored value; `stamped` once one of them sets a versionstamp."""
 
     steps: list[tuple[int, bytes]]
     stamped: bool = False
@@ -43,7 +43,7 @@ class Pending(msgspec.Struct, eq=False):
 
 
 class _Missing:
-    """No entry: the database's own value shows through."""
+    """The type of MISSING: a key without an entry, so the stored value counts."""
 
 
 MISSING = _Missing()
@@ -52,14 +52,14 @@ StampedKey = tuple[bytes, int, bytes]  # body, offset of the stamp, value
 
 
 class WriteBuffer(msgspec.Struct, eq=False):
-    """The buffered writes of one transaction, and the conflict set they make."""
+    """The buffered writes of one transaction, and the conflict ranges they make."""
 
     entries: dict[bytes, Entry] = {}
     cleared: RangeSet = msgspec.field(default_factory=RangeSet)
     unreadable: RangeSet = msgspec.field(default_factory=RangeSet)
     stamped_keys: list[StampedKey] = []
     conflicts: KeySet = msgspec.field(default_factory=KeySet)
-    # Written under next_write_no_write_conflict_range: no reader conflicts, yet a watch must fire.
+    # Writes under next_write_no_write_conflict_range: no reader conflicts with them, but watches must fire.
     silent: KeySet = msgspec.field(default_factory=KeySet)
     has_writes: bool = False
     _keys: SortedList | None = None
@@ -72,12 +72,12 @@ class WriteBuffer(msgspec.Struct, eq=False):
     def set(self, key: bytes, value: bytes) -> None:
         entry = self.entries.get(key)
         if isinstance(entry, Pending) and entry.stamped:
-            entry.push(_SET, value)  # unreadable it stays
+            entry.push(_SET, value)  # the key stays unreadable until the commit
         else:
             self.put(key, value)
 
     def operate(self, code: int, key: bytes, operand: bytes) -> None:
-        """An atomic operation other than a versionstamped key."""
+        """Apply an atomic operation, any but set_versionstamped_key."""
         known = self.known(key)
         if code == atomic.SET_VERSIONSTAMPED_VALUE:
             if isinstance(known, Pending) and known.stamped:
@@ -116,14 +116,14 @@ class WriteBuffer(msgspec.Struct, eq=False):
     # -- what reads see -----------------------------------------------------------------------------
 
     def known(self, key: bytes) -> Entry | _Missing:
-        """The entry that a read of `key` meets; MISSING when the database decides."""
+        """Return the entry of `key`; MISSING if a read has to look up the stored value."""
         entry = self.entries.get(key, MISSING)
         if entry is MISSING and self.cleared.begins and key in self.cleared:
             return None
         return entry
 
     def keys_in(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[bytes]:
-        """The keys with entries in [begin, end), sorted: only range reads pay for the order."""
+        """Return the keys with entries in [begin, end), sorted; the first call sorts all entries."""
         if not self.entries:
             return iter(())
         if self._keys is None:
@@ -132,9 +132,10 @@ class WriteBuffer(msgspec.Struct, eq=False):
         return keys
 
     def dependent_parts(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
-        """The parts of [begin, end) whose reading depends on the database: only these can conflict.
+        """Yield the parts of [begin, end) that a read has to look up in the database: only these can
+        conflict.
 
-        An entry inside a cleared range never does: an operation there was computed at once.
+        An entry inside a cleared range never depends on the database: operations there are computed at once.
         """
         for gap_begin, gap_end in self.cleared.gaps(begin, end):
             for key in self.keys_in(gap_begin, gap_end):
@@ -147,13 +148,13 @@ class WriteBuffer(msgspec.Struct, eq=False):
                 yield gap_begin, gap_end
 
 
-_SET = 0  # MutationRef::SetValue, when it must wait behind a versionstamp
+_SET = 0  # MutationRef::SetValue, as a step that follows a versionstamp
 
 
 def resolve(entry: Pending, existing: bytes | None, stamp_bytes: bytes | None) -> bytes | None:
-    """The value that `entry` makes of `existing`; `stamp_bytes` is known only while committing.
+    """Return the value that `entry` makes of `existing`; `stamp_bytes` is None before the commit.
 
-    Raises FDBError 1036 for a versionstamped value that is read before its commit.
+    Raises: FDBError 1036 for a versionstamped value that is read before its commit.
     """
     for code, operand in entry.steps:
         if code == _SET:

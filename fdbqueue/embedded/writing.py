@@ -31,18 +31,18 @@ class WriteTransaction(Steps):
             self._wrote(key, len(value))
 
     def clear(self, key: Any) -> None:
-        """Clear one key; a KeySelector is looked up first."""
+        """Clear one key. A KeySelector is resolved first, by a read."""
         if type(key) is not bytes:
             key = key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
         if len(key) > KEY_BYTES_MAX:
-            return  # there is no such key, so there is nothing to clear
+            return  # no such key can exist
         if self._may_write(key, b""):
             self._buffer.put(key, None)
-            # A clear is two ends, and counts as a range does.
+            # FoundationDB counts a clear as a range with two ends.
             self._wrote(key, len(key) + 1 + RANGE_BYTES - _MUTATION_BYTES)
 
     def clear_range(self, begin: Any, end: Any) -> None:
-        """Clear every key from `begin` to before `end`; None is the first, the last."""
+        """Clear the keys of [begin, end); None stands for the first key, or the end of all keys."""
         begin = b"" if begin is None else self.get_key(begin) if isinstance(begin, KeySelector) else begin
         end = USER_END if end is None else self.get_key(end) if isinstance(end, KeySelector) else end
         begin, end = key_bytes(begin), key_bytes(end)
@@ -59,7 +59,7 @@ class WriteTransaction(Steps):
         self.clear_range(prefix, strinc(prefix))
 
     def _may_write(self, key: bytes, value: bytes) -> bool:
-        """Whether a write may be buffered; if not, the next future says why."""
+        """True if a write may be buffered; otherwise the next future raises the reason."""
         try:
             if self._guarded:
                 self._check_writable()
@@ -96,7 +96,7 @@ class WriteTransaction(Steps):
             self._size_bytes += 3 * len(key) + operand_bytes + 1 + _MUTATION_BYTES + RANGE_BYTES
 
     def _next_conflicts(self) -> KeySet:
-        """Where the next write is noted: readers conflict with it, unless the option said not this once."""
+        """Return the conflict set for a write, and use up the option next_write_no_write_conflict_range."""
         if not self._settings.next_write_silent:
             return self._buffer.conflicts
         self._settings.next_write_silent = False
@@ -125,13 +125,16 @@ class WriteTransaction(Steps):
 
     def _set_stamped_key(self, key: bytes, value: bytes) -> None:
         body, offset = split(key)
-        self._next_conflicts()  # uses the option up: where the key will conflict, only its commit knows
+        self._next_conflicts()  # uses the option up; the conflicting key is known at the commit only
         version_min = self._snapshot.version if self._snapshot is not None else 0
         self._buffer.set_stamped_key(body, offset, value, version_min)
         self._size_bytes += len(key) + len(value) + _MUTATION_BYTES
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
-        """Conflict with writes in the range, as if it had been read. Raises FDBError 2005 at once."""
+        """Conflict with writes in the range, as if it had been read.
+
+        Raises: FDBError 2005, at once.
+        """
         self._conflict_range(begin, end, self._settings.read_end, self._add_read)
 
     def add_read_conflict_key(self, key: Any) -> None:
@@ -139,7 +142,10 @@ class WriteTransaction(Steps):
         self.add_read_conflict_range(key, key + b"\x00")
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
-        """Make others that read in the range conflict, as if it had been written."""
+        """Make transactions that read in the range conflict, as if it had been written.
+
+        Raises: FDBError 2005, at once.
+        """
         self._conflict_range(begin, end, self._settings.write_end, self._add_write_conflict)
 
     def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
