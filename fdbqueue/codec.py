@@ -1,7 +1,7 @@
 """Payload codecs: a Python value to bytes and back, equal, or a TypeError before anything is written.
 
 msgspec encodes more than it can bring back (a tuple returns as a list, NaN as null, the key 1 as "1").
-A queue that changes what it was given corrupts quietly and far from the cause, so `encode` decodes its own
+A codec that changes a value would corrupt it silently, far from the cause. So `encode` decodes its own
 output and compares: both directions run in C, about a microsecond for a small payload.
 
 The name of a codec is stored with a named queue. The type of the payloads belongs to the handle alone:
@@ -54,7 +54,9 @@ class PayloadCodec(Protocol):
         """Raises TypeError, UnknownCodec."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises PayloadUnreadable for bytes that are not its own; NOT_HERE for what others may read."""
+        """Raises PayloadUnreadable for damaged bytes, an error of NOT_HERE for bytes that another process
+        may read.
+        """
 
     def require(self) -> None:
         """Raises UnknownCodec."""
@@ -258,7 +260,7 @@ def encoded_each(codec: PayloadCodec, values: Iterable[Any]) -> list[bytes]:
 def _typed(name: str, type_: Any) -> MsgspecCodec:
     try:
         return _msgspec_codec(name, type_)
-    except Exception as error:  # a TypeError, or what the repr of something that is no type raises
+    except Exception as error:  # a TypeError, or an error of the repr of an object that is no type
         wanted = f"a type that msgspec decodes, and that has a hash ({error})"
         raise InvalidArgument(name="type", wanted=wanted, got=type_) from error
 

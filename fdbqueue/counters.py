@@ -1,8 +1,7 @@
-"""What the calls given one database met: conflicts, retries, places in a line, wake-ups.
+"""Counters of the calls given one database: conflicts, retries, requests in lines, wake-ups.
 
-Whoever watches a fleet or runs a load test asks these of `Database.counters`. They are sums of one process
-since it opened the database, and say nothing of queues or of calls: threads share transactions
-(calls/combine.py), so a conflict is nobody's alone.
+`Database.counters` has them, for monitoring and load tests. They are sums of one process since it opened
+the database. There are none per queue or call, because threads share transactions (calls/combine.py).
 """
 
 from dataclasses import dataclass
@@ -13,18 +12,18 @@ MAYBE_COMMITTED = frozenset({1021, 1039})
 
 @dataclass
 class Counters:
-    """Counted without a lock on the way of every call: of two increments that meet, one may be missed."""
+    """Every call counts, without a lock: of two increments at the same moment, one may be lost."""
 
     conflicts: int = 0
-    """Commits refused because somebody else had changed what they read (1020)."""
+    """Commits refused because another transaction had changed a key that they read (1020)."""
     retries: int = 0
-    """Attempts that ended in any error of the engine, conflicts included, and were made again or given up."""
+    """Transactions that ended in an error of the engine, conflicts included, and were retried or given up."""
     unknown: int = 0
-    """Commits whose result nobody told us (1021, 1039)."""
+    """Commits with an unknown result (1021, 1039)."""
     requests: int = 0
-    """Places taken in a line, each by the callers of one process together."""
+    """Requests registered in a line, each by the callers of one process together."""
     wake_ups: int = 0
-    """Sleeps in a line that a watch ended, rather than the clock."""
+    """Sleeps in a line that a watch has ended, not the clock."""
 
     def note_error(self, code: int) -> None:
         """Count an attempt that ended in the engine's error `code`."""

@@ -49,7 +49,8 @@ def open(
     This process's own session is one of these.
 
     A directory that group or others may write to, or that another user owns, is refused. With
-    `shared_directory`, or as `embedded+shared:PATH`, it is opened: all who may write there are trusted.
+    `shared_directory`, or as `embedded+shared:PATH`, it is opened: all users that may write there are
+    trusted.
 
     Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse,
     UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without a database;
@@ -66,7 +67,7 @@ def open(
 
 
 def _checked_url(url: str) -> str:
-    """Raises UnknownUrl for what can be no name of a file either."""
+    """Raises UnknownUrl for a text that cannot be the name of a file."""
     try:
         written = os.fsencode(url)
     except UnicodeEncodeError:

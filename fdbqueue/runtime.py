@@ -48,7 +48,7 @@ class Thread(Protocol):
 
 
 class Waitable(Protocol):
-    """What the binding's futures and ours share: enough to wait for one of several."""
+    """The common part of the binding's futures and ours: enough to wait for one of several."""
 
     def is_ready(self) -> bool: ...
     def on_ready(self, callback: Callable[[Any], None]) -> None: ...
@@ -144,7 +144,8 @@ class RealRuntime:
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
     random_bytes = staticmethod(os.urandom)
-    # The system's: children of a fork do not jitter in step, and nobody else's seed or sequence is touched.
+    # Random numbers of the system: children of a fork do not jitter in step, and the program's own seed
+    # stays.
     random = staticmethod(_random.SystemRandom().random)
     lock = staticmethod(threading.Lock)
     event = staticmethod(RealEvent)

@@ -1,4 +1,4 @@
-"""Task, TaskState and Failure: what users of a task queue see, frozen values."""
+"""Task, TaskState and Failure: the public frozen values of a task queue."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,12 +10,12 @@ class TaskState(StrEnum):
     TAKEN = "t"
     BURIED = "!"
     DELAYED = "~"
-    DONE = "-"  # only ever in what a verb returns and in what a callback is told
+    DONE = "-"  # never stored: in results of verbs and arguments of callbacks only
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as it was when the call that returned it committed.
+    """A task in its state at the commit of the call that returned it.
 
     Times are seconds since the epoch, None for never. `token` is the lease that a take gave: verbs that are
     handed this value act under that lease and no other.
@@ -27,11 +27,13 @@ class Task:
     pri: int = 0
     key: Any = None
     attempts: int = 0
-    """How often it has been taken."""
+    """Number of times that it was taken."""
     failures: int = 0
-    """How many of its attempts have failed since it was put, or kicked, by no fault of the database."""
+    """Attempts that failed since the put or the last kick, without those that an outage of the database
+    ended.
+    """
     orphaned: int = 0
-    """How many of the last of them ended without a word: the lease was over, or its holder dead."""
+    """Number of its latest attempts in a row that ended because the lease was over or its holder dead."""
     created: float = 0.0
     expires: float | None = None
     """When its ttl ends."""
@@ -45,24 +47,24 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt at a task that failed. Whoever reports one says what went wrong; the queue adds the rest.
+    """A failed attempt at a task. The caller gives error, message and detail; the queue adds the rest.
 
     Texts longer than limits.FAILURE_MESSAGE_BYTES_MAX and limits.FAILURE_DETAIL_BYTES_MAX are cut: a
-    message keeps its beginning, a detail its end, where a traceback says what happened.
+    message keeps its beginning, a detail its end, because a traceback has the error there.
     """
 
     error: str
-    """The class of the error, or another short name of what went wrong."""
+    """The class of the error, or another short name of the reason."""
     message: str = ""
     detail: str = ""
-    """A traceback, or what the program printed."""
+    """A traceback, or the output of the program."""
     worker: str = ""
-    """Who worked on it."""
+    """Host and process of the worker."""
     outcome: str = ""
     """"retried", "buried", or "lease_lost"; "exhausted" if that buried it, "excused" if it does not count, as
     the database was away.
     """
     attempt: int = 0
-    """Which time it had been taken."""
+    """Number of the attempt, from 1."""
     when: float = 0.0
     """Seconds since the epoch."""

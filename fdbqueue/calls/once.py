@@ -137,7 +137,7 @@ def run_once(
 
 
 class _Call:
-    """One call in flight: its transaction, its slot, and its attempts whose result is unknown."""
+    """One call in flight: its transaction, its slot, and its attempts with an unknown result."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What is stored of a task: its record, its keys, and the counters of its queue."""
+"""The stored parts of a task: its record, its keys, and the counters of its queue."""

@@ -1,29 +1,30 @@
-"""Keys of a task queue: the only file that builds or parses them, and what lies under them.
+"""Keys of a task queue, and their values: the only file that builds or parses them.
 
-Queue S. `id` is 20 bytes (index, random): the task's identity, and its place in the order of arrival.
-`place` is what the discipline sorts by; it ends in the id. `time` is microseconds since the epoch, 8 bytes.
+S is the subspace of the queue. `id` is 20 bytes (index, random): the task's identity, and its order of
+arrival. `place` is the sort key of the discipline; it ends in the id. `time` is microseconds since the
+epoch, 8 bytes.
 
     S[1] id              task      record                      every verb; put, the last one by snapshot
     S[2] id, number      payload   bytes, if too many for      take, peek; verbs given an id
                                    the record: a piece of them
     S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key
-    S[4] session, id     taken     the key of the task         end of a session, release_all, drop
-    S[5] id              delayed   the key of the task         tasks()
-    S[6] place           buried    the key of the task         kick
-    S[7] time, id        timer     empty                       sweepers and takers: what has come due
+    S[4] session, id     taken     the task key                end of a session, release_all, drop
+    S[5] id              delayed   the task key                tasks()
+    S[6] place           buried    the task key                kick
+    S[7] time, id        timer     empty                       sweeps and takes: tasks that are due
     S[8] ...             beside    see disciplines/keyed.py    keyed disciplines
     S[9]                 live      tasks in each state         statistics; put into a bounded queue
-    S[10]                calls     what has been done          statistics; the doorbell of the line
+    S[10]                calls     counts of the verbs         statistics; the doorbell of the line
     S[11, ...]           line      see line/keys.py
     S[12] number         seat      never written               conflict keys of puts into a bounded queue
     S[13]                gate      never written               the same, at the edge
-    S[14, ...]           owners    see persistent/owners.py    whoever opens a persistent queue in a name
-    S[15]                paused    empty                       takers: there is nothing to take
+    S[14, ...]           owners    see persistent/owners.py    opens of a persistent queue with an owner
+    S[15]                paused    empty                       takes: they find nothing
     S[16] id, slot       failure   see failures.py             failures(); written blindly, in a ring
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
-S[3] to S[6], the one of its state, and at most one timer: the delay's end, the lease's, or that of its life.
-A record that cannot be read says nothing: the key of its state tells who it was (mending.py).
+S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
+If a record is damaged, the key of its state still identifies the task (mending.py).
 """
 
 import struct
@@ -49,14 +50,16 @@ TIME_BYTES = 8
 NUMBER = struct.Struct(">I")
 
 _INDEX_END = b"\x7f"
-"""Where a put looks for the last task: behind it no index begins that leaves room for the next ones."""
+"""The end of the range in which a put reads the last task; larger indexes would leave no room for later
+ones.
+"""
 
 _COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, FAILURE + 1))
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED)}
-"""How many bytes follow the columns that say it."""
+"""Number of bytes behind these columns."""
 
 
-# What no record of ours exceeds: a number out of these bounds would fit into no key.
+# Bounds of the numbers in a record: larger ones do not fit into a key.
 Count = Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=limits.PRIORITY_MAX)]
 
@@ -79,13 +82,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     cost: int = 1
     failures: int = 0
-    """How many of its attempts have failed, ever: the last of them are written down."""
+    """Number of failed attempts since the put; the latest failures are stored."""
     forgiven: int = 0
-    """How many had when it was last kicked."""
+    """`failures` at the last kick."""
     orphaned: int = 0
-    """How many attempts in a row have ended without a word from whoever made them."""
+    """Number of attempts in a row that ended without their holder (lease over, holder dead)."""
     excused: int = 0
-    """How many of its failures since it was last kicked were the database's, and do not count."""
+    """Failures since the last kick that an outage of the database caused, and that do not count."""
     payload: bytes = b""
 
     @property
@@ -94,14 +97,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def timer_us(self) -> int:
-        """When something happens to the task on its own."""
+        """The time of the task's timer."""
         waits = self.state in (TaskState.DELAYED, TaskState.TAKEN)
         return self.until_us if waits else self.expires_us
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 record_of = msgspec.msgpack.Decoder(Record).decode
-"""The record that was stored. Raises one of aside.DAMAGED for bytes that are none."""
+"""Decode a record. Raises one of aside.DAMAGED for damaged bytes."""
 
 
 def record_to_bytes(record: Record) -> bytes:
@@ -109,7 +112,7 @@ def record_to_bytes(record: Record) -> bytes:
 
 
 def sound_record(value: bytes | None, id_: bytes) -> Record | None:
-    """The record of that task; None for bytes that are not."""
+    """The record of task `id_`; None for other bytes."""
     try:
         record = None if value is None else record_of(value)
     except DAMAGED:
@@ -204,7 +207,7 @@ class TaskKeys:
 
 
 def id_in(key: bytes) -> bytes:
-    """The task's id: every key of an index ends in it."""
+    """The task's id, in which every index key ends."""
     return key[-ID_BYTES:]
 
 
@@ -218,7 +221,7 @@ def id_text(id_: bytes) -> str:
 
 
 def id_bytes(text: Any) -> bytes:
-    """Raises InvalidArgument for what is no id of a task."""
+    """Parse the printable id of a task. Raises InvalidArgument."""
     return checked_id("task", text, ID_BYTES, "a Task, or the id of one")
 
 

@@ -1,4 +1,4 @@
-"""Statistics: counters that change in the transaction of what they count.
+"""Statistics: counters that change in the transaction of the change that they count.
 
 All counters of a kind share one key, as one long little-endian number with 64 bits for each: a single atomic
 add changes any of them, down as well as up, because the sum of non-negative fields is the same whatever
@@ -33,7 +33,11 @@ CALLS = (
     "done",
     "other",
 )
-"""`done` is told among the tasks; `other`, changes that no statistic tells but whoever waits must see."""
+"""`done` is reported with the tasks.
+
+`other` counts changes that no statistic reports, because the key of these counters is the doorbell of the
+line.
+"""
 
 _FIELD_BITS = 64
 _MASK = (1 << _FIELD_BITS) - 1
@@ -52,7 +56,7 @@ def unpacked(fields: tuple[str, ...], value: bytes | None) -> dict[str, int]:
 
 
 def count_of(live: bytes | None) -> int:
-    """How many tasks there are, in any state."""
+    """The number of tasks in all states."""
     return sum(unpacked(LIVE, live).values())
 
 
@@ -64,7 +68,7 @@ def statistics_of(live: bytes | None, calls: bytes | None) -> Statistics:
 
 
 def ends_of(calls: Mapping[str, int]) -> dict[str, int]:
-    """How tasks have ended: acked, expired and deleted are done, a buried one may be kicked."""
+    """The ends of tasks: acked, expired and deleted ones are done; a buried one may be kicked."""
     # An expiry counts as a delete, too, as in the reference.
     return {
         "acked": calls["ack"],

@@ -1,1 +1,1 @@
-"""Named queues: what the root knows of each, and the check that a queue is still there."""
+"""Named queues: their definitions under the root, and the check that a queue still exists."""

@@ -1,7 +1,7 @@
 """Named queues: a registry under the root that maps a name to a kind, options, and a short key prefix.
 
-Every call on a named queue reads its definition serialisably, in the round trip of its other reads: a queue
-that was dropped, or dropped and created again, is noticed, and nothing is put where nobody will look.
+Every call on a named queue reads its definition serialisably, in the round trip of its other reads. So it
+notices that the queue was dropped, or dropped and created again, and puts nothing below an orphaned prefix.
 """
 
 import struct
@@ -36,15 +36,15 @@ T = TypeVar("T")
 Guard = Callable[[Transaction], Callable[[], None]]
 """Asks whether the queue still exists; the reply raises QueueDropped if it does not."""
 UNREADABLE = "unreadable"
-"""The kind, in listings, of a queue whose definition cannot be read."""
+"""The kind, in listings, of a queue with a definition that cannot be read."""
 UNPACKING = (ValueError, IndexError, struct.error)
-"""What the tuple layer raises for bytes that it has not packed."""
+"""Errors of the tuple layer for bytes that it has not packed."""
 ID_MAX = 2**62
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A named queue as the registry has it. `id` is never used again, not even after a drop."""
+    """The definition of a named queue. `id` is never used again, not even after a drop."""
 
     name: str
     id: int
@@ -129,11 +129,13 @@ class Registry:
         return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
 
     def contents(self, definition: Definition) -> Subspace:
-        """Where the queue keeps what it holds."""
+        """The subspace of the queue's contents."""
         return self.keys.contents(definition.id)
 
     def guard(self, definition: Definition) -> Guard:
-        """To be asked by every call on the queue: the reply raises QueueDropped unless all is as it was."""
+        """The guard that every call on the queue asks: its reply raises QueueDropped if the definition has
+        changed.
+        """
         key, expected = self.keys.definition(definition.name), definition.to_bytes()
 
         def ask(tr: Transaction) -> Callable[[], None]:
@@ -238,7 +240,7 @@ def codec_of(definition: Definition) -> str:
 def exists_already(
     name: str, kind: str, options: Mapping[str, Any], asked_kind: str, asked: Mapping[str, Any]
 ) -> QueueExists:
-    """The answer to who asks for a queue of this name: what is there, and in what it differs."""
+    """The error for a `create` of an existing name, with the options in which the two definitions differ."""
     compared = _compared({"kind": kind, **options}, {"kind": asked_kind, **asked})
     return QueueExists(name=name, kind=kind, options=dict(options), asked=dict(asked), compared=compared)
 
