@@ -164,7 +164,7 @@ _companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDiction
 
 def is_transaction(target: object) -> TypeGuard[Transaction]:
     """Whether `target` is a transaction (or a snapshot) of either engine."""
-    return hasattr(target, "get_read_version")
+    return not isinstance(target, Database) and hasattr(target, "get_read_version")
 
 
 def is_database(target: object) -> bool:

@@ -1,0 +1,123 @@
+"""The handle of a task queue: its names, and how its verbs reach a transaction."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.arguments import (
+    checked_instance,
+    writable,
+)
+from fdbqueue.aside import KeepsAside
+from fdbqueue.database import Database, as_database, is_transaction, run
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.sessions.own import own_session_of
+from fdbqueue.sessions.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks import looking
+from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.kinds import (
+    as_given,
+)
+from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.verbs import Target
+
+T = TypeVar("T")
+
+
+class TaskHandle(KeepsAside):
+    """Names and options of a task queue, and the ways of its verbs into a transaction."""
+
+    def __init__(
+        self, target: DatabaseOrTransaction, registry: Registry, definition: Definition, type: Any = None
+    ) -> None:
+        """Use `TaskQueue.create` or `TaskQueue.open`.
+
+        Raises: UnknownKind, InvalidArgument for the type.
+        """
+        checked_instance("registry", registry, Registry)
+        self._shape = shape_of(registry, checked_instance("definition", definition, Definition), type)
+        self._aside, self._ask_exists = self._shape.aside, self._shape.guard
+        # Sessions and callbacks belong to a database, and a transaction carries none.
+        self._database = as_database(target.db if is_transaction(target) else target)
+        # No thread for a caller's transaction: its database may be closed without a sign to this process.
+        if not is_transaction(target):
+            keeper_of(self._database, self._shape.root).start()
+
+    @property
+    def name(self) -> str:
+        return self._shape.name
+
+    @property
+    def kind(self) -> str:
+        return self._shape.kind.name
+
+    @property
+    def contents(self) -> Subspace:
+        """The subspace that holds everything of the queue."""
+        return self._shape.registry.contents(self._shape.definition)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that the queue was created with."""
+        return as_given(self._shape.definition.options)
+
+    def require_codec(self) -> None:
+        """Raises: UnknownCodec if this process has not registered the codec of the queue."""
+        self._shape.codec.require()
+
+    def _once(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
+        calls = self._calls(target)
+        return calls.within(writable(target), body) if is_transaction(target) else calls.once(body)
+
+    def _end(
+        self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
+    ) -> Task:
+        """Run a verb that ends a lease."""
+        note_end(task, None)  # a verb that raises has ended nothing
+        ended = self._once(target, body)
+        note_end(task, verb)
+        return ended
+
+    def _look(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
+        """Look, and given a database sweep a batch afterwards, so that the answer shows the state before the
+        sweep.
+        """
+        found = self._see(target, body)
+        if not is_transaction(target):
+            looking.sweep_a_batch(as_database(target), self._calls(target).source)
+        return found
+
+    def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
+        source = self._calls(target).source
+        return run(target, lambda tr: source.look(writable(tr), body))
+
+    def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
+        return calls_of(self._of(target), self._shape)
+
+    def _of(self, target: DatabaseOrTransaction) -> Database:
+        return self._database if is_transaction(target) else as_database(target)
+
+    def _own_session(self, target: DatabaseOrTransaction) -> Session:
+        return own_session_of(self._of(target), self._shape.root).get()
+
+    def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: Session | None) -> Target:
+        if isinstance(task, Task):
+            holder = b"" if task.token else self._holder(tr, session)
+            return Target(id_bytes(task.id), task.token, holder, task.data)
+        return Target(id_bytes(task), None, self._holder(tr, session))
+
+    def _holder(self, tr: DatabaseOrTransaction, session: Session | None) -> bytes:
+        if session is not None:
+            return checked_instance("session", session, Session).id
+        return own_session_of(self._of(tr), self._shape.root).id()
+
+
+def note_end(task: Task | str, verb: str | None) -> None:
+    if isinstance(task, Task):
+        task._note_end(verb)

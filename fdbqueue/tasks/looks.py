@@ -1,0 +1,116 @@
+"""Verbs that look at a task queue, and the callback that is told of its changes."""
+
+from functools import partial
+
+from fdbqueue.database import run
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.errors import (
+    UnsupportedOption,
+)
+from fdbqueue.page import Page, checked_limit
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.statistics import Statistics
+from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.task import Failure, Task, TaskState
+from fdbqueue.tasks import listing, looking, verbs
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
+
+
+class Looks(TaskHandle):
+    """Verbs that change no task; some sweep a batch when they have answered."""
+
+    def peek(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
+        """The task as it is now.
+
+        Reads: the task, serialisably.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        """
+        target = self._target(tr, task, None)
+        source = self._calls(tr).source
+        return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
+
+    def paused(self, tr: DatabaseOrTransaction) -> bool:
+        """True if the queue is paused.
+
+        Reads: the flag.
+        Conflicts: `pause` and `resume`.
+        """
+        source = self._calls(tr).source
+        return run(tr, lambda tr: source.look(tr, verbs.is_paused))
+
+    def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
+        """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.
+
+        Reads: the task; the failures by snapshot.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._see(tr, lambda change: verbs.failures_of(change, id_))
+
+    def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
+        """Exact counts, as {"tasks", "calls", "ends"}: tasks by state, verbs by name, and how tasks have
+        ended.
+
+        Tasks are counted in their stored state. A task that is due and not swept yet counts as `delayed`, and
+        also as `due`, among the first limits.DUE_COUNTED_MAX timers that have run out. Given a database, the
+        call also sweeps one batch.
+        Reads: by snapshot.
+        Conflicts: none.
+        """
+        return self._look(tr, looking.statistics_in)
+
+    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
+        """The task keys with the most ready tasks, busiest first: at most `limit` and
+        limits.KEYS_LOOKED_AT_MAX keys.
+
+        Each has its number of tasks in each state, and its first ready task. That is the oldest one; in a
+        micro-queue with priorities, the next one. The numbers are exact, as of the stored states. The choice
+        of keys is exact, too, while at most limits.KEYS_LOOKED_AT_MAX keys have tasks. Beyond that, keys with
+        64 and more ready tasks are found by the magnitude of that number. If there are too many of those as
+        well, a key that is left out has less than four times as many ready tasks as any key in the answer.
+        Other keys fill an answer shorter than `limit`. Given a database, the call also sweeps one batch.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: UnsupportedOption for a kind without task keys; InvalidArgument.
+        """
+        checked_keys(limit)
+        discipline = self._shape.discipline
+        if not isinstance(discipline, Keyed):
+            raise UnsupportedOption(kind=self.kind, option="statistics by key")
+        return self._look(tr, lambda change: looking.key_statistics_in(change, discipline, limit))
+
+    def tasks(
+        self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None
+    ) -> Page[Task]:
+        """A page of the tasks in `state`, in order: at most `limit` and limits.BATCH_ITEMS_MAX tasks, and
+        limits.BATCH_BYTES_MAX bytes of data, or one larger task.
+
+        The page's `next` is the `after` of the following page, None at the end. A page may be shorter than
+        `limit`, even empty, and not be the last. Tasks are listed in their present state, swept or not. Tasks
+        that are due and not swept yet may follow all ready ones. A task that changes its place between two
+        pages may be listed twice or not at all; every other task is listed once. Given a database, the call
+        sweeps one batch after the first page.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument.
+        """
+        most, wanted = checked_limit(limit), listing.checked_state(state)
+        place = listing.place_after(wanted, after)
+        # A sweep between two pages would move tasks to places that have been passed.
+        look = self._look if after is None else self._see
+        return look(tr, lambda change: listing.page(change, wanted, most, place))
+
+    def on_task_change(self, callback: Callback | None = None) -> Callback | None:
+        """Have `callback(task, event)` called for every change that this process makes. Return the callback
+        before it.
+
+        It is called after the commit, in a thread of its own; its errors are logged. None removes the
+        callback.
+        Raises: InvalidArgument, DeferredBody.
+        """
+        return calls_of(self._database, self._shape).callbacks.install(callback, self._shape.codec)

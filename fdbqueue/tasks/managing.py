@@ -1,0 +1,186 @@
+"""Verbs about many tasks of a queue at once, and about the queue itself."""
+
+from functools import partial
+
+from fdbqueue import limits
+from fdbqueue.arguments import (
+    checked_count,
+    writable,
+)
+from fdbqueue.database import is_transaction, run
+from fdbqueue.errors import (
+    QueueBusy,
+    TooMuchForOneTransaction,
+)
+from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.dropping import Occupants, cleared, occupants
+from fdbqueue.tasks.handle import TaskHandle
+
+
+class Managing(TaskHandle):
+    """Verbs about many tasks at once, and about the queue itself."""
+
+    def kick(self, tr: DatabaseOrTransaction, count: int = 1) -> int:
+        """Make the first `count` buried tasks ready again. Return their number.
+
+        Given a database, the call uses transactions of at most limits.VERB_BATCH tasks, and may stop between
+        two.
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
+        """
+        checked_count("count", count)
+        kicked = 0
+        if is_transaction(tr) and count > limits.VERB_BATCH:
+            self._see(tr, partial(verbs.require_few, under=self._shape.keys.buried))
+        while kicked < count:
+            batch = min(count - kicked, limits.VERB_BATCH)
+            more, looked = self._once(tr, partial(verbs.kick, count=batch))
+            kicked += more
+            if looked < batch:
+                break
+        return kicked
+
+    def release_all(self, tr: DatabaseOrTransaction) -> None:
+        """Release every taken task, whatever its holder.
+
+        Given a database, the call uses transactions of at most limits.VERB_BATCH tasks.
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
+        """
+        taken = self._shape.keys.taken
+        if is_transaction(tr):
+            self._see(tr, partial(verbs.require_few, under=taken))
+        while self.release_some(tr):
+            pass
+
+    def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
+        """Release up to `count` taken tasks, at most limits.VERB_BATCH. Return their number.
+
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        """
+        few, taken = min(checked_count("count", count), limits.VERB_BATCH), self._shape.keys.taken
+        return self._once(tr, lambda change: verbs.release_taken(change, taken, few))
+
+    def truncate(self, tr: DatabaseOrTransaction) -> None:
+        """Remove every task.
+
+        Writes: one range clear.
+        Conflicts: every call on a task of the queue.
+        """
+        self._once(tr, verbs.truncate)
+
+    def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
+        """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
+
+        The call is for millions of tasks, on an engine where a clear costs as much as it removes. Repeated
+        until it returns 0, it is a `truncate` in bounded transactions.
+        Reads: the tasks, by snapshot.
+        Writes: clears the tasks.
+        Conflicts: a change of the tasks.
+        """
+        few = min(checked_count("count", count), limits.VERB_BATCH)
+        return self._once(tr, partial(verbs.remove_first, count=few))
+
+    def pause(self, tr: DatabaseOrTransaction) -> None:
+        """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
+
+        Writes: a flag that every take reads.
+        Conflicts: takes.
+        """
+        self._once(tr, verbs.pause)
+
+    def resume(self, tr: DatabaseOrTransaction) -> None:
+        """Let tasks be taken again, and wake waiting takes.
+
+        Writes: clears the flag.
+        Conflicts: takes.
+        """
+        self._once(tr, verbs.resume)
+
+    def busy(self, tr: DatabaseOrTransaction) -> str:
+        """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty
+        if there is none.
+
+        Given a database, the call ends overdue sessions before it gives a reason. Given a transaction, the
+        stored state decides: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably.
+        Writes: removes dead requests and ends leases that are over, if a full batch has nothing else.
+        Conflicts: a call that joins the line, a take.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH of these.
+        """
+        calls = self._calls(tr)
+        while True:
+            found = run(tr, lambda tr: calls.within(writable(tr), self._occupants))
+            if found.reason and not self._ended_overdue(tr):
+                return found.reason
+            if not found.reason and found.are_all:
+                return ""
+            require_more_transactions(tr)
+
+    def drop(self, tr: DatabaseOrTransaction) -> None:
+        """Remove the queue and everything in it.
+
+        Given a database, the call ends overdue sessions before it refuses. Given a transaction, the stored
+        state decides: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably.
+        Writes: clears the definition and the contents.
+        Conflicts: every call on the queue.
+        Raises: QueueBusy if a call waits for tasks or a session holds one; in a transaction,
+        TooMuchForOneTransaction if more than limits.VERB_BATCH requests are dead, or leases over and not
+        swept.
+        """
+        while not self._dropped(tr):
+            require_more_transactions(tr)
+
+    def _occupants(self, change: Change) -> Occupants:
+        return cleared(change, self._calls(change.tr).source.line)
+
+    def _drop(self, change: Change) -> bool:
+        """False if there may be more requests or leases: look again in another transaction."""
+        found = self._occupants(change)
+        if found.reason:
+            raise QueueBusy(name=self.name, reason=found.reason)
+        if found.are_all:
+            self._shape.registry.drop(change.tr, self.name)
+        return found.are_all
+
+    def _dropped(self, target: DatabaseOrTransaction) -> bool:
+        """False if it is to be tried again in another transaction. Raises QueueBusy."""
+        try:
+            return self._once(target, self._drop)
+        except QueueBusy:
+            if not self._ended_overdue(target):
+                raise
+            return False
+
+    def _ended_overdue(self, target: DatabaseOrTransaction) -> bool:
+        """True if a call that would answer "busy" should try again; never within a transaction."""
+        if is_transaction(target):
+            return False
+        source = self._calls(target).source
+        judge = partial(occupants, line=source.line)
+        keeper = keeper_of(self._of(target), self._shape.root)
+        return keeper.ended_overdue(lambda tr: lambda: not source.look(tr, judge).reason)
+
+
+def require_more_transactions(target: DatabaseOrTransaction) -> None:
+    """Raises TooMuchForOneTransaction if `target` is one."""
+    if is_transaction(target):
+        checked_verb_batch(limits.VERB_BATCH + 1)
+
+
+def checked_verb_batch(count: int) -> None:
+    """Raises TooMuchForOneTransaction."""
+    if count > limits.VERB_BATCH:
+        raise TooMuchForOneTransaction(
+            count=count, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
+        )
