@@ -78,7 +78,7 @@ class Client:
         return self.database.counters.conflicts
 
     def _raw(self, key: bytes) -> None:
-        """The unit of comparison: one key read and written in one transaction, in nobody's way."""
+        """The unit of comparison: one key read and written in one transaction, without conflicts."""
         tr = self.database.create_transaction()
         tr.get(key).wait()
         tr.set(key, b"v" * 20)

@@ -1,9 +1,10 @@
 """Element queues beside dirq and persist-queue: python -m benchmarks.elements [--quick]
 
-Every contender adds so many elements and takes them out again, in turn, round by round, once with its data on
-the disk before a call returns and once without. One thread; and eight, for those that allow it. A ratio is
-ours to theirs: the median of the rounds' ratios. Element queues lie in the embedded engine, in a directory
-(durable) or in memory: (without fsync), everything else beside them in the same temporary directory.
+Every contender adds a number of elements and takes them out again, in turn, round by round, once with its
+data on the disk before a call returns and once without. One thread; and eight, for those that allow it. A
+ratio is ours to theirs: the median of the rounds' ratios. Element queues lie in the embedded engine, in a
+directory (durable) or in memory: (without fsync), everything else beside them in the same temporary
+directory.
 
 A contender is a name, and a function that makes its two operations; add more to CONTENDERS.
 """
@@ -48,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Pair:
-    """One thread's operations: `take` removes the element that it reads, whoever put it there."""
+    """One thread's operations: `take` removes the element that it reads."""
 
     add: Operation
     take: Operation
@@ -56,7 +57,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Place:
-    """Where contenders live, and what they are closed with."""
+    """The directory of the contenders, and the stack that closes them."""
 
     folder: Path
     durable: bool
@@ -71,7 +72,7 @@ class Place:
 
 
 Make = Callable[[Place], Callable[[], Pair]]
-"""Makes a queue at the place; what it returns makes the operations of one more thread."""
+"""Makes a queue at the place; the returned function makes the operations of one more thread."""
 
 
 # -- ours ----------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def element_queue(place: Place) -> Callable[[], Pair]:
 
 
 def element_queue_at_once(place: Place) -> Callable[[], Pair]:
-    """The same in one transaction, whose place in the caller's own is the reason for all this."""
+    """The same in one transaction, which may be the caller's own."""
     db = place.database()
 
     def pair() -> Pair:
@@ -274,7 +275,7 @@ Rates = dict[str, list[tuple[float, float]]]
 
 
 def measured(makes: dict[str, Make], place: Place, times: int, threads: int, rounds: int) -> Rates:
-    """The rates of adding and taking in each round, everybody in turn."""
+    """The rates of adding and taking in each round, all contenders in turn."""
     pairs = {name: [pair() for _ in range(threads)] for name, pair in made(makes, place)}
     seen: Rates = {name: [] for name in makes}
     for _ in range(rounds):

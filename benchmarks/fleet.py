@@ -1,7 +1,8 @@
 """Worker fleets: python -m benchmarks.fleet [--quick] [--url URL]
 
-Tasks a second of no-op handlers with 1 to 4 processes; what a worker adds to bare take + ack of the same run;
-what an idle fleet costs; how long a put takes to reach a handler. Without --url: the embedded engine, with
+Tasks a second of no-op handlers with 1 to 4 processes; the cost of a worker beside bare take + ack of the
+same run; the cost of an idle fleet;
+how long a put takes to reach a handler. Without --url: the embedded engine, with
 fsync in a temporary directory, and (a process alone) without in memory.
 """
 
@@ -41,7 +42,7 @@ def filled_queue(db: Database, tasks: int = 0) -> TaskQueue:
     return queue
 
 
-# What a worker adds to its calls.
+# The cost of a worker beside its calls.
 
 
 def overhead(db: Database, tasks: int, rounds: int) -> list[Row]:
@@ -212,7 +213,7 @@ def measure(url: str, arguments: argparse.Namespace, tasks: int, rounds: int, se
         with fdbqueue.open(where) as db:
             few = tasks if where == "memory:" else tasks // 5
             kind = "no fsync" if where == "memory:" else "durable"
-            print(table(f"what a worker adds ({kind})", overhead(db, few, rounds)), flush=True)
+            print(table(f"cost of a worker ({kind})", overhead(db, few, rounds)), flush=True)
     print(
         table(f"fleets of {THREADS} threads each, durable", processes(url, tasks, min(rounds, 3))),
         flush=True,

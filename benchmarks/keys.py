@@ -25,7 +25,7 @@ COST_WANTED = FLAT_WANTED = 0.5
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is there before anything is measured."""
+    """The contents of the queue before the measurement."""
 
     keys: int
     tasks_each: int = 1
@@ -52,7 +52,7 @@ class Plan:
 
 
 def fill(db: Database, queue: TaskQueue, waiting: Waiting, tasks_min: int = 0) -> None:
-    """What is waiting, and at least `tasks_min` tasks."""
+    """The waiting tasks, at least `tasks_min`."""
 
     @fdbqueue.transactional
     def put(tr: fdbqueue.Transaction, numbers: range) -> None:
@@ -107,7 +107,7 @@ def flat(rows: Sequence[tuple[Waiting, Row]]) -> list[Row]:
 
 
 class Crowd:
-    """Workers with sessions of their own, whose takes do not combine, at one queue."""
+    """Workers with sessions of their own at one queue; their takes do not combine."""
 
     def __init__(self, db: Database, plan: Plan, kind: str) -> None:
         self._db, self._plan = db, plan

@@ -1,12 +1,13 @@
 """The queue of FoundationDB's old Python layers (2013), written anew to compare with: same keys, same steps.
 
     (0, index, random)  -> an item        (1, index, random) -> a pop that waits
-    (2, index, random)  -> what that pop has been given
+    (2, index, random) -> the item of that pop
 
 A push puts its item one behind the last; the random part keeps pushes of one moment apart. A *simple* pop
-takes the first item and conflicts with every other. A *high-contention* pop tries that once; if it loses, or
-others wait already, it registers, and then, like all who wait, pairs the first hundred pops with the first
-hundred items again and again, asleep between for a time that doubles, until its own is there.
+takes the first item and conflicts with every other. A *high-contention* pop tries that once. If it loses,
+or others wait already, it registers. Then, like all waiting pops, it pairs the first hundred pops with the
+first hundred items again and again, and sleeps in between for a time that doubles, until its own item is
+there.
 """
 
 from fdb import tuple as layer
@@ -93,7 +94,7 @@ class OldQueue:
             back_off_s = min(2 * back_off_s, _BACK_OFF_MAX_S)
 
     def _serve(self) -> None:
-        """Until fewer than a hundred pops wait; whoever loses the race leaves it to the winner."""
+        """Until fewer than a hundred pops wait; the loser of a race leaves the rest to the winner."""
         tr = self._db.create_transaction()
         while True:
             try:

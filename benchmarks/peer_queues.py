@@ -1,7 +1,7 @@
 """The queues that are compared: how each is opened, puts a small task, takes one and is done with it.
 
-All write to the same disk and return when it has what they wrote: where a peer does not flush by default, it
-is told to, and where it cannot be told, its caller flushes; the row says which.
+All write to the same disk and return when their writes are on it. A peer that does not flush by default is
+configured to; if it cannot be, its caller flushes. The row names the method.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Where:
-    """What a client needs to know to connect: handed to other processes."""
+    """The address for a client, handed to other processes."""
 
     folder: str
     url: str
@@ -61,7 +61,7 @@ class Peer:
     flushes: str
     connect: Callable[[Where], Client]
     module: str = "fdbqueue"
-    """What has to be installed."""
+    """The packages that have to be installed."""
     server: Callable[[Where], "list[str]"] | None = None
     """The command that serves clients, on `where.port`, below `where.folder`."""
     layouts: tuple[str, ...] = ("processes",)
@@ -115,7 +115,7 @@ def free_port() -> int:
 
 
 def raw(where: Where) -> Client:
-    """One key of its own read and set in a transaction: what the engine can do."""
+    """One key of its own read and set in a transaction: the rate of the engine itself."""
     db = fdbqueue.open(where.url)
     space = Subspace(rawPrefix=where.space)["raw"]
 
@@ -232,7 +232,7 @@ def dirq(where: Where) -> Client:
         return bool(name)
 
     def locked(following: Callable[[], str]) -> str:
-        """The next task that nobody else has, or an empty text."""
+        """The next task that no other client has, or an empty text."""
         name = following()
         while name and not queue.lock(name):
             name = queue.next()
@@ -242,7 +242,7 @@ def dirq(where: Where) -> Client:
 
 
 def flush(path: Path) -> None:
-    """fsync a file, or a directory; not if somebody has removed it meanwhile."""
+    """fsync a file, or a directory, unless another process has removed it meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -64,9 +64,9 @@ def work(operation: Callable[[], object], seconds: float, start: float) -> Count
 
 
 def serve(peer: int, where: Where, threads: int, orders: Connection) -> None:
-    """A process with `threads` clients of one peer, which share what they connect to."""
+    """A process with `threads` clients of one peer, which share a connection."""
     client = PEERS[peer].connect(where)
-    client.put()  # what a first call does besides is not what is measured
+    client.put()  # the extra work of a first call is not measured
     client.take()
     orders.send("ready")
     while (order := orders.recv()) is not None:
@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="a database that processes share; default: a temporary directory")
     parser.add_argument("--quick", action="store_true", help="short rounds, to see that it runs")
-    parser.add_argument("--only", default="", help="peers whose names contain this")
+    parser.add_argument("--only", default="", help="peers with this text in their names")
     arguments = parser.parse_args()
     plan = Plan.of(arguments.quick)
     chosen = [peer for peer in PEERS if arguments.only in peer.name]

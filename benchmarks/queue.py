@@ -1,8 +1,8 @@
 """The recipe queue against raw one-key transactions: python -m benchmarks.queue [--url URL] [--quick]
 
-A rate is worth something only beside what the engine itself does at that moment, on that machine: every
-figure is measured in turn with raw transactions (read a key, set it, commit) by as many clients, and quoted
-as a ratio to them. Without --url: the embedded engine, durable, in a temporary directory. Tables go to
+A rate depends on the machine and its load. So every figure is measured in turn with raw transactions (read
+a key, set it, commit) by as many clients, and quoted as a ratio to them.
+Without --url: the embedded engine, durable, in a temporary directory. Tables go to
 standard output, and with a plot into benchmarks/out/.
 """
 
@@ -24,7 +24,7 @@ from fdbqueue import limits
 OUT = Path(__file__).parent / "out"
 VALUE = "v" * 20
 BATCH = 100
-# Nobody takes faster than this; what the enqueuers of a round put comes on top.
+# No client takes faster than this; the items that a round enqueues come on top.
 TAKEN_PER_SECOND_MAX = 50_000
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 WHAT = ("raw", "enqueue-staged", "dequeue-simple", "dequeue-staged")
@@ -147,7 +147,7 @@ def fill(database: fdbqueue.Database, queue: fdbqueue.Queue, count: int) -> None
 
 
 class Backlog:
-    """Enough items for those who take."""
+    """Enough items for the takers."""
 
     def __init__(self, database: fdbqueue.Database, queue: fdbqueue.Queue) -> None:
         self._database = database
@@ -155,7 +155,7 @@ class Backlog:
         self._fastest: dict[str, float] = {}
 
     def prepare(self, what: str, seconds: float) -> None:
-        """For a dequeue, twice what the last one of this kind would take, as far as is known."""
+        """For a dequeue, twice the number that the last one of this kind would take, if known."""
         wanted = 0
         if what.startswith("dequeue"):
             wanted = int(2 * seconds * self._fastest.get(what, 2_000.0)) + 2 * BATCH
@@ -185,7 +185,7 @@ def line_of(point: Point) -> str:
 
 
 def goals_of_one_thread(rows: list[Row]) -> list[Row]:
-    """Without fsync, on two cores: so much a second, and five times as much by the hundred."""
+    """Items without fsync, on two cores: `each` a second, and five times as many by the hundred."""
     _, enqueue, enqueue_many, dequeue, dequeue_many = rows
     return [
         *rows,
@@ -297,7 +297,7 @@ def main() -> None:
         found = list(contended(url, plan))
         for layout in ("threads", "processes"):
             show(contended_table(layout, [point for point in found if point.layout == layout]))
-        show(table("What the line is for", goals(found)))
+        show(table("The purpose of the line", goals(found)))
         show(plot(found, OUT / "queue.png"))
 
 

@@ -1,7 +1,8 @@
-"""What a hot tenant costs the small ones: python -m benchmarks.tenants [--url URL] [--quick] [--plot PNG]
+"""The cost of a hot tenant for the small ones: python -m benchmarks.tenants [--url URL] [--quick] [--plot
+PNG]
 
-Each of 100 tenants of a fair queue puts 50 tasks; workers take and ack until all of these are done. How long
-a task waits, in turn without and with one more tenant, of whom 1,000,000 tasks are waiting. Without --url:
+Each of 100 tenants of a fair queue puts 50 tasks; workers take and ack until all of these are done. The
+wait of a task, in turn without and with one more tenant that has 1,000,000 waiting tasks. Without --url:
 the embedded engine in memory, no fsync.
 """
 
@@ -40,7 +41,7 @@ class Plan:
 
 @dataclass
 class Seen:
-    """The waits of each round, by who else was there."""
+    """The waits of each round, by the presence of the hot tenant."""
 
     rounds: dict[str, list[Waits]] = field(default_factory=lambda: {ALONE: [], BESIDE: []})
 

@@ -3,8 +3,8 @@
     python examples/crawler.py
 
 It crawls three small sites that it serves itself. A page is a task, its host the key: a micro-queue hands
-out one task of a key at a time. What a page links to is put in the transaction that acks it, if it has not
-been seen before; a worker that dies leaves its page to another.
+out one task of a key at a time. The links of a page are put in the transaction that acks it, unless they
+were seen before; a worker that dies leaves its page to another.
 """
 
 import re
@@ -69,7 +69,7 @@ def discover(tr: Any, pages: TaskQueue, url: str) -> None:
 
 @fdbqueue.transactional
 def finish(tr: Any, pages: TaskQueue, task: Task, links: list[str]) -> None:
-    """The page is done, and what it links to is known: both, or neither."""
+    """The page is acked and its links are put: both, or neither."""
     for link in links:
         discover(tr, pages, link)
     pages.ack(tr, task)

@@ -1,4 +1,4 @@
-"""The classic consumer: locks, gets and removes every element that nobody else has locked.
+"""The classic consumer: locks, gets and removes every element that is not locked yet.
 
     python examples/elements_producer.py embedded:/tmp/outbox
     python examples/elements_consumer.py embedded:/tmp/outbox

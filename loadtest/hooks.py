@@ -1,9 +1,9 @@
-"""What happens around a test run: the database is opened, the books are closed, the verdict is spoken.
+"""The steps around a test run: open the database, close the books, reach the verdict.
 
     test_start      the master (or the only process) names the run; every process opens the database and its
                     book in the ledger
     test_stop       every process waits for its calls and closes its book; then the master, which waits for
-                    all books, drains the queues and compares what was produced with what was delivered
+                    all books, drains the queues and compares the produced items with the deliveries
     quitting        a run that was interrupted is ended as any other
 
 A verdict that does not hold, or that was never reached, makes the exit status of the master, or of the only
@@ -114,7 +114,7 @@ class Load:
             web_ui.app.route("/fdbqueue")(self.status)
 
     def status(self) -> dict[str, Any]:
-        """What the web UI tells at /fdbqueue, in JSON."""
+        """The counters that the web UI shows at /fdbqueue, in JSON."""
         verdict = None if self._verdict is None else asdict(self._verdict) | {"holds": self._verdict.holds}
         return {"counters": asdict(self.counters()), "verdict": verdict}
 
@@ -220,7 +220,7 @@ class Load:
         data["fdbqueue"] = asdict(self.counters())
 
     def _on_worker_report(self, client_id: str, data: dict[str, Any], **_: object) -> None:
-        # Absent from what a worker says before it has opened the database.
+        # Absent from the reports of a worker before it has opened the database.
         self._workers[client_id] = Counters(**data.get("fdbqueue", {}))
 
     def _on_finish(self, msg: Any, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of a test run: what was produced and what was consumed, in the database itself.
+"""The ledger of a test run: produced and consumed items, in the database itself.
 
     (0, process)                    -> "open" or "closed": whether that process still has something to write
     (1, process, number)            -> ""  the item was produced: the call said so, or its transaction did
@@ -6,9 +6,9 @@
     (3, process, number)            -> ""  the call that produced it failed: it may be there, or not
 
 An item is named by the process that produced it and a number. A delivery has an id of its own, so that two of
-them are two keys, and a write that is repeated after an unknown result is one. What a task's consumer does
-is this write, in the transaction of the ack; what a recipe queue's does is to put it into its `Book`, which
-writes many together.
+them are two keys, and a write that is repeated after an unknown result is one. A consumer of tasks writes
+it in the transaction of the ack. A consumer of a recipe queue puts it into its `Book`, which writes many
+together.
 """
 
 from collections import deque
@@ -81,7 +81,7 @@ class Ledger:
         return {(process, number) for process, number, *_ in self._rows(db, _DOUBTFUL)}
 
     def _rows(self, db: Any, column: int) -> Iterator[tuple[Any, ...]]:
-        """In order; so many in a transaction that none gets old, whatever the length of the ledger."""
+        """In order; a bounded number in each transaction, so that none gets too old."""
         whole = self._space.range((column,))
         begin = whole.start
         while rows := read_some(db, begin, whole.stop):
@@ -123,12 +123,12 @@ class Book:
         self._add(self._ledger.consumed_row(item, self._db.runtime.random_bytes(8)))
 
     def write(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         while self._rows:
             self._write()
 
     def close(self) -> None:
-        """Write what is left, as the last word of this process."""
+        """Write the remaining rows, as the final report of this process."""
         self.write()
         self._ledger.close_book(self._db, self._process)
 
@@ -155,7 +155,7 @@ class Book:
 
 @dataclass
 class Verdict:
-    """What the ledger says when everything has been drained."""
+    """The judgement of the ledger after all queues are drained."""
 
     produced: int = 0
     consumed: int = 0
@@ -163,7 +163,7 @@ class Verdict:
     lost: int = 0
     twice: int = 0
     unknown: int = 0
-    """Deliveries of items that nobody has produced."""
+    """Deliveries of items that were never produced."""
     open_books: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
 
@@ -182,7 +182,7 @@ class Verdict:
         if self.doubtful:
             told.append(f"{self.doubtful:,} calls that produce failed: their items may be there, or not")
         if self.open_books:
-            told.append(f"no last word from {', '.join(self.open_books)}: what they did is not all known")
+            told.append(f"no final report from {', '.join(self.open_books)}: some of their work is unknown")
         return "; ".join([*told, *self.examples])
 
     def blame(self, what: str, item: ItemId) -> None:
@@ -191,7 +191,7 @@ class Verdict:
 
 
 def judge(db: Any, ledger: Ledger) -> Verdict:
-    """Compare what was produced with what was delivered. Reads all of it, a bounded part at a time."""
+    """Compare the produced items with the deliveries. Reads all of it, a bounded part at a time."""
     doubtful = ledger.doubtful_items(db)
     verdict = Verdict(doubtful=len(doubtful), open_books=ledger.open_books(db))
     for item, produced, deliveries in merged(ledger.produced_items(db), ledger.consumed_items(db)):

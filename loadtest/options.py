@@ -27,7 +27,7 @@ def add_options(parser: LocustArgumentParser, **_: object) -> None:
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="steady", help="how the users come and go")
     parser.add_argument(
-        "--backlog", type=int, default=BACKLOG, help="producers pause while so many items wait"
+        "--backlog", type=int, default=BACKLOG, help="producers pause while this number of items wait"
     )
     parser.add_argument(
         "--plots", default=None, metavar="DIR", include_in_web_ui=False, help="write PNG plots to DIR"

@@ -17,7 +17,7 @@ from loadtest.threads import Threads
 SPACE = Subspace(("fdbqueue-load",))
 TTR_S = 60.0
 DRAINED_TOGETHER = 100
-# What was delivered to a process that died comes back after its deadline: so long the last look is patient.
+# A result for a dead process returns after its deadline: the last look waits for that time.
 RETURN_S = 2 * limits.REQUEST_DEADLINE_S
 _ERASED_TOGETHER = 5_000
 
@@ -95,7 +95,7 @@ def begin(environment: Environment, run: Run) -> None:
 
 
 def end(environment: Environment) -> Run | None:
-    """Nobody is to find the run any more."""
+    """No process may find the run any more."""
     return _runs.pop(environment, None)
 
 
@@ -110,7 +110,7 @@ def complete(
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
-        # Noted already: an earlier attempt has committed, and nobody told us.
+        # Noted already: an earlier attempt with an unknown result has committed.
         fresh = [
             task for task, delivery in deliveries if run.ledger.consumed(tr, item_of(task.data), delivery)
         ]
@@ -127,11 +127,11 @@ def item_of(data: Any) -> ItemId:
     return process, number
 
 
-# The end of a run: nobody else is at it any more.
+# The end of a run: no other process works on it any more.
 
 
 def drain(run: Run, wait_s: float = 0.0) -> int:
-    """Take what is left, and note it; how much it was."""
+    """Take and note the remaining items, and return their number."""
     left = 0
     plain = run.queues.plain
     while values := plain.dequeue_many(run.db, DRAINED_TOGETHER) or late(plain, run.db, wait_s):
@@ -152,7 +152,7 @@ def late(queue: Queue, db: fdbqueue.Database, wait_s: float) -> list[Any]:
 
 
 def settle(run: Run) -> Verdict:
-    """Drain everything, then judge; if something is missing, wait for what a dead process may have had."""
+    """Drain everything, then judge. If something is missing, wait for the items of dead processes."""
     drain(run)
     run.book.close()
     verdict = judge(run.db, run.ledger)

@@ -20,7 +20,7 @@ def steady(_seconds: float, _total_s: float, users: int) -> int:
 
 
 def ramp(seconds: float, total_s: float, users: int) -> int:
-    """Steps, each twice the last, up to all: what the number of clients does to rates and conflicts."""
+    """Steps, each twice the last, up to all: rates and conflicts by the number of clients."""
     step = min(int(seconds / total_s * RAMP_STEPS), RAMP_STEPS - 1)
     return max(1, round(users / (1 << RAMP_STEPS - 1 - step)))
 

@@ -1,8 +1,8 @@
 """The users: producer, consumer, mixed, fair tenants, crawl of micro-queues.
 
 A user's step runs whole in one OS thread, so that killing its greenlet, which is how Locust stops users,
-never comes between taking an item and noting it. What the step called is reported to Locust afterwards, each
-call a request with its name, its latency and its error.
+never comes between taking an item and noting it. Each call of the step is reported to Locust afterwards as
+a request with its name, its latency and its error.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class LibraryUser(User):
             gevent.sleep(AFTER_ERROR_S)
 
     def step(self) -> Sequence[Done]:
-        """What the user does again and again, in an OS thread; the calls it made."""
+        """One step of the user, in an OS thread; returns its calls."""
         raise NotImplementedError  # Locust's users have a metaclass of their own: no ABC
 
     def _report(self, call: Done) -> None:
@@ -86,7 +86,7 @@ class LibraryUser(User):
             queue.put(tr, data, **options)
 
     def take_and_ack(self, queue: TaskQueue, **options: Any) -> list[Done]:
-        """What a worker does. An answer of nothing is no request: it would only tell how long we waited."""
+        """The loop of a worker. An answer of nothing is no request: it would only tell how long we waited."""
         took = timed("take", lambda: queue.take(self.test.db, WAIT_S))
         if took.answer is None:
             return [took] if took.error else []
@@ -114,7 +114,7 @@ class Consumer(LibraryUser):
 
 
 class Mixed(LibraryUser):
-    """Puts a task in a transaction of its own, takes one, acks it beside what the work has written."""
+    """Puts a task in a transaction of its own, takes one, acks it beside the writes of the work."""
 
     def step(self) -> Sequence[Done]:
         queue = self.test.queues.mixed
@@ -138,7 +138,7 @@ class Tenant(LibraryUser):
 
 
 class Crawler(LibraryUser):
-    """A micro-queue per host: fetches a page, and puts what it links to in the transaction of the ack."""
+    """A micro-queue per host: fetches a page, and puts its links in the transaction of the ack."""
 
     def step(self) -> Sequence[Done]:
         queue = self.test.queues.crawl

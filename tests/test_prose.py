@@ -29,16 +29,6 @@ TEST_NAME_MAX = 60
 
 NOT_YET = frozenset(
     {
-        "benchmarks/elements.py",
-        "benchmarks/fleet.py",
-        "benchmarks/keys.py",
-        "benchmarks/old_layer.py",
-        "benchmarks/peer_queues.py",
-        "benchmarks/peers.py",
-        "benchmarks/queue.py",
-        "benchmarks/tenants.py",
-        "docs/cli.md",
-        "examples/crawler.py",
         "fdbqueue/cli/",
         "fdbqueue/demo/",
         "fdbqueue/fair/",
@@ -48,10 +38,6 @@ NOT_YET = frozenset(
         "fdbqueue/sessions/",
         "fdbqueue/tasks/",
         "fdbqueue/testing/",
-        "loadtest/hooks.py",
-        "loadtest/ledger.py",
-        "loadtest/run.py",
-        "loadtest/users.py",
         "tests/cli/",
         "tests/docker/",
         "tests/engine/",

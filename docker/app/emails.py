@@ -6,7 +6,7 @@ import fdbqueue
 
 
 def handle(task: fdbqueue.Task) -> None:
-    """What a worker does with a task; an exception here brings the task back, after a while."""
+    """The handler of the worker; after an exception the task comes back, with a delay."""
     print(f"to {task.data['to']}: welcome", flush=True)
 
 

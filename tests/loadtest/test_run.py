@@ -195,7 +195,7 @@ def test_a_worker_that_is_killed_spoils_the_verdict(tmp_path):
     for worker in workers:
         worker.end()
     assert status == 1, said
-    assert f"no last word from {workers[0].process.pid}-" in said
+    assert f"no final report from {workers[0].process.pid}-" in said
 
 
 def test_an_interrupted_run_is_judged_as_any_other(tmp_path):
