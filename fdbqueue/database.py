@@ -103,7 +103,7 @@ class Database:
 
     def waiter(self, *stops: Stop | None) -> Waiter:
         """For a call that takes or waits, to be entered: ends when one of `stops` is set, or at closing."""
-        return Waiter(self._waiters, [stop for stop in stops if stop is not None])
+        return Waiter(self._waiters, stops)
 
     @property
     def closed(self) -> bool:

@@ -10,7 +10,6 @@ of these calls. On that way nothing here takes a lock but `Event.set`, which hol
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from fdbqueue import limits
@@ -23,7 +22,7 @@ from fdbqueue.trouble import SURVIVED
 class Waiter:
     """One call that may wait. A `Waitable`: ready when its wait has to end."""
 
-    def __init__(self, waiters: "Waiters", stops: Sequence[Stop]) -> None:
+    def __init__(self, waiters: "Waiters", stops: Sequence[Stop | None]) -> None:
         self.thread_id = waiters.runtime.thread_id()
         self._waiters = waiters
         self._stops = stops
@@ -36,17 +35,18 @@ class Waiter:
         self._waiters.enter(self)
         try:
             for stop in self._stops:
-                self._forget.append(self._waiters.listen(stop, lambda: self.end(WaitStopped)))
+                if stop is not None:
+                    self._forget.append(self._waiters.listen(stop, lambda: self.end(WaitStopped)))
             self.check()
         except BaseException:
-            self._leave()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._leave()
+    def __exit__(self, *exc: object) -> None:
+        for forget in self._forget:
+            forget()
+        self._waiters.leave(self)
 
     def is_ready(self) -> bool:
         return self._reason is not None
@@ -74,11 +74,6 @@ class Waiter:
         self._waiters.runtime.wait_any([watch, self], max(0.0, seconds))
         watch.cancel()
         self.check()
-
-    def _leave(self) -> None:
-        for forget in self._forget:
-            forget()
-        self._waiters.leave(self)
 
 
 class Waiters:

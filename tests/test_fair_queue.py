@@ -245,7 +245,7 @@ def test_an_uncollected_item_is_the_first_of_its_key_again(db: Database, space: 
     for word in ("a1", "a2", "a3"):
         q.put(db, word)
     items = q._items
-    handed = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 3)), b""))
+    handed = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 3, 0)), b""))
     assert q.size(db) == 0
     q.put(db, "a4")
     q.put(db, "b1")

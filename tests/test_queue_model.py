@@ -14,6 +14,7 @@ from fdbqueue import Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Notice, Ticket, notice_of
+from fdbqueue.line.source import Delivery
 from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import WHOLE, QueueKeys
@@ -141,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
     def delivered(self) -> list[int]:
         """Results that are not collected yet, read straight from their keys."""
         recipe = Recipe(QueueKeys(SPACE[0]), codec_named("json"))
-        results = self.results()
+        results = [Delivery(*result) for result in self.results()]
         return [value for value, _ in self.run(lambda tr: recipe._read(tr, results)[0])]
 
     def results(self) -> list[tuple[bytes, bytes]]:

@@ -24,7 +24,7 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime, Stop
 from fdbqueue.sessions.ending import end_session
 from fdbqueue.sessions.own import own_session_of
-from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks import edges
 from tests.conftest import DURABLE, open_engine
 from tests.queue_support import registered
 from tests.support import PATIENCE_S, wait_until
@@ -283,13 +283,13 @@ def test_a_task_taken_while_its_call_is_stopped_goes_back(
 ) -> None:
     call, stop = take(db, space), db.runtime.event()
     give(db, take, space)
-    claim = TaskSource.claim
+    take_edge = edges.take
 
-    def stopped_meanwhile(*args: Any) -> None:
-        claim(*args)
+    def stopped_meanwhile(*args: Any) -> Any:
         stop.set()
+        return take_edge(*args)
 
-    monkeypatch.setattr(TaskSource, "claim", stopped_meanwhile)
+    monkeypatch.setattr(edges, "take", stopped_meanwhile)
     assert outcome(call, stop) is WaitStopped
     q = TaskQueue.open(db, "q", root=space["root"])
     [task] = q.tasks(db, "r", 2)

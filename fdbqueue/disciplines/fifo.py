@@ -1,6 +1,7 @@
 """Fifo: the oldest task is next."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
@@ -28,7 +29,7 @@ class Fifo:
         tr: Transaction,
         keys: Collection[bytes],  # noqa: ARG002  # the discipline's interface
     ) -> Callable[[Sequence[Record]], None]:
-        return lambda records: self.shift(tr, (), records)
+        return partial(self.shift, tr, ())
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         for record in olds:

@@ -112,8 +112,8 @@ class FairItems(Untimed):
 
     # The line's Source.
 
-    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        return self._offered.ask(tr, limit, now_us=0)  # no item expires
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
+        return self._offered.ask(tr, limit, now_us)
 
     def require_none_passed(self, tr: Transaction) -> None:
         self._offered.require_none_passed(tr)

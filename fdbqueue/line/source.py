@@ -37,7 +37,7 @@ class Source(Protocol):
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""
 
-    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
         """Ask, by snapshot, for items that have come due. The reply makes a batch of them available, and is
         True if it wrote anything.
         """
@@ -45,7 +45,7 @@ class Source(Protocol):
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next item comes due; the reply is in microseconds."""
 
-    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         """Ask, by snapshot, for the first `limit` available items. The iteration waits for the reply."""
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
@@ -70,7 +70,7 @@ class Source(Protocol):
 class Untimed:
     """Part of a source whose items never come due."""
 
-    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:  # noqa: ARG002  # the line's interface
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:  # noqa: ARG002  # the line's interface
         return _nothing_due
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface

@@ -195,7 +195,7 @@ class Line:
             offers_max = min(look.ahead + look.wanted + limits.OFFERS_TO_SPARE, offers_max)
             requests = self.keys.requests_upto(mine) if mine.stamp else requests
         return _Asked(
-            self.source.available(tr, offers_max),
+            self.source.available(tr, offers_max, look.now_us),
             offers_max,
             self.source.ask_next_due(tr),
             tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
@@ -260,7 +260,7 @@ class Line:
         needed = items_needed(seen, look)
         found = within(limits.SERVE_BYTES_MAX, islice(asked.offers, needed))
         if len(found) == asked.offers_max < min(needed, _offers_max()):
-            more = self.source.available(tr, min(needed, _offers_max()))
+            more = self.source.available(tr, min(needed, _offers_max()), look.now_us)
             found = within(limits.SERVE_BYTES_MAX, islice(more, needed))
         return replace(seen, offers=found, next_due_us=asked.next_due_us())
 
@@ -274,7 +274,7 @@ class Line:
         return self._apply(tr, seen, look, decision)
 
     def _tidy(self, tr: Transaction, seen: Seen, look: Look) -> Seen:
-        due, tidied = self.results.ask_due(tr), self.source.ask_tidy(tr)()
+        due, tidied = self.results.ask_due(tr), self.source.ask_tidy(tr, look.now_us)()
         overdue = self.results.overdue(due, look.now_us)
         if overdue:
             self.results.return_overdue(tr, overdue)
@@ -283,7 +283,7 @@ class Line:
             return replace(seen, tidied=Tidied.NO_CHANGE)
         found = within(
             limits.SERVE_BYTES_MAX,
-            islice(self.source.available(tr, _offers_max()), items_needed(seen, look)),
+            islice(self.source.available(tr, _offers_max(), look.now_us), items_needed(seen, look)),
         )
         return replace(seen, offers=found, tidied=Tidied.ITEMS)
 

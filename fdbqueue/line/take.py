@@ -60,17 +60,21 @@ class Taker:
         """
         source, results = self._source, self._line.results
         checks = [ask(tr) for ask in self._asks]
-        tidy, found, due = source.ask_tidy(tr), source.available(tr, count), results.ask_due(tr)
+        tidy, found, due = (
+            source.ask_tidy(tr, now_us),
+            source.available(tr, count, now_us),
+            results.ask_due(tr),
+        )
         for check in checks:
             check()
         tidied = tidy()
         # Tidying has changed the items that were asked for before it.
-        portion = portion_of(source.available(tr, count) if tidied else found)
+        portion = portion_of(source.available(tr, count, now_us) if tidied else found)
         if tidied and not portion.offers:
-            portion = self._tidied(tr, count)
+            portion = self._tidied(tr, count, now_us)
         if not portion.offers:
             portion = self._returned(tr, count, due, now_us)
-        taken = self._take(tr, portion, count, params, tidied)
+        taken = self._take(tr, portion, tidied, count, params, now_us)
         if not taken.values:
             tr.add_read_conflict_range(source.ready.start, source.ready.stop)
             source.require_none_passed(tr)
@@ -84,23 +88,23 @@ class Taker:
         """
         source, activity = self._source, self._activity
         checks = [ask(tr) for ask in self._asks]
-        tidy, found = source.ask_tidy(tr), source.available(tr, count)
+        tidy, found = source.ask_tidy(tr, now_us), source.available(tr, count, now_us)
         first = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
         for check in checks:
             check()
         tidied = tidy()
-        portion = portion_of(source.available(tr, count) if tidied else found)
+        portion = portion_of(source.available(tr, count, now_us) if tidied else found)
         if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
             return Taken(turn.answers, bool(turn.answers), turn.wrote or tidied, turn)
-        return self._take(tr, portion, count, params, tidied)
+        return self._take(tr, portion, tidied, count, params, now_us)
 
-    def _tidied(self, tr: Transaction, count: int) -> Portion:
+    def _tidied(self, tr: Transaction, count: int, now_us: int) -> Portion:
         """The first items after more items have come due. Expired ones may fill a batch."""
         for _ in range(limits.TIDY_ROUNDS_MAX):
-            if not self._source.ask_tidy(tr)():
+            if not self._source.ask_tidy(tr, now_us)():
                 break
-            portion = portion_of(self._source.available(tr, count))
+            portion = portion_of(self._source.available(tr, count, now_us))
             if portion.offers:
                 return portion
         return NOTHING
@@ -113,13 +117,15 @@ class Taker:
             if not overdue:
                 break
             results.return_overdue(tr, overdue)
-            found, due = self._source.available(tr, count), results.ask_due(tr)
+            found, due = self._source.available(tr, count, now_us), results.ask_due(tr)
             portion = portion_of(found)
             if portion.offers:
                 return portion
         return NOTHING
 
-    def _take(self, tr: Transaction, portion: Portion, count: int, params: bytes, tidied: bool) -> Taken:
+    def _take(
+        self, tr: Transaction, portion: Portion, tidied: bool, count: int, params: bytes, now_us: int
+    ) -> Taken:
         """Take `portion`; if none of it can be read, the items behind it."""
         wrote = tidied or bool(portion.offers)
         for _ in range(limits.TIDY_ROUNDS_MAX):
@@ -128,5 +134,5 @@ class Taker:
             values = self._hand_out(tr, portion.offers, params)
             if values:
                 return Taken(values, portion.cut_short, wrote)
-            portion = portion_of(self._source.available(tr, count))
+            portion = portion_of(self._source.available(tr, count, now_us))
         return Taken((), bool(portion.offers), wrote)

@@ -4,6 +4,8 @@ Works for any queue that has a line: a recipe queue hands out items, a task queu
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
@@ -17,6 +19,8 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
 from fdbqueue.waiters import Waiter
+
+_wrote, _count = attrgetter("wrote"), attrgetter("count")
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
 """Take so many for a request with such params at such a time, of which nobody in the line has a share."""
@@ -119,9 +123,9 @@ class Takes:
             taken = run_once(
                 self._database,
                 self._root,
-                lambda tr: self._take(tr, crew, params),
-                wrote=lambda taken: taken.wrote,
-                keep=lambda taken: _answer(crew, taken, to_all),
+                partial(self._take, crew=crew, params=params),
+                wrote=_wrote,
+                keep=partial(_answer, crew, to_all=to_all),
                 yield_to_conflict=True,
             )
         except LostConflict:
@@ -136,14 +140,13 @@ class Takes:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         if not calls:  # all have been stopped
             return Taken()
-        now_us = self._runtime.now_us()
-        return self._take_in_turn(tr, sum(call.count for call in calls), params, now_us)
+        return self._take_in_turn(tr, sum(map(_count, calls)), params, self._runtime.now_us())
 
     def _claim(self, crew: Combiner) -> Sequence[Call]:
         return crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
 
     def _new_place(self, crew: Combiner, calls: Sequence[Call]) -> Place:
-        count = min(sum(call.count for call in calls), limits.SERVE_MAX)
+        count = min(sum(map(_count, calls)), limits.SERVE_MAX)
         self._database.counters.requests += 1
         nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
         return Place(self._database, self._root, self._line, count, self._new_params(), nudge, self._memory)

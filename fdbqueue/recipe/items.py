@@ -8,7 +8,7 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -43,11 +43,10 @@ from fdbqueue.unreadable import NOT_READ, shown
 
 COUNTER = struct.Struct("<q")
 
-Item = tuple[bytes, bytes]
-"""The suffix of an item, and what is stored under it."""
-Readings = tuple[list[Any], Mapping[bytes, bytes], Collection[bytes]]
-"""The values of the items that can be read; the items that stay for other processes; those set aside."""
-_NONE: Mapping[bytes, bytes] = {}
+Item = Offer | Delivery
+"""An item: its id is the suffix of its key, its value is stored under that key."""
+Readings = tuple[list[Any], Collection[bytes], Collection[bytes]]
+"""Values of the items that can be read; ids of items that stay for other processes; ids of damaged items."""
 
 
 class Recipe(Untimed):
@@ -87,7 +86,8 @@ class Recipe(Untimed):
         floor = snapshot.get(self.keys.floor)
         last = snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
         check()
-        first = self._behind_last(tr, last)
+        index = self.keys.index_of(last[0].key) if last else -1
+        first = (self._last_index(tr) if index is None else index) + 1
         if floor.value:
             first = max(first, floor_of(floor.value))
         if not self.passed.codec_is_known:
@@ -128,11 +128,11 @@ class Recipe(Untimed):
         head = tr.snapshot.get_range(start, items.stop, limit=limit + 1)
         check()
         ahead, cut_short = _within_bytes(head)
-        found = [(self._suffix(item), item.value) for item in ahead[:limit]]
+        found = _items(self, ahead[:limit])
         more = cut_short or len(ahead) > limit
         self.codec.require()
         values = [shown(self.codec, payload) for _, payload in self._ask_payloads(tr, found)]
-        return Page(values, place_text(found[-1][0]) if more else None)
+        return Page(values, place_text(found[-1].id) if more else None)
 
     def _behind(self, after: bytes) -> bytes:
         """Raises InvalidArgument for a place that is none of an item."""
@@ -169,10 +169,10 @@ class Recipe(Untimed):
 
     # The line's Source.
 
-    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
-        items, passed = self.keys.items, self.passed
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:  # noqa: ARG002  # the line's interface
+        items, passed, suffix_of = self.keys.items, self.passed, self.keys.suffix_of
         rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))
-        offers = (Offer(self._suffix(row), row.value, payload_bytes(row.value)) for row in rows)
+        offers = (Offer(suffix_of(row.key), row.value, payload_bytes(row.value)) for row in rows)
         return islice((offer for offer in offers if offer.id not in passed), limit) if passed else offers
 
     def require_none_passed(self, tr: Any) -> None:
@@ -180,7 +180,7 @@ class Recipe(Untimed):
         if self.passed:
             items = self.keys.items
             found = tr.get_range(items.start, items.stop, limit=len(self.passed) + 1)
-            self.passed.require_none_of(self._suffix(item) for item in found)
+            self.passed.require_none_of(self.keys.suffix_of(item.key) for item in found)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:
@@ -194,17 +194,17 @@ class Recipe(Untimed):
         return [Delivery(offer.id, offer.value) for offer in offers]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
-        items = [(delivery.id, delivery.value) for delivery in deliveries]
-        values, left, _ = self._read(tr, items)
-        for name, _ in items:
-            if name in left:
-                tr.set(self.keys.item(name), left[name])
-        self._add_size(tr, len(left))
-        self._clear_pieces(tr, [item for item in items if item[0] not in left])
+        values, left, _ = self._read(tr, deliveries)
+        self.give_back(tr, [delivery for delivery in deliveries if delivery.id in left])
+        for delivery in deliveries:
+            if delivery.id not in left:
+                self._clear_pieces(tr, delivery)
         return values
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
-        return self._removed(tr, [(offer.id, offer.value) for offer in offers])
+        values, left, _ = self._read(tr, offers)
+        self._remove(tr, [offer for offer in offers if offer.id not in left] if left else offers)
+        return values
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Remove the first items.
@@ -221,37 +221,24 @@ class Recipe(Untimed):
 
     # One item.
 
-    def _suffix(self, item: KeyValue) -> bytes:
-        return self.keys.suffix_of(item.key)
+    def _last_index(self, tr: Transaction) -> int:
+        """The index of the last item whose key can be read; -1 if there is none."""
+        items = self.keys.items
+        before = tr.snapshot.get_range(items.start, items.stop, limit=limits.SEARCHED_MAX, reverse=True)
+        known = (self.keys.index_of(item.key) for item in before)
+        return next((number for number in known if number is not None), -1)
 
-    def _behind_last(self, tr: Transaction, last: Sequence[KeyValue]) -> int:
-        """The index behind that of the last item; a key that has none is passed over."""
-        index = self.keys.index_of(last[0].key) if last else -1
-        if index is None:
-            items = self.keys.items
-            before = tr.snapshot.get_range(items.start, items.stop, limit=limits.SEARCHED_MAX, reverse=True)
-            known = (self.keys.index_of(item.key) for item in before)
-            index = next((number for number in known if number is not None), -1)
-        return index + 1
-
-    def _removed(self, tr: Transaction, items: Sequence[Item]) -> list[Any]:
-        values, left, _ = self._read(tr, items)
-        gone = [item for item in items if item[0] not in left] if left else items
-        for name, _ in gone:
-            tr.clear(self.keys.item(name))
-        self._clear_pieces(tr, gone)
-        self._add_size(tr, -len(gone))
-        return values
+    def _remove(self, tr: Transaction, items: Sequence[Item]) -> None:
+        for item in items:
+            tr.clear(self.keys.item(item.id))
+            self._clear_pieces(tr, item)
+        self._add_size(tr, -len(items))
 
     def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
-        """The offers that can be read, and their values. What nobody can read is set aside."""
+        """The offers that can be read, and their values. Damaged items are set aside."""
         self.claim(tr, offers)
-        values, left, damaged = self._read(tr, [(offer.id, offer.value) for offer in offers])
-        spoilt = [offer for offer in offers if offer.id in damaged]
-        for offer in spoilt:
-            tr.clear(self.keys.item(offer.id))
-        self._clear_pieces(tr, [(offer.id, offer.value) for offer in spoilt])
-        self._add_size(tr, -len(spoilt))
+        values, left, damaged = self._read(tr, offers)
+        self._remove(tr, [offer for offer in offers if offer.id in damaged])
         return [offer for offer in offers if offer.id not in left and offer.id not in damaged], values
 
     def _store(self, tr: Transaction, name: bytes, payload: bytes) -> None:
@@ -264,9 +251,10 @@ class Recipe(Untimed):
         tr.set(self.keys.item(name), split(len(pieces), len(payload)))
 
     def _read(self, tr: Transaction, items: Sequence[Item]) -> Readings:
-        """What is read. What nobody can read is set aside; the caller removes all but those that stay."""
+        """Read items that leave their places. Sets damaged ones aside."""
         asked = [
-            value[1:] if value[:1] == WHOLE else self._ask_pieces(tr, name, value) for name, value in items
+            item.value[1:] if item.value[:1] == WHOLE else self._ask_pieces(tr, item.id, item.value)
+            for item in items
         ]
         decode = self.codec.decode
         try:
@@ -275,17 +263,16 @@ class Recipe(Untimed):
             return self._sort_out(tr, items)
         if values and not self.passed.codec_is_known:
             self.passed.learn_codec()
-        return values, _NONE, _NONE
+        return values, (), ()
 
     def _sort_out(self, tr: Transaction, items: Sequence[Item]) -> Readings:
         keys = self.keys
-        stored = [(name, keys.item(name).hex(), payload) for name, payload in self._ask_payloads(tr, items)]
+        stored = [(id_, keys.item(id_).hex(), payload) for id_, payload in self._ask_payloads(tr, items)]
         found = self.passed.sort_out(self.codec, self._name, stored)
-        for name, value in items:
-            if name in found.damaged:
-                self._set_aside(tr, name, value, found.damaged[name])
-        left = {name: value for name, value in items if name in found.passed}
-        return list(found.data.values()), left, found.damaged
+        for item in items:
+            if item.id in found.damaged:
+                self._set_aside(tr, item.id, item.value, found.damaged[item.id])
+        return list(found.data.values()), found.passed, found.damaged
 
     def _set_aside(self, tr: Transaction, name: bytes, value: bytes, error: FdbQueueError) -> None:
         under = self.keys.pieces_of(name)
@@ -303,7 +290,7 @@ class Recipe(Untimed):
             raise located(error, self._name, self.keys.item(name).hex()) from error
 
     def _ask_payloads(self, tr: Any, items: Iterable[Item]) -> list[tuple[bytes, Callable[[], bytes]]]:
-        return [(name, self._ask_payload(tr, name, value)) for name, value in items]
+        return [(item.id, self._ask_payload(tr, item.id, item.value)) for item in items]
 
     def _ask_payload(self, tr: Any, name: bytes, value: bytes) -> Callable[[], bytes]:
         return (lambda: value[1:]) if value[:1] == WHOLE else self._ask_pieces(tr, name, value)
@@ -314,11 +301,10 @@ class Recipe(Untimed):
         found: Range = getattr(tr, "snapshot", tr).get_range(under.start, under.stop)
         return lambda: _joined(value, found)
 
-    def _clear_pieces(self, tr: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
-        for name, value in items:
-            if value[:1] != WHOLE:
-                under = self.keys.pieces_of(name)
-                tr.clear_range(under.start, under.stop)
+    def _clear_pieces(self, tr: Transaction, item: Item) -> None:
+        if item.value[:1] != WHOLE:
+            under = self.keys.pieces_of(item.id)
+            tr.clear_range(under.start, under.stop)
 
     def _add_size(self, tr: Transaction, change: int) -> None:
         if change:
@@ -335,8 +321,8 @@ def floor_of(value: bytes | None) -> int:
     return floor if 0 <= floor < INDEX_MAX else 0
 
 
-def _items(recipe: Recipe, found: Iterable[KeyValue]) -> list[Item]:
-    return [(recipe.keys.suffix_of(item.key), item.value) for item in found]
+def _items(recipe: Recipe, found: Iterable[KeyValue]) -> list[Delivery]:
+    return [Delivery(recipe.keys.suffix_of(item.key), item.value) for item in found]
 
 
 def _joined(value: bytes, pieces: Range) -> bytes:

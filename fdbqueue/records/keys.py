@@ -29,6 +29,7 @@ If a record is damaged, the key of its state still identifies the task (mending.
 
 import struct
 from base64 import b32hexencode
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -102,13 +103,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         return self.until_us if waits else self.expires_us
 
 
-_to_bytes = msgspec.msgpack.Encoder().encode
+record_to_bytes: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode
 record_of = msgspec.msgpack.Decoder(Record).decode
 """Decode a record. Raises one of aside.DAMAGED for damaged bytes."""
-
-
-def record_to_bytes(record: Record) -> bytes:
-    return _to_bytes(record)
 
 
 def sound_record(value: bytes | None, id_: bytes) -> Record | None:

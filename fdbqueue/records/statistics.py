@@ -46,7 +46,9 @@ _MASK = (1 << _FIELD_BITS) - 1
 def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
     """The operand of the atomic add that makes `changes`."""
     bits = _FIELD_BITS * len(fields)
-    total = sum(changes[name] << (_FIELD_BITS * n) for n, name in enumerate(fields) if name in changes)
+    total = 0
+    for name, change in changes.items():
+        total += change << (_FIELD_BITS * fields.index(name))
     return (total & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
 
 

@@ -51,9 +51,9 @@ class Change:
         self._file: Callable[[Sequence[Record]], None] | None = None
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""
-        self._live: Counter[str] = Counter()
-        self._calls: Counter[str] = Counter()
-        self._runs: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
+        self._live: defaultdict[str, int] = defaultdict(int)
+        self._calls: defaultdict[str, int] = defaultdict(int)
+        self._runs: dict[bytes, Counter[str]] = {}
 
     def run(self, verb: Callable[["Change"], T]) -> T:
         """Run a verb, and check that the queue still exists, whatever the verb itself checks.
@@ -117,12 +117,13 @@ class Change:
 
     def end_for(self, run: bytes, how: str, times: int = 1) -> None:
         if run:
-            self._runs[run][how] += times
+            self._runs.setdefault(run, Counter())[how] += times
 
-    def tell(self, record: Record, event: str) -> None:
-        """Note what happened to a task for the callback, if there is one."""
+    def tell(self, records: Iterable[Record], event: str) -> None:
+        """Keep what happened to these tasks for the callback, if there is one. Asks for their payloads."""
         if self._deliver is not None:
-            self._events.append((record, event, ask_payload(self.tr, self.shape.keys, record)))
+            keys = self.shape.keys
+            self._events += [(record, event, ask_payload(self.tr, keys, record)) for record in records]
 
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask already now what creating tasks of these keys will need."""
@@ -187,8 +188,8 @@ class Change:
             self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
         for run, ends in self._runs.items():
             self.tr.add(self.shape.root.run(run), statistics.packed(runs.ENDS, ends))
-        self._live, self._calls = Counter(), Counter()
-        self._runs.clear()
+        for counts in (self._live, self._calls, self._runs):
+            counts.clear()
         if self._deliver is not None and self._events:
             self._deliver(
                 self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]
@@ -203,9 +204,8 @@ class Change:
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
         for record in records:
-            index = self._index_key(record)
-            if index is not None:
-                tr.clear(index)
+            if record.state != TaskState.READY:
+                tr.clear(self._index_key(record))
             if record.timer_us != NEVER_US:
                 tr.clear(keys.timer(record.timer_us, record.id))
             self._live[statistics.LIVE_OF[record.state]] -= 1
@@ -214,23 +214,20 @@ class Change:
         tr, keys = self.tr, self.shape.keys
         for record in records:
             tr.set(keys.task(record.id), record_to_bytes(record))
-            index = self._index_key(record)
-            if index is not None:
-                tr.set(index, record.key)
+            if record.state != TaskState.READY:
+                tr.set(self._index_key(record), record.key)
             if record.timer_us != NEVER_US:
                 tr.set(keys.timer(record.timer_us, record.id), b"")
             self._live[statistics.LIVE_OF[record.state]] += 1
 
-    def _index_key(self, record: Record) -> bytes | None:
-        """The key of its state; that of a ready task is the discipline's."""
+    def _index_key(self, record: Record) -> bytes:
+        """The key of the state of a task that is not ready. The discipline has those of ready tasks."""
         keys = self.shape.keys
         if record.state == TaskState.TAKEN:
             return keys.taken_by(record.session, record.id)
         if record.state == TaskState.DELAYED:
             return keys.delayed_at(record.id)
-        if record.state == TaskState.BURIED:
-            return keys.buried_at(self.shape.discipline.place(record))
-        return None
+        return keys.buried_at(self.shape.discipline.place(record))
 
 
 def _known(payload: Callable[[], bytes]) -> bytes:

@@ -234,7 +234,7 @@ def _gone(
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
     for record in gone:
         for event in told:
-            change.tell(record, event)  # while the payload is still there
+            change.tell([record], event)  # while the payload is still there
     change.remove(records)
     change.count(call, len(gone))
     return gone
@@ -242,6 +242,5 @@ def _gone(
 
 def _counted(change: Change, records: list[Record], call: str) -> list[Record]:
     change.count(call, len(records))
-    for record in records:
-        change.tell(record, call)
+    change.tell(records, call)
     return records

@@ -191,7 +191,10 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
     """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
     wait_us = delay_us(options.get("delay", 0))
     given = {name for name, value in options.items() if value is not None}
-    given -= {name for name in ("pri", "delay") if options.get(name) == 0 or (name, wait_us) == ("delay", 0)}
+    if options.get("pri") == 0:
+        given.discard("pri")
+    if wait_us == 0:
+        given.discard("delay")
     for option in given:
         kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.

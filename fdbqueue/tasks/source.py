@@ -62,7 +62,8 @@ class TaskSource:
         return self._callbacks.callback is not None
 
     def change(self, tr: Transaction, check: Callable[[], None] | None = None) -> Change:
-        told = self._callbacks.after_commit if self.tells else None
+        callbacks = self._callbacks
+        told = None if callbacks.callback is None else callbacks.after_commit
         return Change(tr, self.shape, self._runtime.now_us(), told, check)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
@@ -124,29 +125,36 @@ class TaskSource:
 
     def tidy(self, tr: Transaction) -> bool:
         """Sweep a batch of the tasks that have come due. True if there were any."""
-        return self.ask_tidy(tr)()
+        return self.ask_tidy(tr, self._runtime.now_us())()
 
-    def ask_tidy(self, tr: Transaction) -> Callable[[], bool]:
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
+        return partial(self._settle, tr, ask_due(tr, self.shape.keys, now_us))
+
+    def _settle(self, tr: Transaction, due: Range) -> bool:
+        timers = due.to_list()
+        if not timers:
+            return False
         change = self.change(tr)
-        due = ask_due(tr, self.shape.keys, change.now_us)
-        return partial(_settled, change, due)
+        settle(change, timers)
+        change.finish()
+        return True
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         keys = self.shape.keys
         first = tr.snapshot.get_range(keys.timers.start, keys.timers.stop, limit=1)
         return lambda: next((keys.time_of(timer.key) for timer in first), None)
 
-    def available(self, tr: Transaction, limit: int) -> Iterable[Offer]:
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         # Serialisably: once a pause has committed, nothing is taken.
         paused = tr.get(self.shape.keys.paused)
-        return self._ready.ask(tr, limit, self._runtime.now_us(), paused)
+        return self._ready.ask(tr, limit, now_us, paused)
 
     def require_none_passed(self, tr: Transaction) -> None:
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether there is a task to take. Reads the first ready task by snapshot."""
-        check, found = self.guard(tr), self.available(tr, 1)
+        check, found = self.guard(tr), self.available(tr, 1, self._runtime.now_us())
 
         def reply() -> bool:
             check()
@@ -202,12 +210,6 @@ class TaskSource:
             else:
                 forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held
-
-
-def _settled(change: Change, due: Range) -> bool:
-    tidied = settle(change, due)
-    change.finish()
-    return tidied
 
 
 def _is_held(record: Record, delivery: Delivery) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fdbqueue import limits
 from fdbqueue.records.keys import Record, TaskKeys, id_in
-from fdbqueue.seam import Range, Transaction
+from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -63,16 +63,17 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
 
-def settle(change: Change, due: Range) -> bool:
-    """Write down what has come due, a batch of it; whether there was any."""
-    timers = due.to_list()
+def settle(change: Change, timers: Sequence[KeyValue]) -> bool:
+    """Write down what has come due by these timers. True if there are any."""
+    if not timers:
+        return False
     found = change.read([id_in(timer.key) for timer in timers])
     apply(change, plan([record for record in found if record is not None], change.now_us))
     for timer, record in zip(timers, found, strict=True):
         # The timer of a task that is not there, or has another: it would be found due for ever.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
             change.tr.clear(timer.key)
-    return bool(found)
+    return True
 
 
 def tidy(change: Change) -> bool:
@@ -81,4 +82,4 @@ def tidy(change: Change) -> bool:
     Reads the first timers by snapshot, serialisably the tasks that it changes; conflicts with any other
     change of those.
     """
-    return settle(change, ask_due(change.tr, change.shape.keys, change.now_us))
+    return settle(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list())

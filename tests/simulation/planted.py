@@ -291,7 +291,7 @@ PLANTS = (
     Plant(
         "a caller that came after the look is given its answer",
         taking.Takes._attempt,
-        "keep=lambda taken: _answer(crew, taken, to_all)",
+        "keep=partial(_answer, crew, to_all=to_all)",
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
         "recipe",
         200,
