@@ -39,11 +39,8 @@ NOT_YET = frozenset(
         "fdbqueue/tasks/",
         "fdbqueue/testing/",
         "tests/cli/",
-        "tests/docker/",
         "tests/engine/",
         "tests/fleet/",
-        "tests/fuzz/",
-        "tests/loadtest/",
         "tests/simulation/",
         "tests/tasks/",
     }

@@ -20,7 +20,7 @@ class Load:
     """Producers and consumers of a recipe queue and of a task queue, until told to stop.
 
     Items of the recipe queue are dequeued by database (each call its own transactions, the line included):
-    what the calls returned is what arrived. Tasks are acked in a transaction beside their effect.
+    the results of the calls are the deliveries. Tasks are acked in a transaction beside their effect.
     """
 
     def __init__(self, cluster_file: Path, space: Subspace) -> None:

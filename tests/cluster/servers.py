@@ -123,7 +123,10 @@ class Servers:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on. They are all held until all are known, so that no two are the same."""
+    """Ports on which no process listens.
+
+    They are all held until all are known, so that no two are the same.
+    """
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -25,7 +25,7 @@ def kubernetes():
 
 @dataclass
 class Stage:
-    """One image of the Dockerfile: what it is built from, and its instructions."""
+    """One image of the Dockerfile: its base and its instructions."""
 
     base: str
     name: str

@@ -18,7 +18,7 @@ def service(request):
     return SERVICES[request.param]
 
 
-def test_a_service_waits_only_for_what_can_happen(service):
+def test_a_service_waits_only_for_possible_states(service):
     """For services that exist; for health, where it is checked; for an end, where there is one."""
     for name, wait in service.get("depends_on", {}).items():
         other = SERVICES[name]
@@ -41,7 +41,7 @@ def test_volumes_and_networks_are_declared(service):
         assert (DOCKER / source).exists() if source.startswith(".") else source in FILE["volumes"]
 
 
-def test_what_is_built_is_a_target_of_the_dockerfile(service):
+def test_each_built_image_is_a_target_of_the_dockerfile(service):
     """From the top of the tree."""
     if "build" in service:
         build = service["build"]
@@ -56,7 +56,7 @@ def test_commands_need_no_shell(service):
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_what_is_scaled_has_nothing_that_only_one_can_have(name):
+def test_a_scaled_service_has_no_exclusive_resource(name):
     """A name, a port, an address."""
     service = SERVICES[name]
     assert not service.get("ports")
@@ -65,12 +65,12 @@ def test_what_is_scaled_has_nothing_that_only_one_can_have(name):
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_who_works_is_given_time_to_finish(name):
+def test_workers_get_time_to_finish(name):
     """Longer than Docker's ten seconds."""
     assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= 30
 
 
-def test_three_servers_are_the_coordinators_everybody_knows():
+def test_three_servers_are_the_coordinators_of_all():
     """Each keeps its address and its own data."""
     contents = FILE["x-cluster"]["FDB_CLUSTER_FILE_CONTENTS"]
     (subnet,) = [

@@ -1,4 +1,4 @@
-"""The Dockerfile: what a linter would say, as far as it matters here. No image is built."""
+"""The Dockerfile: the rules of a linter that matter here. No image is built."""
 
 import fnmatch
 import stat
@@ -12,7 +12,7 @@ SHIPPED = ["worker", "loadtest"]
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
-def test_what_is_built_upon_has_a_version(stage):
+def test_each_base_image_has_a_version(stage):
     """No `latest`, no tag that moves under a build."""
     base = stage.base.replace("${FDB_VERSION}", ARGUMENTS["FDB_VERSION"])
     assert base in STAGES or is_pinned(base)
@@ -66,7 +66,7 @@ def copies():
             yield flags, [word for word in words if not word.startswith("--")][:-1]
 
 
-def test_what_is_copied_is_there():
+def test_each_copied_file_exists():
     """From the tree, where .dockerignore lets it through, or from a stage that exists."""
     allowed = [line[1:] for line in (TREE / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for flags, sources in copies():

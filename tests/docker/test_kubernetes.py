@@ -25,7 +25,7 @@ def test_workers_read_the_cluster_file_that_the_operator_keeps():
 
 
 def test_containers_are_locked_down():
-    """No root, nothing gained, nothing written but what is mounted."""
+    """No root, no gained privileges, writes to mounted volumes only."""
     assert POD["securityContext"]["runAsNonRoot"]
     for container in CONTAINERS:
         assert is_pinned(container["image"])
@@ -45,8 +45,8 @@ def test_the_fleet_selects_its_own_pods():
     assert OBJECTS["RoleBinding"]["roleRef"]["name"] == OBJECTS["Role"]["metadata"]["name"]
 
 
-def test_pods_run_what_the_services_of_compose_run():
-    """Whose commands are tried."""
+def test_pods_run_the_commands_of_the_compose_services():
+    """Scripts with commands that are tried."""
     services = compose()["services"]
     commands = {container["name"]: container["args"] for container in CONTAINERS}
     assert commands == {name: services[name]["command"] for name in ("queues", "worker")}

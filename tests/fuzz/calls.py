@@ -82,7 +82,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "Backoff": [lambda _: fdbqueue.Backoff()],
     "Holder": [lambda world: world.plain.holder(world.db)],
 }
-"""What a method is called on."""
+"""The objects on which methods are called."""
 
 GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("db", "tr", "target"), lambda world: world.db),
@@ -121,13 +121,13 @@ GOOD: Mapping[str, Make] = {
     "transactional.function": lambda _: lambda tr: None,  # noqa: ARG005
     **{f"SimpleElementQueue.{name}.data": lambda _: b"x" for name in ("add", "enqueue", "add_ref")},
 }
-"""What a parameter is given, by its name, or by that of its call and its own."""
+"""Accepted arguments, by the name of the parameter, or of call and parameter."""
 
 OPTIONS = {
     "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost"),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
 }
-"""What is taken as further keywords."""
+"""Accepted further keywords."""
 
 FREE = ("dequeue", "get_element", "lock", "acquire")
 """Calls on an element that has no lock."""

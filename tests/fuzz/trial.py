@@ -1,4 +1,4 @@
-"""One call with hostile arguments: what may come of it, and what may not."""
+"""One call with hostile arguments, and the rules for its result."""
 
 import queue
 import traceback
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def run(world: World, trial: Trial) -> Verdict:
-    """Make the call. What it has stored is put back afterwards."""
+    """Make the call. The contents of the database are restored afterwards."""
     verdict = _run_once(world, trial)
     if "refusal has changed" in verdict.violation:
         verdict = _run_once(world, trial)  # the thread that sweeps may have done it
@@ -70,7 +70,7 @@ def _run_once(world: World, trial: Trial) -> Verdict:
 
 
 def _made(world: World, trial: Trial) -> tuple[Any, BaseException | None]:
-    """What the call returns, read to its end, or what it raises."""
+    """The result of the call, read to its end, or its error."""
     made = {name: _value(world, label) for name, label in trial.hostile.items()}
     transaction = None
     if trial.within and "tr" in trial.call.parameters and "tr" not in made:

@@ -1,4 +1,4 @@
-"""A database with something of everything in it, whose contents can be compared and put back."""
+"""A database with an example of everything; its contents can be compared and restored."""
 
 import math
 from collections.abc import Callable
@@ -103,7 +103,7 @@ class World:
                 self.image = self.look()
 
     def forget(self, result: Any) -> None:
-        """End what a call has opened."""
+        """Close the objects that a call has opened."""
         if isinstance(result, fdbqueue.Database) and result.engine is not self.db.engine:
             if result not in (self.other_db, self.closed_db):
                 result.close()

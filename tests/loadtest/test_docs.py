@@ -1,4 +1,4 @@
-"""docs/loadtest.md names what there is."""
+"""docs/loadtest.md names every user, shape and option."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The ledger finds what was lost, delivered twice, or never produced; and says who did not report."""
+"""The ledger finds items lost, delivered twice, or never produced, and processes without a final report."""
 
 import os
 from collections import Counter
@@ -63,21 +63,21 @@ def test_two_deliveries_are_two_although_the_item_is_one(db, ledger, book):
     assert (verdict.twice, verdict.lost, verdict.consumed) == (1, 0, 4)
 
 
-def test_a_delivery_of_what_nobody_produced_is_a_fault(db, ledger, book):
+def test_a_delivery_of_an_item_never_produced_is_a_fault(db, ledger, book):
     """Where should it come from?"""
     closed(book, ITEMS, [*ITEMS, ("b", 0)])
     assert judge(db, ledger).unknown == 1
 
 
 def test_a_ledger_without_items_holds_nothing(db, ledger, book):
-    """Nor one whose every call failed: nothing was lost, because there was nothing to lose."""
+    """A run in which every call failed proves nothing: there was nothing to lose."""
     closed(book, [], [], doubtful=[("a", 7)])
     verdict = judge(db, ledger)
     assert not verdict.holds
     assert "this run proves nothing" in str(verdict)
 
 
-def test_an_item_whose_call_failed_may_be_there_or_not(db, ledger, book):
+def test_an_item_of_a_failed_call_may_be_there_or_not(db, ledger, book):
     """Once at most."""
     closed(book, ITEMS, [*ITEMS, ("a", 7)], doubtful=[("a", 7), ("a", 8)])
     verdict = judge(db, ledger)
@@ -85,8 +85,8 @@ def test_an_item_whose_call_failed_may_be_there_or_not(db, ledger, book):
     assert verdict.doubtful == 2
 
 
-def test_a_process_that_has_not_closed_its_book_spoils_the_verdict(db, ledger, book):
-    """What it did is not all known."""
+def test_a_process_with_an_open_book_spoils_the_verdict(db, ledger, book):
+    """Some of its work is unknown."""
     book.produced(ITEMS[0])
     verdict = judge(db, ledger)
     assert not verdict.holds
@@ -94,13 +94,13 @@ def test_a_process_that_has_not_closed_its_book_spoils_the_verdict(db, ledger, b
 
 
 def test_a_write_of_the_ledger_that_is_repeated_is_one(db, ledger):
-    """As after a commit whose result is unknown."""
+    """As after a commit with an unknown result."""
     with_ledger = fdbqueue.transactional(lambda tr: ledger.consumed(tr, ITEMS[0], b"delivery"))
     assert [with_ledger(db), with_ledger(db)] == [True, False]
 
 
 def test_threads_share_a_book(db, ledger, book, rounds):
-    """Each row is written once, whoever writes it."""
+    """Each row is written once, by any thread."""
     count = rounds(1_200, 20_000)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(book.produced, [("a", number) for number in range(count)]))
@@ -112,7 +112,7 @@ def test_threads_share_a_book(db, ledger, book, rounds):
 
 
 def test_a_write_that_fails_is_not_forgotten(db, ledger, book, monkeypatch):
-    """What could not be written is written with the last word."""
+    """Rows that could not be written are written with the final report."""
     book.produced(ITEMS[0])
     with monkeypatch.context() as patch:
         patch.setattr(books, "write_rows", lambda *_: 1 / 0)
@@ -146,7 +146,7 @@ def run(engine, tmp_path):
 
 
 def test_the_end_of_a_run_drains_every_queue(run):
-    """Also tasks that somebody holds."""
+    """Also tasks that a worker holds."""
     db = run.db
     queues = run.queues
     for queue in (queues.plain, *queues.of_tasks):

@@ -42,7 +42,7 @@ class Locust:
         self.started.append(self)
 
     def end(self, timeout_s: float = 60) -> tuple[int, str]:
-        """Its exit status and what it said."""
+        """Its exit status and its output."""
         try:
             said, _ = self.process.communicate(timeout=timeout_s)
         finally:
@@ -84,7 +84,7 @@ def test_a_run_that_hangs_is_ended_with_all_that_it_started(tmp_path):
 
 
 def left_behind(url: str) -> list[bytes]:
-    """What a run has not erased."""
+    """Keys that a run has not erased."""
     with fdbqueue.open(url) as db:
         return [bytes(row.key) for row in db.get_range_startswith(SPACE.key())]
 
@@ -184,7 +184,7 @@ def test_a_run_that_produced_nothing_proves_nothing(tmp_path, worker_count):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_spoils_the_verdict(tmp_path):
-    """It had its hands full, and nobody knows with what; the others' items are all there."""
+    """It held unknown items when it died; the items of the others are all there."""
     port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
     workers = [Locust(*url, "--worker", "--master-port", port) for _ in range(2)]
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "2")
@@ -251,14 +251,14 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line(arguments, expect
 
 
 def test_a_run_without_a_verdict_is_no_success(tmp_path):
-    """Nobody knows what it did: here the ledger cannot be read at the end."""
+    """Its work is unknown: here the ledger cannot be read at the end."""
     arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(2, 2))
     status, said = Locust(*arguments, FAULT="unreadable").end()
     assert status == 1, said
     assert "verdict: none" in said
 
 
-def test_sigterm_ends_a_run_whose_loop_is_blocked(tmp_path):
+def test_sigterm_ends_a_run_with_a_blocked_loop(tmp_path):
     """Its handlers cannot run then; exit status 1."""
     arguments = ("-f", str(LOSING), "--url", f"embedded:{tmp_path}/data", "-u", "4", *seconds(1, 1))
     locust = Locust(*arguments, FAULT="blocked")

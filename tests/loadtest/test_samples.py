@@ -1,4 +1,4 @@
-"""What becomes of samples and counters on their way to a plot."""
+"""Samples and counters on their way to a plot."""
 
 from fdbqueue.counters import Counters
 from loadtest.samples import Sample, conflicts_by_consumers, rates_of, together

@@ -10,7 +10,7 @@ def course(shape, total_s, users):
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_a_shape_has_users_from_the_first_second_and_ends_in_time(shape):
+def test_a_shape_has_users_at_once_and_ends_in_time(shape):
     """At least one, never more than asked for."""
     assert all(1 <= count <= 20 for count in course(shape, 60, 20))
     assert max(course(shape, 60, 20)) == 20

@@ -17,7 +17,7 @@ def threads():
 
 
 def test_a_greenlet_goes_on_while_another_waits_for_an_item(threads, db, space):
-    """If the waiting call blocked the hub, nobody could put what it waits for."""
+    """If the waiting call blocked the hub, no greenlet could put its item."""
     queue = fdbqueue.Queue(space["queue"], root=space["root"])
     waiting = gevent.spawn(threads.run, lambda: queue.dequeue(db, timeout=PATIENCE_S))
     for _ in range(3):
@@ -42,7 +42,7 @@ def test_threads_are_real(threads):
 
 
 def test_the_call_of_a_killed_greenlet_is_waited_for(threads):
-    """Killing is how Locust stops a user; what it has begun is done, and noted."""
+    """Locust stops a user by a kill; a call that has begun is finished, and noted."""
     begun, over, done = threading.Event(), threading.Event(), []
 
     def call():
@@ -59,7 +59,7 @@ def test_the_call_of_a_killed_greenlet_is_waited_for(threads):
     assert done == ["noted"]
 
 
-def test_a_call_that_fails_is_reported_with_its_error_and_its_time():
+def test_a_failed_call_is_reported_with_its_error_and_time():
     """As a request that failed; nothing is raised in the user."""
     done = timed("dequeue", lambda: 1 // 0)
     assert isinstance(done.error, ZeroDivisionError)
