@@ -47,9 +47,13 @@ class Ready:
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         """Conflicts: every change of the offered tasks."""
-        for offer in offers:
-            tr.add_read_conflict_key(self._task(offer.id))
-        self._discipline.claim(tr, records_of(offers))
+        self.rely_on(tr, records_of(offers))
+
+    def rely_on(self, tr: Transaction, records: Sequence[Record]) -> None:
+        """Conflicts: every change of these ready tasks."""
+        for record in records:
+            tr.add_read_conflict_key(self._task(record.id))
+        self._discipline.claim(tr, records)
 
     def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
         """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""

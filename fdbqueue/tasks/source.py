@@ -86,8 +86,8 @@ class TaskSource:
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Returns the tasks that can be read."""
-        self.claim(tr, offers)
         change, records = self.change(tr), records_of(offers)
+        self._ready.rely_on(tr, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
         tasks = self._read(change, edges.take(change, records, lease_of(params)), asked)
         change.finish()

@@ -346,8 +346,8 @@ PLANTS = (
     ),
     Plant(
         "no read-conflict key for the tasks that are taken",
-        ready.Ready.claim,
-        "tr.add_read_conflict_key(self._task(offer.id))",
+        ready.Ready.rely_on,
+        "tr.add_read_conflict_key(self._task(record.id))",
         "pass",
         "tasks",
         200,
