@@ -37,7 +37,6 @@ NOT_YET = frozenset(
         "fdbqueue/recipe/",
         "fdbqueue/sessions/",
         "fdbqueue/tasks/",
-        "fdbqueue/testing/",
         "tests/cli/",
         "tests/engine/",
         "tests/fleet/",

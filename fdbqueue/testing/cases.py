@@ -1,4 +1,4 @@
-"""Cases: a workload with a seed and a size; running one, and finding the smallest that still fails."""
+"""Cases: a workload with a seed and a size. Runs a case, and finds the smallest case that still fails."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ _SEEDS_PER_SIZE = 12
 
 @dataclass(frozen=True)
 class Case:
-    """One run, to be repeated at will. `without`: faults that are switched off."""
+    """One repeatable run. `without` names the faults that are switched off."""
 
     workload: Workload
     seed: int
@@ -36,7 +36,7 @@ class Case:
         return simulation.run(self.workload.build(simulation, self.size))
 
     def command(self) -> str:
-        """What repeats it, on a command line."""
+        """Return the command line that repeats this case."""
         words = [f"--workload {self.workload.name} --seed {self.seed}"]
         words += [f"--clients {self.size.clients} --steps {self.size.steps}"]
         words += [f"--without {name}" for name in self.without]
@@ -44,9 +44,10 @@ class Case:
 
 
 def shrunk(case: Case, patience_s: float = 30.0) -> Case:
-    """The smallest case found within `patience_s` that still fails: fewer clients and steps, then faults.
+    """Return the smallest case that still fails: first fewer clients and steps, then fewer faults.
 
-    A smaller scenario meets other interleavings, so a few seeds are tried for each size.
+    The search ends after `patience_s`. A smaller scenario has other interleavings, so it tries several seeds
+    for each size.
     """
     until = time.monotonic() + patience_s
     smallest = next((c for c in _smaller(case) if time.monotonic() < until and c.run().failed), case)
@@ -65,7 +66,10 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def check(workload: Workload, seeds: Iterable[int]) -> None:
-    """Run `workload` once per seed; AssertionError with the smallest failing case and its trace."""
+    """Run `workload` once per seed.
+
+    Raises: AssertionError with the smallest failing case and its trace.
+    """
     for seed in seeds:
         case = Case.of(workload, seed)
         if case.run().failed:

@@ -1,8 +1,12 @@
-"""Checkers: functions of a run's trace and its final database that name what is wrong, a sentence each.
+"""Checkers: functions of a run's trace and its final database that yield one sentence for each violation.
 
-Those of queues look at operations that a workload records with `Client.call(subject, name, argument, ...)`:
-`enqueue` with a list of values, `dequeue` with how many are wanted and a list of values as its result,
-`clear`, `audit` with (counted, found) as its result. Every value is enqueued once, so that it has one fate.
+The checkers of queues read operations that a workload records with `Client.call(subject, name, argument,
+...)`:
+
+    enqueue     the argument is a list of values; each value is enqueued only once
+    dequeue     the argument is the number of values wanted, the result a list of values
+    clear
+    audit       the result is (counted, found)
 """
 
 from collections import Counter
@@ -15,7 +19,7 @@ from fdbqueue.testing.trace import Operation, Trace
 
 
 class Fates:
-    """What became of every value of some queues, as their clients saw it."""
+    """The operations on each value of some queues, as their clients saw them."""
 
     def __init__(self, trace: Trace, subjects: Sequence[str]) -> None:
         self.enqueues = [op for s in subjects for op in trace.of(s, "enqueue")]
@@ -28,20 +32,22 @@ class Fates:
                 self.takers.setdefault(value, []).append(op)
 
     def may_have_cleared(self, value: Any) -> bool:
-        """Whether a clear came after the value's enqueue began."""
+        """True unless each clear had ended before the value's enqueue began."""
         enqueue = self.enqueued[value]
         return any(not clear.before(enqueue) for clear in self.clears)
 
     @property
     def in_limbo(self) -> int:
-        """How many values may have gone to clients that died while they dequeued."""
+        """Return the number of values that clients which died in a dequeue may have taken."""
         return sum(op.argument for op in self.dequeues if op.unknown)
 
 
 def total_queue(*subjects: str, present: Callable[[Database], Iterable[Any]] = lambda _: ()) -> Checker:
-    """Everything enqueued was dequeued, or is `present`, or was cleared; nothing twice, nothing else.
+    """Check that each enqueued value was dequeued once, is `present`, or was cleared, and no other value
+    appears.
 
-    Several subjects are one queue: values may move between them. A call whose client died counts as maybe.
+    Several subjects count as one queue: values may move between them. If a client died in a call, the call
+    may have happened or not.
     """
 
     def check(trace: Trace, database: Database) -> Iterator[str]:
@@ -58,7 +64,7 @@ def total_queue(*subjects: str, present: Callable[[Database], Iterable[Any]] = l
             and not fates.may_have_cleared(value)
         ]
         if len(lost) > fates.in_limbo:
-            yield f"lost: {lost} of {subjects}, of which at most {fates.in_limbo} to clients that died"
+            yield f"lost: {lost} of {subjects}; clients that died can have taken at most {fates.in_limbo}"
 
     return check
 
@@ -82,11 +88,11 @@ def _after_clears(fates: Fates) -> Iterator[str]:
 
 
 def order(subject: str, overtaken_max: int = 0, consumer: str | None = None) -> Checker:
-    """First in, first out: no value is overtaken by more than `overtaken_max` that were enqueued after it.
+    """Check first in, first out: at most `overtaken_max` values that were enqueued after a value overtake it.
 
-    By the clock of calls: b overtook a if a's enqueue had ended when b's began, and b's dequeue had ended
-    when a's began. Not for runs in which clients die or stall: what they held comes back later. Of one
-    `consumer`, only what it dequeued is compared.
+    Value b overtakes a if a's enqueue had ended when b's began, and b's dequeue had ended when a's began.
+    With `consumer`, only the values that this client dequeued are compared. Not for runs in which clients die
+    or stall: the values that they held come back later.
     """
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
@@ -107,7 +113,7 @@ def order(subject: str, overtaken_max: int = 0, consumer: str | None = None) -> 
 
 
 def _order_within(dequeue: Operation, fates: Fates) -> Iterator[str]:
-    """Of values that one call enqueued and one call dequeued, the order is the caller's."""
+    """Check that values enqueued by one call and dequeued by one call keep their order."""
     for enqueue in fates.enqueues:
         together = [value for value in dequeue.result or () if value in enqueue.argument]
         if together != [value for value in enqueue.argument if value in together]:
@@ -115,7 +121,10 @@ def _order_within(dequeue: Operation, fates: Fates) -> Iterator[str]:
 
 
 def prompt(subject: str, within_s: float) -> Checker:
-    """Who waits gets a value within `within_s` of its being there. Not for slow replies or late watches."""
+    """Check that a waiting client gets a value within `within_s` after its enqueue.
+
+    Not for runs with slow replies or late watches.
+    """
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         fates = Fates(trace, (subject,))
@@ -125,15 +134,15 @@ def prompt(subject: str, within_s: float) -> Checker:
                 continue
             late_s = dequeue.ended_s - max(enqueue.ended_s, dequeue.began_s)
             if late_s > within_s:
-                yield f"late: {value!r} reached {dequeue.client}, who was waiting, after {late_s:.1f} s"
+                yield f"late: {value!r} reached {dequeue.client}, which was waiting, after {late_s:.1f} s"
 
     return check
 
 
 def never_nothing(subject: str) -> Checker:
-    """A dequeue answers "nothing" only if there was nothing: no value lay there all the time it took.
+    """Check that a dequeue answers "nothing" only if no value was in the queue during the whole call.
 
-    Not for runs in which clients die or stall: what they hold is neither there nor gone.
+    Not for runs in which clients die or stall: the values that they hold are in no queue.
     """
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
@@ -148,7 +157,7 @@ def never_nothing(subject: str) -> Checker:
 
 
 def exact_statistics(subject: str) -> Checker:
-    """Every `audit` found what the counter said, at the end and on the way."""
+    """Check that each `audit` found as many values as the counter said."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         audits = [op for op in trace.of(subject, "audit") if op.done]
@@ -160,7 +169,7 @@ def exact_statistics(subject: str) -> Checker:
 
 
 def bounded_transactions(keys_read_max: int, keys_written_max: int, size_bytes_max: int) -> Checker:
-    """No transaction read or wrote more keys, or was larger, than it may (I9); audits look at everything."""
+    """Check the bounds of each transaction (I9), except for audits, which read the whole queue."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         for tr in trace.transactions:
@@ -180,14 +189,14 @@ def bounded_transactions(keys_read_max: int, keys_written_max: int, size_bytes_m
 
 
 def no_watch_left_behind(trace: Trace, _: Database) -> Iterator[str]:
-    """Whoever has finished has no watch open: a connection has ten thousand and no more."""
+    """Check that no finished client has left a watch open: a connection has ten thousand at most."""
     for _at, who, what, particulars in trace.events:
         if what == "finished" and particulars[0]:
             yield f"{who} has finished and left {particulars[0]} watches open"
 
 
 def no_key_left_behind(prefix: bytes, allowed: Callable[[bytes, bytes], bool]) -> Checker:
-    """At the end every key below `prefix` is `allowed(key, value)`."""
+    """Check that at the end `allowed(key, value)` is true for each key below `prefix`."""
 
     def check(_: Trace, database: Database) -> Iterator[str]:
         for entry in database.get_range_startswith(prefix):

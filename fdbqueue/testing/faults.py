@@ -1,4 +1,4 @@
-"""Faults: what may go wrong, how often, and the dice that decide it."""
+"""Faults: their kinds, their probabilities, and the dice that decide when one happens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,15 +9,18 @@ from fdbqueue.limits import CLOCK_SKEW_S
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely each fault is; zero switches it off. Everything here is within FoundationDB's contract.
+    """The probability of each fault; zero switches it off. FoundationDB's contract allows all of them.
 
-    Per commit that writes: `not_committed` (1020), `unknown_done` and `unknown_not_done` (1021, with the
-    commit done or not). Per read or commit: `too_old` (1007); per read: `future_version` (1009); per reply:
-    `slow_reply`, up to `slow_reply_max_s`. Per watch that is about to fire: `watch_late` (up to two
-    seconds), `watch_very_late` (up to a minute), `watch_missed` (a value that has changed back before the
-    watch is looked at counts as never changed); per watch: `watch_spurious`. Per scheduling point of a
-    client: `die` (it never returns, none of its `finally` runs) and `stall` (its whole machine stops for up
-    to `stall_max_s`). Once per client: its clock is up to `clock_skew_s` ahead.
+    - Each commit that writes: `not_committed` (1020); `unknown_done` and `unknown_not_done` (1021, after a
+      commit or without one).
+    - Each read or commit: `too_old` (1007). Each read: `future_version` (1009).
+    - Each reply: `slow_reply`, up to `slow_reply_max_s`.
+    - Each watch that is about to fire: `watch_late` (up to two seconds), `watch_very_late` (up to a minute),
+      `watch_missed` (a value that changes back before the next look counts as unchanged).
+    - Each watch: `watch_spurious` (it fires without a change).
+    - Each scheduling point: `die` (the machine's calls never return, and no `finally` runs); `stall` (the
+      whole machine stops for up to `stall_max_s`).
+    - Once per client: its clock is up to `clock_skew_s` ahead.
     """
 
     not_committed: float = 0.0
@@ -37,11 +40,17 @@ class Faults:
     clock_skew_s: float = 0.0
 
     def without(self, *names: str) -> "Faults":
-        """The same faults, save those named. Raises TypeError for an unknown name."""
+        """Return these faults without those of `names`.
+
+        Raises: TypeError for an unknown name.
+        """
         return replace(self, **dict.fromkeys(names, 0.0))
 
     def only(self, *names: str) -> "Faults":
-        """None but those named. Raises TypeError for an unknown name."""
+        """Return only the faults of `names`.
+
+        Raises: TypeError for an unknown name.
+        """
         return NONE if not names else replace(NONE, **{name: getattr(self, name) for name in names})
 
     @property
@@ -51,10 +60,10 @@ class Faults:
 
     @classmethod
     def drawn(cls, random: Random) -> "Faults":
-        """A mix for one run: each fault is off in two runs of five, else rare or frequent.
+        """Draw the faults of one run: each is off in two runs of five, otherwise rare or frequent.
 
-        A run with every fault at once rarely gets far enough for two of them to meet in an interesting way;
-        and one run in six is calm, so that what is late can be seen to be late without an excuse.
+        With all faults at once, a run ends before two of them can meet. One run in six has no fault at all,
+        so that a late answer has no excuse.
         """
         if random.random() < 1 / 6:
             return NONE
@@ -83,14 +92,14 @@ KINDS = (*_RANGES, "clock_skew_s")
 
 
 def _probability(random: Random, low: float, high: float) -> float:
-    """Zero, or anything between, small values as likely as large ones."""
+    """Return zero, or a value between the bounds, small ones as likely as large ones."""
     if random.random() < 0.4:
         return 0.0
     return float(low * (high / low) ** random.random())
 
 
 class Dice:
-    """One throw decides which of several faults happens here, mostly none."""
+    """Decides by one random number which one of several faults happens, mostly none."""
 
     __slots__ = ("_faces", "_random", "total")
 
@@ -100,7 +109,7 @@ class Dice:
         self.total = sum(probability for _, probability in self._faces)
 
     def throw(self) -> str | None:
-        """The name of the fault that happens now."""
+        """Return the name of the fault that happens now, or None."""
         if not self.total:
             return None
         rest = self._random()
@@ -114,5 +123,5 @@ class Dice:
 
 
 def scattered(random: Random, low: float, high: float) -> float:
-    """A duration between two bounds, short ones as likely as long ones."""
+    """Return a duration between two bounds, short ones as likely as long ones."""
     return float(low * (high / low) ** random.random())

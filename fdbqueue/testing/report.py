@@ -1,8 +1,8 @@
-"""A failed run in words: its violations, and of its trace the transactions that matter.
+"""The report of a failed run: its violations, and the transactions of its trace that matter.
 
-Which matter is found from the sentences of the checkers: transactions of operations that name a value in
-them, and those that wrote a key which one of these wrote. Keys that a third of all transactions write (a
-counter, a doorbell) connect everybody with everybody, and count for nothing.
+A transaction matters if its operation, or a value that it writes, names a value of a violation. It also
+matters if it wrote a key that such a transaction wrote. A key that a third of all transactions write (a
+counter, a doorbell) does not count here: it would connect all of them.
 """
 
 import re
@@ -21,7 +21,7 @@ _VALUES_MAX = 12
 
 
 def described(result: Result) -> str:
-    """The whole report; `result` must come from a detailed run."""
+    """Return the whole report; `result` must come from a detailed run."""
     subjects = _subjects(result)
     matters = _that_matter(result.trace, subjects)
     lines = [
@@ -33,7 +33,7 @@ def described(result: Result) -> str:
 
 
 def _subjects(result: Result) -> list[str]:
-    """The values that the violations speak of."""
+    """Return the values that the violations name."""
     return re.findall(r"'([^']+)'", " ".join(result.violations))[:_VALUES_MAX]
 
 
@@ -45,7 +45,7 @@ def _names(operation: Operation | None, subjects: list[str]) -> bool:
 
 
 def _that_matter(trace: Trace, subjects: list[str]) -> set[int]:
-    """The positions in `trace.transactions` of those that matter; all, if nothing is known of the matter."""
+    """Return the positions of the transactions that matter; of all, if the violations name no value."""
     everything = set(range(len(trace.transactions)))
     if not subjects:
         return everything
@@ -55,7 +55,7 @@ def _that_matter(trace: Trace, subjects: list[str]) -> set[int]:
         for key in {key for _, key, _ in tr.writes}:
             uses[key] += 1
             writers.setdefault(key, set()).add(tr.who.partition("/")[0])
-    # What one machine writes alone (its receipts) tells nothing of what happened between two.
+    # A key that one machine writes alone (a receipt) does not connect it with another one.
     telling = {
         key
         for key, count in uses.items()
@@ -75,7 +75,7 @@ def _is_about(transaction: Footprint, subjects: list[str]) -> bool:
 
 
 def _story(trace: Trace, matters: set[int], subjects: list[str]) -> Iterator[str]:
-    """Operations, faults and transactions in the order in which they happened."""
+    """Yield operations, faults and transactions in order of time."""
     transactions = iter(enumerate(trace.transactions))
     told = {op.client for i in matters if (op := trace.transactions[i].operation)} | {
         op.client for op in trace.operations if _names(op, subjects)
@@ -109,7 +109,7 @@ def _assigned(value: Any) -> str:
 
 
 def readable(key: Any) -> str:
-    """A key or value as the tuple it is, if it is one."""
+    """Return a key or value as text: as a tuple, if it is a packed one."""
     if not isinstance(key, bytes):
         return shortened(repr(key))
     try:

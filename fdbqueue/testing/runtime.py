@@ -1,6 +1,6 @@
-"""SimulatedRuntime: `fdbqueue.runtime.Runtime` of one simulated machine.
+"""SimulatedRuntime: the `fdbqueue.runtime.Runtime` of one simulated machine.
 
-Waiting parks the task that runs; everything else is the scheduler's clock and the machine's own randomness.
+Waiting parks the running task. The clock is the scheduler's, and randomness is the machine's own.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ EPOCH_S = 1_700_000_000.0
 
 
 class SimulatedLock:
-    """A lock between the tasks of one machine; taking it is a scheduling point if there are several."""
+    """A lock of one machine. Acquiring it is a scheduling point if the machine has several tasks."""
 
     __slots__ = ("_host", "_locked", "_scheduler", "_waiting")
 
@@ -116,7 +116,7 @@ class SimulatedThread:
 
 
 class SimulatedRuntime:
-    """One machine's clock (`skew_s` ahead of the others), randomness, threads, locks and waiting."""
+    """Clock, randomness, threads, locks and waiting of one machine; its clock is `skew_s` ahead."""
 
     def __init__(
         self, scheduler: Scheduler, host: Host, random: Random, process_id: int, skew_s: float = 0.0
@@ -135,7 +135,7 @@ class SimulatedRuntime:
         return round(self.now() * 1_000_000)
 
     def monotonic(self) -> float:
-        # Common to all machines: the engine compares the ages of its snapshots by it.
+        # One clock for all machines, since the engine compares the ages of snapshots by it.
         return self.scheduler.now
 
     def sleep(self, seconds: float) -> None:
@@ -163,7 +163,7 @@ class SimulatedRuntime:
         return lambda: not task.greenlet.dead
 
     def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:  # noqa: ARG002
-        """Never: simulated clients close their database, or die."""
+        """Register nothing: simulated clients close their database, or die."""
         return lambda: None
 
     def process_id(self) -> int:

@@ -1,12 +1,11 @@
-"""The scheduler: greenlets on one thread, virtual time, and a seed that picks who runs next.
+"""The scheduler: greenlets on one thread, virtual time, and a seed that picks the next task.
 
-A *task* is what a thread is elsewhere, a *host* the machine it runs on. Every scheduling point hands control
-to a task that the seed chooses. Time moves a little at each point, so that a loop which never waits cannot
-stop the clock, and jumps to the next timer when every task waits.
+A *task* stands for a thread, a *host* for the machine it runs on. At each scheduling point, the seed chooses
+the task that runs next. Time moves a little at each point, so that a loop that never waits cannot stop the
+clock. If all tasks wait, time jumps to the next timer.
 
-A host that dies takes its tasks with it: they are never resumed, so no `finally` of theirs runs, just as
-after SIGKILL. Their greenlets are kept until the simulation has been judged, because dropping one would
-unwind it.
+When a host dies, its tasks are never resumed, so no `finally` of theirs runs, as after SIGKILL. Their
+greenlets are kept until the checkers have run, because dropping a greenlet would unwind it.
 """
 
 from collections.abc import Callable
@@ -17,16 +16,16 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-# What a scheduling point costs: about a round trip between neighbours.
+# The virtual time of one scheduling point: about a round trip between two machines of one network.
 POINT_S = 0.0002
 
 
 class Stuck(Exception):
-    """The simulation cannot go on, and this is why."""
+    """The simulation cannot go on; the text is the reason."""
 
 
 class Host:
-    """A machine, as far as scheduling is concerned."""
+    """A simulated machine: its tasks, and whether it is dead or stalled."""
 
     __slots__ = ("dead", "name", "stalled_until", "tasks")
 
@@ -38,12 +37,12 @@ class Host:
 
     @property
     def threaded(self) -> bool:
-        """Whether several tasks have lived here, so that its locks matter."""
+        """True if this host has had several tasks, so that its locks matter."""
         return len(self.tasks) > 1
 
 
 class Task:
-    """One thread of control. `turn` counts its sleeps, so that an old timer does not wake a later one."""
+    """One simulated thread. `turn` counts its sleeps, so that an old timer does not end a later sleep."""
 
     __slots__ = ("greenlet", "host", "name", "number", "parked", "turn", "woken")
 
@@ -57,7 +56,7 @@ class Task:
 
 
 class Scheduler:
-    """Runs tasks, one at a time, until whoever called `run` has seen enough."""
+    """Runs tasks, one at a time, until the `finished` function of `run` is true."""
 
     def __init__(self, random: Random, points_max: int) -> None:
         self.now = 0.0
@@ -65,7 +64,7 @@ class Scheduler:
         self.points_max = points_max
         self.current: Task | None = None
         self.over = False
-        self.failures: list[tuple[Task, Exception]] = []  # what tasks raised
+        self.failures: list[tuple[Task, Exception]] = []  # tasks that raised, and their errors
         self._random = random.random
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Callable[[], None] | Task, int]] = []
@@ -77,7 +76,7 @@ class Scheduler:
     # -- for tasks ----------------------------------------------------------------------------------------
 
     def point(self) -> None:
-        """A scheduling point: others may run before this returns."""
+        """Let other tasks run before this returns: a scheduling point."""
         if self.over:
             raise GreenletExit
         self.now += POINT_S
@@ -95,7 +94,7 @@ class Scheduler:
                 self._switch_to(successor)
 
     def park(self, until: float | None) -> bool:
-        """Sleep until woken, or until the time `until`; whether it was woken."""
+        """Sleep until woken, or until the time `until`. True if it was woken."""
         if self.over:
             raise GreenletExit
         task = self._running
@@ -106,12 +105,12 @@ class Scheduler:
         return task.woken
 
     def wake(self, task: Task) -> None:
-        """Let a parked task go on; one that is not parked needs no waking."""
+        """Let a parked task go on. For a task that is not parked, do nothing."""
         if task.parked:
             self._unpark(task, woken=True)
 
     def stall(self, host: Host, until: float) -> None:
-        """Stop every task of `host`, also the current one, until then; they notice only by the clock."""
+        """Stop all tasks of `host`, the current one too, until the time `until`."""
         host.stalled_until = until
         for task in [task for task in self._ready if task.host is host]:
             self._ready.remove(task)
@@ -121,7 +120,7 @@ class Scheduler:
             self._go_on()
 
     def die(self, host: Host) -> None:
-        """End `host` here and now. Does not return to one of its own tasks."""
+        """End `host` at once. For a task of `host`, this call never returns."""
         host.dead = True
         self._ready = [task for task in self._ready if task.host is not host]
         if self.current is not None and self.current.host is host:
@@ -132,7 +131,7 @@ class Scheduler:
         heappush(self._timers, (due, next(self._sequence), callback, 0))
 
     def spawn(self, host: Host, target: Callable[[], object], name: str) -> Task:
-        """A new task of `host`, ready to run."""
+        """Add a task to `host`, ready to run."""
         task = Task(host, name, next(self._numbers))
 
         def body() -> None:
@@ -147,21 +146,24 @@ class Scheduler:
         self._make_ready(task)
         return task
 
-    # -- for the one who runs it --------------------------------------------------------------------------
+    # -- for the simulation -------------------------------------------------------------------------------
 
     def run(self, finished: Callable[[], bool]) -> None:
-        """Run tasks until `finished`, which is asked whenever one ends or dies. Raises Stuck."""
+        """Run tasks until `finished()` is true; it is called whenever a task ends or dies.
+
+        Raises: Stuck.
+        """
         while not finished():
             if self.points > self.points_max:
                 raise Stuck(f"no end after {self.points_max} scheduling points")
             successor = self._next()
             if successor is None:
-                raise Stuck("everybody waits for ever")
+                raise Stuck("all tasks wait for ever")
             self._switch_to(successor)
             self.current = None
 
     def unwind(self) -> None:
-        """The simulation is over: let go of the tasks that never ended. Nothing they do counts any more."""
+        """Unwind the tasks that have not ended, after the simulation; their effects do not count any more."""
         self.over = True
         for task in self._tasks:
             if not task.greenlet.dead:
@@ -181,7 +183,7 @@ class Scheduler:
         task.greenlet.switch()
 
     def _go_on(self) -> None:
-        """The current task cannot: somebody else runs, or the hub learns that nobody can."""
+        """Run another task in place of the current one; without a ready task, return to the hub."""
         successor = self._next()
         if successor is None:
             self._hub.switch()
@@ -189,7 +191,7 @@ class Scheduler:
             self._switch_to(successor)
 
     def _next(self) -> Task | None:
-        """Take a ready task, letting time pass until there is one."""
+        """Remove and return a ready task; if there is none, let time pass until the next timer."""
         while not self._ready and self._timers:
             self._fire(heappop(self._timers))
         if not self._ready:

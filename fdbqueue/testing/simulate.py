@@ -1,4 +1,4 @@
-"""`python -m fdbqueue.testing.simulate`: run seeds until the time is over, or one fails.
+"""`python -m fdbqueue.testing.simulate`: run seeds until the time is over, or a seed fails.
 
 Exit status 0 if all is well, 1 if a seed failed, 2 for wrong arguments, 130 after Ctrl-C.
 """
@@ -26,7 +26,7 @@ _SEED_MAX = 2**31
 
 
 class Tally:
-    """What has been run so far."""
+    """The counts of all runs so far."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -48,7 +48,7 @@ class Tally:
         return time.monotonic() - self.began
 
     def show(self, out: TextIO, last: bool = False) -> None:
-        """One line, rewritten in place on a terminal; elsewhere only the last."""
+        """Write one line, rewritten in place on a terminal; elsewhere only the last one."""
         now = time.monotonic()
         due = out.isatty() and now - self._shown > _PROGRESS_EVERY_S
         if due or last:
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m fdbqueue.testing.simulate", description=__doc__)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--minutes", type=float, help="run new seeds for so long (default: 1)")
+    which.add_argument("--minutes", type=float, help="run new seeds for this time (default: 1)")
     which.add_argument("--seeds", type=_seed_range, metavar="A:B", help="run the seeds from A to before B")
     which.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--from", type=int, dest="first", metavar="N", help="with --minutes: the first seed")
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
     parser.add_argument("--steps", type=int, help="steps of each client")
     parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a fault off")
-    parser.add_argument("--trace", action="store_true", help="tell what happened, also if nothing failed")
+    parser.add_argument("--trace", action="store_true", help="print the trace, also without a failure")
     return parser
 
 
@@ -108,7 +108,7 @@ def _seed_range(text: str) -> range:
 
 
 def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterator[Case]:
-    """Every seed with every workload, seed by seed."""
+    """Yield each seed with each workload, seed by seed."""
     for seed in _seeds(options):
         for workload in workloads:
             size = Size(options.clients or workload.size.clients, options.steps or workload.size.steps)
@@ -134,7 +134,7 @@ def _run(cases: Iterator[Case], seconds: float | None) -> int:
 
 
 def _run_into(tally: Tally, cases: Iterator[Case], seconds: float | None) -> int:
-    gc.freeze()  # what is there stays: collections need not look at it between the runs
+    gc.freeze()  # modules and the like stay for ever, so collections between runs need not visit them
     for number, case in enumerate(cases):
         if seconds is not None and tally.elapsed_s > seconds:
             break

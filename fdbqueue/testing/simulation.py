@@ -38,7 +38,7 @@ Checker = Callable[[Trace, Database], Iterable[str]]
 
 
 class Client:
-    """A simulated process: what its function is given."""
+    """A simulated process, as its function sees it."""
 
     def __init__(self, machine: Machine, db: Database, trace: Trace, pace: float) -> None:
         self.db = db
@@ -53,7 +53,7 @@ class Client:
         return self._machine.name
 
     def call(self, subject: str, name: str, argument: Any, function: Callable[[], T]) -> T:
-        """Do `function`, and have the trace remember it as an operation on `subject`."""
+        """Call `function`, and record it in the trace as an operation on `subject`."""
         me, now = self.runtime.thread_id(), self.runtime.monotonic
         operation = self._trace.begin(now(), self._machine.thread_name(), subject, name, argument)
         self._machine.operations[me] = operation
@@ -67,12 +67,12 @@ class Client:
         return result
 
     def pause(self, mean_s: float) -> None:
-        """Do something else for up to `mean_s` on average; in most runs clients are much busier."""
+        """Sleep, on average for less than `mean_s`; in most runs much shorter, so that clients are busy."""
         if self.random.random() < 0.6:
             self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
 
     def calm(self) -> None:
-        """From now on no fault happens to this machine."""
+        """Switch the faults of this machine off."""
         self._machine.set_faults(NONE)
 
     def thread(self, function: Callable[["Client"], object], name: str) -> SimulatedThread:
@@ -82,7 +82,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run: the violations, none if all is well, and the trace."""
+    """The outcome of a run: its violations (none if all is well) and its trace."""
 
     seed: int
     violations: tuple[str, ...]
@@ -98,7 +98,7 @@ class Result:
 
 
 class Simulation:
-    """One run. `faults` are drawn from the seed unless given; `detailed` traces record every key."""
+    """One run. Faults are drawn from the seed unless given; a `detailed` trace records each key."""
 
     def __init__(
         self, seed: int, *, faults: Faults | None = None, detailed: bool = False, points_max: int = POINTS_MAX
@@ -108,16 +108,16 @@ class Simulation:
         self.faults = Faults.drawn(Random(f"{seed} faults")) if faults is None else faults
         self.trace = Trace(detailed)
         self.scheduler = Scheduler(Random(f"{seed} schedule"), points_max)
-        # How much of their time clients pause: crowds and lulls find different bugs.
+        # The factor of all pauses: busy and idle clients find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
         self._outages: list[tuple[float, float]] = []
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
-        self._limits: dict[str, int] = {}  # as they were
+        self._limits: dict[str, int] = {}  # the values before this run
         self._store = self._open_store()
 
     def _open_store(self) -> Store:
-        # In memory where the system has such a directory: opening costs more than most runs.
+        # In shared memory if the system has it: on a disk, opening costs more than most runs.
         shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         store = private_store(self._runtime(Host("engine")), shared_memory)
         store.users = 1
@@ -128,13 +128,13 @@ class Simulation:
         return SimulatedRuntime(self.scheduler, host, random, 1000 + len(self._machines), skew_s)
 
     def limit(self, **values: float) -> None:
-        """Set names of `fdbqueue.limits` for this run: small bounds are reached by small scenarios."""
+        """Set names of `fdbqueue.limits` for this run, so that small scenarios reach small bounds."""
         for name, value in values.items():
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
 
     def outage(self, start_s: float, seconds: float) -> None:
-        """From `start_s` on, in virtual time, no machine reaches the database for so long."""
+        """Keep all machines from the database for `seconds` from `start_s` on, in virtual time."""
         self._outages.append((start_s, start_s + seconds))
 
     def client(self, function: Callable[[Client], object], name: str) -> None:
@@ -142,7 +142,7 @@ class Simulation:
         self._start(function, name, self.faults)
 
     def afterwards(self, function: Callable[[Client], object], name: str) -> None:
-        """When every client has ended or died, run `function`, without faults; several run in turn."""
+        """Run `function` without faults once all clients have ended or died; several run in turn."""
         self._afterwards.append((function, name))
 
     def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
@@ -165,9 +165,9 @@ class Simulation:
         self.scheduler.spawn(runtime.host, main, name)
 
     def run(self, checkers: Sequence[Checker] = ()) -> Result:
-        """Run the clients to their end, then what comes afterwards, then the checkers. Only once."""
+        """Run the clients to their end, then the functions of `afterwards`, then the checkers. Only once."""
         collecting = gc.isenabled()
-        gc.disable()  # a collection may cancel what nobody refers to, at a moment that no seed decides
+        gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
         try:
             stuck = self._run_clients()
             violations = [*self._failures(), *stuck]

@@ -1,10 +1,9 @@
 """Kills and stops under load, then a count: python -m fdbqueue.testing.soak [--minutes M] [--writers N]
 
-N processes put, take and ack on one directory of the embedded engine. Each of them is killed (SIGKILL) and
-stopped (SIGSTOP) at random moments, and another takes its place. At the end all are killed, and the
-journals of the processes are compared with the database (soak_count.py). The exit status is 1 if an
-acknowledged change is lost, a change has happened twice, or a counter is not exact; then the directory stays.
-Ctrl-C ends it early, and counts.
+N processes put, take and ack on one directory of the embedded engine. At random moments one of them is
+stopped (SIGSTOP) for a while, or killed (SIGKILL) and replaced. At the end all are killed, and their journals
+are compared with the database (soak_count.py). The exit status is 1 if an acknowledged change is lost, a
+change has happened twice, or a counter is wrong; then the directory stays. Ctrl-C ends it early, and counts.
 """
 
 import argparse
@@ -25,32 +24,35 @@ from fdbqueue.testing.soak_writer import JOURNALS, prepare, url_in
 WRITERS = 8
 LOOK_EVERY_S = 0.02
 BEGIN_TIMEOUT_S = 120.0
-# Longer than the leases at times: then the tasks of a stopped process go to others.
+# Longer than a lease, so that tasks of a stopped process go to another one now and then.
 STOPPED_MAX_S = 4.0
 
 
 class Soak:
-    """The writers, and the signals that they are sent."""
+    """The writer processes of a soak, and the signals sent to them."""
 
     def __init__(self, directory: Path, writers: int, pause_s: float, seed: int) -> None:
-        """One signal about every `pause_s` seconds."""
+        """Start the writers. `run` sends a signal about every `pause_s` seconds."""
         self.kills = self.stops = 0
         self._directory = directory
         self._pause_s = pause_s
         self._random = random.Random(seed)
         self._begun = 0
-        self._stopped: dict[int, float] = {}  # when the writer in that place is to go on
+        self._stopped: dict[int, float] = {}  # for each stopped writer, the time at which it goes on
         self._writers = [self._begin() for _ in range(writers)]
 
     def _begin(self) -> "subprocess.Popen[bytes]":
         name = f"w{self._begun}"
         self._begun += 1
         command = [sys.executable, "-m", "fdbqueue.testing.soak_writer", str(self._directory), name]
-        # In a session of its own: an interrupt of the terminal is for the soak, which kills the writers.
+        # In a session of its own, so that Ctrl-C reaches only the soak, which kills the writers.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def wait_until_begun(self) -> None:
-        """Until each of the first writers has had an answer. Raises TimeoutError."""
+        """Return once each of the first writers has begun its journal.
+
+        Raises: TimeoutError.
+        """
         until = time.monotonic() + BEGIN_TIMEOUT_S
         while len(list((self._directory / JOURNALS).iterdir())) < len(self._writers):
             if time.monotonic() > until:
@@ -70,7 +72,7 @@ class Soak:
             time.sleep(LOOK_EVERY_S)
 
     def _require_alive(self) -> None:
-        """Raises RuntimeError: a writer ends by no error."""
+        """Raises: RuntimeError if a writer has ended by itself: no error may end one."""
         for writer in self._writers:
             status = writer.poll()
             if status is not None:
@@ -98,14 +100,14 @@ class Soak:
             self._writers[place].send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kill all of them, in the middle of their work."""
+        """Kill all writers in the middle of their work."""
         for place in range(len(self._writers)):
             self._kill(place)
 
 
 @contextmanager
 def soaking(directory: Path, writers: int, pause_s: float, seed: int) -> Iterator[Soak]:
-    """No writer is left, however it ends."""
+    """Run a soak, and kill all writers at its end, after an error too."""
     soak = Soak(directory, writers, pause_s, seed)
     try:
         yield soak
@@ -116,7 +118,7 @@ def soaking(directory: Path, writers: int, pause_s: float, seed: int) -> Iterato
 def soaked(
     directory: Path, seconds: float, writers: int = WRITERS, pause_s: float = 0.35, seed: int = 0
 ) -> tuple[Soak, Count]:
-    """Soak a new database in `directory`, and count. An interrupt ends it early."""
+    """Soak a new database in `directory`, and count. An interrupt ends the soak early."""
     prepare(directory)
     with soaking(directory, writers, pause_s, seed) as soak, suppress(KeyboardInterrupt):
         soak.wait_until_begun()
@@ -142,8 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--writers", type=int, default=WRITERS)
     parser.add_argument("--pause", type=float, default=0.35, help="seconds between two signals, on average")
-    parser.add_argument("--seed", type=int, help="of the signals; not of the writers, which run as they may")
-    parser.add_argument("--directory", help="where the database is made; a disk, to soak fsync, too")
+    parser.add_argument("--seed", type=int, help="of the signals; the order of the writers is not repeatable")
+    parser.add_argument("--directory", help="where to make the database; choose a disk to test fsync too")
     return parser
 
 

@@ -63,7 +63,7 @@ def journals_in(directory: Path) -> Journals:
 
 def stored_in(db: Database) -> Stored:
     queue: Any = TaskQueue.open(db, NAME)
-    queue.release_all(db)  # of processes that were killed
+    queue.release_all(db)  # the killed processes hold tasks
     return Stored(
         _counters(db, EFFECTS),
         _counters(db, ENDS),

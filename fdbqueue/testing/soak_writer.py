@@ -1,10 +1,10 @@
 """A process of the soak: it puts, takes and acks until it is killed, and keeps a journal of the answers.
 
-Each line of a journal is one write to a file: a process that is killed has written it or not.
+Each line of a journal is written by one system call, so a killed process has written it or not.
 
-    try X     is about to put X
-    put X     was told that X is stored
-    done X    was told that the effect of X, and the ack or the dequeue beside it, is stored
+    try X     the put of X begins
+    put X     the put of X has returned
+    done X    the transaction with the effect of X, and its ack or dequeue, has returned
 """
 
 import os
@@ -24,12 +24,12 @@ JOURNALS = "journals"
 NAME = "tasks"
 TTR_S = 2.0
 BATCH_MAX = 5
-# Consumers win by a little, so that the queues stay short and are found empty now and then.
+# Less than half, so that the queues stay short and are empty now and then.
 PUT_SHARE = 0.45
 
 SPACE = Subspace(("soak",))
 EFFECTS, ENDS = SPACE["effects"], SPACE["ends"]
-"""For each item, how often it had its effect; for each process, how many effects it brought about."""
+"""EFFECTS counts the effects of each item, ENDS the effects of each process."""
 ONE = (1).to_bytes(8, "little")
 
 
@@ -57,10 +57,10 @@ class Writer:
         self._put_count = 0
 
     def run(self) -> None:
-        """Until it is killed, or the soak is."""
+        """Put and take until this process, or the soak, is killed."""
         soak = os.getppid()
         while os.getppid() == soak:
-            # Taken for dead after a stop: its tasks are others', and the next take opens another session.
+            # After a long stop its session is dead and its tasks are given back; the next take opens another.
             with suppress(NotTaken, UnknownSession):
                 self._put() if self._random.random() < PUT_SHARE else self._take()
 

@@ -1,7 +1,7 @@
-"""The trace: what happened in a simulation, in order; the same seed gives the same trace.
+"""The trace: the events of a simulation, in order. The same seed gives the same trace.
 
-An *event* is a tuple of plain values; an *operation* is one call that a client made, from when it began
-until it ended, in numbers of events. An operation whose client died never ends: it may have happened or not.
+An *event* is a tuple of plain values. An *operation* is one call of a client; its begin and end are numbers
+of events. If the client died in the call, the operation has no end: it may have happened or not.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-Event = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, who, what, particulars
+Event = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 
 
 @dataclass(slots=True)
 class Operation:
-    """`client` did `name` with `argument`, of the thing called `subject`."""
+    """One call of a client: `name` (such as enqueue) with `argument`, on the queue `subject`."""
 
     client: str
     subject: str
@@ -29,22 +29,22 @@ class Operation:
 
     @property
     def done(self) -> bool:
-        """Whether it came back with a result."""
+        """True if the call returned a result."""
         return self.ended is not None and self.error is None
 
     @property
     def unknown(self) -> bool:
-        """Whether its client died in it: it may have happened, once, or not at all."""
+        """True if the client died in the call: it may have happened once, or not at all."""
         return self.ended is None
 
     def before(self, other: "Operation") -> bool:
-        """Whether it had ended when `other` began."""
+        """True if this call had ended when `other` began."""
         return self.ended is not None and self.ended < other.began
 
 
 @dataclass(slots=True)
 class Footprint:
-    """What one attempt to commit read and wrote."""
+    """The reads and writes of one commit, and its outcome."""
 
     who: str
     number: int
@@ -59,7 +59,7 @@ class Footprint:
 
 
 class Trace:
-    """Events, operations, transactions and counts of one run. `detailed`: also every key of each."""
+    """Events, operations, transactions and counts of one run; with `detailed`, also all keys."""
 
     def __init__(self, detailed: bool = False) -> None:
         self.detailed = detailed
@@ -99,11 +99,11 @@ class Trace:
         )
 
     def of(self, subject: str, *names: str) -> list[Operation]:
-        """The operations on `subject`, or those with one of `names`, in order of their beginning."""
+        """Return the operations on `subject`, with one of `names` if given, in order of their beginning."""
         return [op for op in self.operations if op.subject == subject and (not names or op.name in names)]
 
     def hash(self) -> str:
-        """Equal for equal traces, in any process."""
+        """Return a hash that is equal for equal traces, in any process."""
         digest = hashlib.sha256()
         for event in self.events:
             digest.update(repr(event).encode())

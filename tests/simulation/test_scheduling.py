@@ -124,7 +124,7 @@ def test_a_client_that_raises_fails_the_run_and_is_named() -> None:
 def test_everybody_waiting_for_ever_is_a_failure() -> None:
     simulation = Simulation(1, faults=NONE)
     simulation.client(lambda client: client.runtime.event().wait(), "waiter")
-    assert simulation.run().violations == ("everybody waits for ever: waiter did not end",)
+    assert simulation.run().violations == ("all tasks wait for ever: waiter did not end",)
 
 
 def test_a_loop_without_an_end_is_a_failure() -> None:

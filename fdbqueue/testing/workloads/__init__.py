@@ -12,7 +12,7 @@ from fdbqueue.testing.simulation import Checker, Simulation
 
 @dataclass(frozen=True)
 class Size:
-    """How large a scenario is: how many clients of each role, how many steps each takes."""
+    """The size of a scenario: clients of each role, and steps of each client."""
 
     clients: int
     steps: int

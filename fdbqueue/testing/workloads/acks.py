@@ -1,4 +1,4 @@
-"""Machines of many threads that ack: those of one machine go together, whatever else befalls their tasks."""
+"""Machines of many threads that ack: the acks of a machine combine, while other calls change its tasks."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 thread.join()
 
     def work(q: TaskQueue, session: Session, client: Client) -> None:
-        with suppress(UnknownSession):  # it stalled, and was taken for dead
+        with suppress(UnknownSession):  # it stalled, so its session died
             for step in range(2 * size.steps):
                 once(client, q, session, step)
 
@@ -92,7 +92,7 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def once(client: Client, q: TaskQueue, session: Session, step: int) -> None:
-    """Take a task, if there is one, and ack it; another thread may be at the same task meanwhile."""
+    """Take a task, if there is one, and ack it, while another thread may do the same with this task."""
     task = q.take(client.db, client.random.choice((0, 1)), session=session)
     if task is None:
         return
@@ -119,24 +119,24 @@ def give_back(client: Client, q: TaskQueue, task: Task) -> None:
 
 
 def end(q: TaskQueue, tr: Any) -> tuple[int, int]:
-    """How many tasks are counted as done; how many keys are left of all of them."""
+    """Return the number of tasks counted as done, and the number of keys left in the queue."""
     keys = TaskKeys(q.contents)
     found = tr.snapshot.get_range(keys.contents.start, keys.contents.stop)
     return q.statistics(tr)["tasks"]["done"], sum(row.key != keys.beside + ROUND for row in found)
 
 
 def each_told_once(trace: Trace, _: Database) -> Iterator[str]:
-    """For each task that was put one ack came back, with that task; nothing else is counted, or left."""
+    """Check that one ack of each put task returned, with that task, and no other count or key is left."""
     told = [op for op in trace.of(NAME, "ack") if op.done]
     untold = {op.argument for op in trace.of(NAME, "ack") if op.unknown}
     for op in told:
         if op.result != op.argument:
-            yield f"the ack of {op.argument!r} was told of {op.result!r}"
+            yield f"the ack of {op.argument!r} returned {op.result!r}"
     acked = Counter(op.argument for op in told)
     yield from (f"acked {count} times: {value!r}" for value, count in acked.items() if count > 1)
     for op in trace.of(NAME, "put"):
         if op.done and op.argument not in acked and op.argument not in untold:
-            yield f"nobody was told that {op.argument!r} is done"
+            yield f"no ack of {op.argument!r} returned"
     for done, left in (op.result for op in trace.of(NAME, "end") if op.done):
         if left or not len(acked) <= done <= len(acked.keys() | untold):
             yield f"{left} keys are left, {done} tasks done: {len(acked)} acks came back"

@@ -63,8 +63,8 @@ def move(db: Database, receipt: bytes, source: bytes, target: bytes) -> None:
 
 
 def relay(client: Client, number: int, size: Size) -> None:
-    """Runners hand on a baton, each waiting for its turn on a watch alone: a lost one stops them all."""
-    patience_s = 24 * 3600.0  # somebody has died, then
+    """Runners hand on a baton; each waits for its turn by a watch only, so a lost watch stops all of them."""
+    patience_s = 24 * 3600.0  # a runner before this one has died
     for lap in range(size.steps):
         turn = lap * size.clients + number
         while True:
@@ -91,7 +91,7 @@ def baton(tr: Any) -> int:
 
 
 def once_each(trace: Trace, database: Database) -> Iterator[str]:
-    """Every transfer that returned happened once, and nothing else happened."""
+    """Check that each transfer that returned happened once, and no other transfer happened."""
     receipts = {entry.key for entry in database.get_range_startswith(b"transfer/")}
     moved = int.from_bytes(database[b"moved"] or b"", "little")
     if moved != len(receipts):

@@ -1,4 +1,4 @@
-"""A queue with a capacity, at its edge: many producers, a few workers, an auditor who never sees too much."""
+"""A task queue that is full most of the time: many producers, few workers, an auditor of the capacity."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

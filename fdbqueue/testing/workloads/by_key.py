@@ -1,4 +1,4 @@
-"""What workloads of queues with keys look at, and the bounds on unfairness of fair ones."""
+"""Audits and checkers for workloads with task keys, and the bounds on the unfairness of fair queues."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _ALL = 10_000
 
 
 def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) -> None:
-    """All tasks of all keys at one version: as they are counted and indexed, and as they are found."""
+    """Compare at one version the counters and the index of all task keys with the stored tasks."""
     counts = KeyCounts(keys.beside)
 
     def body(tr: Any) -> tuple[Any, Any]:
@@ -35,8 +35,9 @@ def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) 
 
 
 def look_at_rounds(client: Client, name: str, keys: TaskKeys) -> None:
-    """The current round, the turns of all keys that have one, and the keys that should, sorted: a set would
-    stand in the trace in the order of its hashes, in each process another.
+    """Record the current round, the round of each task key's turn, and the task keys that should have a turn.
+
+    These are sorted: the order of a set would differ between processes, and so would the trace.
     """
     fair, start = Fair(keys, {"weights": None}), len(keys.ready.start)
 
@@ -51,7 +52,7 @@ def look_at_rounds(client: Client, name: str, keys: TaskKeys) -> None:
 
 
 def fair_at_all_times(name: str, trace: Trace, _: Database) -> Iterator[str]:
-    """The turn of every key that has something comes in the next round, at the latest."""
+    """Check that each task key with a ready task has its turn in the next round at the latest."""
     for op in trace.of(f"{name}: rounds", "audit"):
         if op.done:
             now, turns, waiting = op.result
@@ -65,10 +66,12 @@ def fair_at_all_times(name: str, trace: Trace, _: Database) -> Iterator[str]:
 def rounds_wait(
     name: str, key_of: Callable[[str], str], takers: int, trace: Trace, __: Database
 ) -> Iterator[str]:
-    """The n-th waiting item of its key comes after at most n + 1 of any other, and one more for each taker
-    that was about to take when it was put. Those are not counted that were taken while a slower call was
-    about to take one of its key: that has the turn. What a dead or stalled machine held begins to wait anew,
-    before the others of its key.
+    """Check that the n-th waiting item of a key waits for at most n + 1 items of any other key.
+
+    - Each taker that was in its call at the put may take one more.
+    - An item does not count if it was taken within a slower call that took an item of this key: that call had
+      the turn.
+    - An item that a dead or stalled machine held waits again, ahead of the other items of its key.
     """
     fates = Fates(trace, (name,))
     returned = trace.faults["die"] + trace.faults["stall"]

@@ -1,4 +1,4 @@
-"""A queue that somebody clears in the middle of everything."""
+"""A queue that one client clears while others enqueue, dequeue and wait."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def clearing(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(0.05)
 
     def wait(client: Client) -> None:
-        """Several who sleep: some are served, and have not collected when everything is cleared."""
+        """Wait in the line; the clear finds some requests served, with results that are not collected."""
         for _ in range(size.steps):
             dequeue(client, queue(NAME), NAME, 1)
 

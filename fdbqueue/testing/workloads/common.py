@@ -1,4 +1,4 @@
-"""What workloads of queues share: producers, consumers, auditors, and the quiet end."""
+"""The common parts of queue workloads: producers, consumers, auditors, and the quiet end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from fdbqueue.testing.trace import Trace
 
 SPACE = Subspace(("simulated",))
 
-# After this long whatever the dead held is overdue, on the most skewed clock too.
+# After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.
 QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
 
 Step = Callable[[Client, str], None]
@@ -35,7 +35,7 @@ def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
 
 
 def either(client: Client, name: str) -> Queue:
-    """Most clients stand in the line, some retry."""
+    """Return a queue that is used with the line by most clients, and with retries by some."""
     return queue(name, "simple" if client.random.random() < 0.25 else "staged")
 
 
@@ -47,7 +47,10 @@ def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
 
 
 def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event | None = None) -> list[Any]:
-    """The value that is dequeued, in a list, or an empty one. Raises WaitStopped."""
+    """Return the dequeued value in a list, or an empty list.
+
+    Raises: WaitStopped.
+    """
 
     def body() -> list[Any]:
         value = q.dequeue(client.db, timeout=timeout, stop=stop)
@@ -57,7 +60,7 @@ def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event
 
 
 def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:
-    """An event that another thread of the client sets `after_s` from now, and that thread."""
+    """Return an event, and a thread of the client that sets it `after_s` from now."""
     stop = client.runtime.event()
 
     def body(_: Client) -> None:
@@ -68,7 +71,7 @@ def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:
 
 
 def audit(client: Client, q: Queue, name: str) -> None:
-    """Count the values and compare with the counter, at one version."""
+    """Compare at one version the number of stored items with the counter."""
     items = QueueKeys(SPACE[name]).items
 
     def body(tr: Any) -> tuple[int, int]:
@@ -78,7 +81,7 @@ def audit(client: Client, q: Queue, name: str) -> None:
 
 
 def cramped(simulation: Simulation) -> None:
-    """In many runs, bounds so small that even a few clients reach them."""
+    """Set in many runs bounds so small that even a few clients reach them."""
     random = simulation.random
     if random.random() < 0.5:
         simulation.limit(
@@ -91,8 +94,10 @@ def cramped(simulation: Simulation) -> None:
 
 
 def crowded(simulation: Simulation) -> None:
-    """In many runs, two are a crowd, no result or payload is small, whoever looks guesses too few items, and
-    those before it are taken for asleep.
+    """Set in many runs the smallest bounds of the line.
+
+    Then two requests are a crowd, each result and payload is stored apart, a look at the line reads too few
+    items, and the requests ahead count as asleep.
     """
     random = simulation.random
     simulation.limit(
@@ -105,7 +110,7 @@ def crowded(simulation: Simulation) -> None:
 
 
 def hurried(simulation: Simulation) -> None:
-    """In many runs, sleeping requests look often and serve soon, so they meet the requests they serve."""
+    """Make sleeping requests, in many runs, look often and serve soon, so that they meet those they serve."""
     random = simulation.random
     simulation.limit(
         REQUEST_RENEW_S=random.choice((0.05, limits.REQUEST_RENEW_S)),
@@ -115,12 +120,12 @@ def hurried(simulation: Simulation) -> None:
 
 
 def values_of(client: Client, steps: int) -> list[str]:
-    """Values that nobody else enqueues."""
+    """Return values that no other client enqueues."""
     return [f"{client.name}.{step}" for step in range(steps)]
 
 
 def in_batches(client: Client, values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """One by one, or several at once, of which whoever wakes hands some to those who sleep behind it."""
+    """Yield the values one by one, or three at once: then a taker that wakes serves requests behind it."""
     while values:
         count = client.random.choice((1, 1, 3))
         yield values[:count]
@@ -128,7 +133,7 @@ def in_batches(client: Client, values: Sequence[str]) -> Iterator[Sequence[str]]
 
 
 def drain(name: str) -> Callable[[Client], None]:
-    """Take what is left, also what the dead held, then wait until their receipts are swept."""
+    """Take all remaining items, those of dead clients too; then wait until their receipts are swept."""
 
     def body(client: Client) -> None:
         q = queue(name)
@@ -139,7 +144,7 @@ def drain(name: str) -> Callable[[Client], None]:
             pass
         dequeue(client, q, name, timeout=1)
         client.runtime.sleep(limits.RECEIPT_STALE_S)
-        # Calls that leave a receipt, so that closing sweeps.
+        # These calls leave a receipt, so that closing the database sweeps.
         enqueue(client, q, name, [f"the last of {name}"])
         dequeue(client, q, name)
 
@@ -147,24 +152,24 @@ def drain(name: str) -> Callable[[Client], None]:
 
 
 def line_of(name: str) -> Callable[[Any], int]:
-    """Counts the keys of a queue's line."""
+    """Return a function that counts the keys of a queue's line."""
     line = QueueKeys(SPACE[name]).line
     return lambda tr: len(tr.snapshot.get_range(line, line + b"\xff").to_list())
 
 
 def line_left_empty(name: str) -> Checker:
-    """Nobody is left in the line when every call has returned. Not for runs in which clients die."""
+    """Check that the line is empty once all calls have returned. Not for runs in which clients die."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         for look in trace.of(name, "look at the line"):
             if look.result:
-                yield f"{look.result} keys are left in the line of {name}, in which nobody stands"
+                yield f"{look.result} keys are left in the line of {name}, though no request waits"
 
     return check
 
 
 def checks(*names: str) -> list[Checker]:
-    """What every workload of drained queues is judged by."""
+    """Return the checkers for each workload that drains its queues."""
     return [
         total_queue(*names),
         *(exact_statistics(name) for name in names),
@@ -176,19 +181,19 @@ def checks(*names: str) -> list[Checker]:
 
 
 def bounded(batches: bool = True) -> Checker:
-    """By the limits of this run: a look at the line, a batch in a few pieces each, what is overdue."""
+    """Check transactions by this run's limits: a look at the line, a batch in pieces, overdue requests."""
     served = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX * (limits.SERVE_MAX + 2)
     keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
     return bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX)
 
 
 def is_counter(name: str) -> Callable[[bytes, bytes], bool]:
-    """The two numbers that stay of an empty queue: its size, which is zero, and the floor of its index."""
+    """Return a predicate for the two keys of an empty queue: its size (zero) and its index's floor."""
     keys = QueueKeys(SPACE[name])
     return lambda key, value: key == keys.floor or (key == keys.size and not any(value))
 
 
 def is_definition(key: bytes, _: bytes) -> bool:
-    """What stays of named queues when all is quiet."""
+    """True for the keys that named queues keep for ever."""
     root = RootKeys(DEFAULT_ROOT)
     return root.definitions.start <= key < root.definitions.stop or key == root.last_id

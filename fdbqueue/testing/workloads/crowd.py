@@ -1,4 +1,4 @@
-"""A long line under small bounds: hurried waiters, of whom many give up; items that come in bursts."""
+"""A long line under small bounds: hurried waiters that often give up, and items that come in bursts."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What is asked of a run of the workload `elements`, and what an auditor reads for it."""
+"""The checkers of the workload `elements`, and the reads of its auditor."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def counted(q: ElementQueue, tr: Any) -> tuple[int, int]:
 
 
 def present(tr: Any) -> dict[str, bytes]:
-    """The elements and what is in them: one that is removed may leave its name to another."""
+    """Return each element's name and data, since a new element may have the name of a removed one."""
     keys = ElementKeys(SPACE[NAME])
     elements, payloads = keys.elements, keys.payloads
     found = {keys.name_in(e.key): b"" for e in tr.snapshot.get_range(elements.start, elements.stop)}
@@ -29,7 +29,7 @@ def present(tr: Any) -> dict[str, bytes]:
 
 
 def missed(client: Client, q: ElementQueue) -> tuple[list[str], list[str]]:
-    """What a pass did not show and was there before and after it, and what it showed."""
+    """Return the names that a pass missed, though present before and after it; and those that it showed."""
     before = run(client.db, present)
     shown = list(q.names(client.db))
     after = run(client.db, present)
@@ -44,7 +44,7 @@ def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def no_young_lock_is_lost(lasts_s: float) -> Checker:
-    """Who has locked an element, or renewed its lock, has it for so long."""
+    """Check that a client keeps a lock for `lasts_s` after it has acquired or renewed it."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         since: dict[tuple[str, str], float] = {}

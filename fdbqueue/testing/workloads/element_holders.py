@@ -1,4 +1,4 @@
-"""What workers of the workload `elements` do with what they hold: look, renew, finish, put back."""
+"""The workers of the workload `elements`: they look at locked elements, renew locks, finish, and put back."""
 
 from functools import partial
 from typing import Any
@@ -75,7 +75,7 @@ def finish(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool
     try:
         run(client.db, body)
     except ElementNotLocked:
-        client.pause(0.1)  # too late, or done by an attempt that nobody has heard of
+        client.pause(0.1)  # too late, or done by a commit with an unknown result
     return False
 
 

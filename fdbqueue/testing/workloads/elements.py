@@ -23,7 +23,7 @@ from fdbqueue.testing.workloads.element_holders import at_once, hold
 
 
 class Colliding(ElementQueue):
-    """Gives every element that is added in one second the same name, to begin with."""
+    """Tries the same name first for all elements of one second."""
 
     def _new_name(self, runtime: Runtime) -> str:
         return f"{super()._new_name(runtime)[:17]}000007"
@@ -33,7 +33,7 @@ class Colliding(ElementQueue):
 def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     kind = simulation.random.choice((Colliding, ElementQueue))
-    # By virtual time a lock lasts so long, however far the clocks are apart: mostly about as long as a call.
+    # The life of a lock in virtual time, mostly about that of a call. The skew of the clocks is added below.
     lasts_s = simulation.random.choice((0.002, 0.005, 0.02, 1))
     maxlock_s = lasts_s + simulation.faults.clock_skew_s
 

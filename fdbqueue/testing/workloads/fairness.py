@@ -1,4 +1,4 @@
-"""A fair task queue: one tenant's flood beside small tenants, several workers; how long a small one waits."""
+"""A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait long."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -75,7 +75,7 @@ def opened(client: Client) -> TaskQueue:
 
 
 def key_of(value: str) -> str:
-    """The flood is one key, and each task of the small tenants is of its own."""
+    """Return the task key of a value: one for the flood, one for each small tenant."""
     return FLOOD if value.startswith(FLOOD) else value
 
 
@@ -94,6 +94,6 @@ def take(client: Client, q: TaskQueue, session: Session) -> None:
         q.ack(client.db, task)
         return [task.data]
 
-    # It stalled: its lease is over, or it was taken for dead.
+    # It stalled, so its lease is over or its session is dead.
     with suppress(NotTaken, UnknownSession):
         client.call(NAME, "dequeue", 1, body)

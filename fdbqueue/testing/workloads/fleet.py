@@ -1,4 +1,4 @@
-"""A fleet in miniature: workers whose machines die and stall, handlers that fail, hang and come too late."""
+"""A small fleet: workers on machines that die and stall, and handlers that fail, hang or come too late."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -97,13 +97,13 @@ def ended(worker: Worker) -> None:
 
 
 def handle(client: Client, task: HeldTask) -> None:
-    """Work on a task as handlers do; each end of it is a deed of its own."""
+    """Work on a task for some time; then succeed, fail, overrun, or check the lease, by chance."""
     client.runtime.sleep(client.random.choice((0, 0.01, 0.5, 2.5)))
     deeds: list[Callable[[], object]] = [
         partial(succeed, task),
         partial(succeed, task),
         partial(fail, task),
-        partial(client.runtime.sleep, 2 * TIMEOUT_S),  # it overruns, and is late
+        partial(client.runtime.sleep, 2 * TIMEOUT_S),  # it overruns its timeout
         task.check,
     ]
     client.random.choice(deeds)()

@@ -16,13 +16,13 @@ from fdbqueue.testing.workloads.tasks import all_tasks
 
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "jobs"
-LOOK = "look at what is left"
+LOOK = "look at the remaining tasks"
 EFFECTS = b"effect/"
 RUN = b"a run" + bytes(11)
 
 
 def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
-    """Of each task that is left: its data, how many attempts failed, the outcomes written down."""
+    """Return for each remaining task its data, its number of failed attempts, and its recorded outcomes."""
     found = [record_of(entry.value) for entry in all_tasks(q, tr)]
     under = TaskKeys(q.contents).failures
     owners = {id_in(entry.key[:-1]) for entry in tr.snapshot.get_range(under.start, under.stop)}
@@ -32,7 +32,7 @@ def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
 
 
 def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
-    """Every task that was put had its effect once, or is buried; none both, none neither."""
+    """Check that each put task either had its effect once, or is buried."""
     effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
     buried = {data for look in trace.of(NAME, LOOK) for data, _, _ in look.result or ()}
     for value, count in effects.items():
@@ -44,7 +44,7 @@ def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
 
 
 def run_counted(_: Trace, database: Database) -> Iterator[str]:
-    """The row of the run counts each effect as done, and each task that is left as buried."""
+    """Check that the run's counts hold each effect as done, and each remaining task as buried."""
     effects = sum(entry.value[0] for entry in database.get_range_startswith(EFFECTS))
     queue = TaskQueue.open(database, NAME)
     found = {"done": effects, "buried": queue.statistics(database)["tasks"]["buried"]}
@@ -54,12 +54,12 @@ def run_counted(_: Trace, database: Database) -> Iterator[str]:
 
 
 def histories_told(trace: Trace, _: Database) -> Iterator[str]:
-    """What is buried was buried for a reason that is written down, and after attempts that failed."""
+    """Check that each buried task has its failed attempts recorded, the last one with the reason."""
     for look in trace.of(NAME, LOOK):
         for data, failures, outcomes in look.result or ():
             told = [outcome for outcome in outcomes if outcome != EXCUSED]
             forgot = len(outcomes) == limits.FAILURES_KEPT
             if len(told) > failures or (len(told) < failures and not forgot):
-                yield f"{data!r} failed {failures} times, of which {len(told)} are told"
+                yield f"{data!r} failed {failures} times, and {len(told)} outcomes are recorded"
             if not told or told[-1] not in (BURIED, EXHAUSTED):
                 yield f"{data!r} is left, and its last attempt was {told[-1:]}"

@@ -60,7 +60,7 @@ def holding(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def settle(client: Client, holder: Holder, shown: list[Any]) -> None:
-    """What was shown is dequeued, unless it was too late: then it has gone back, and is shown twice."""
+    """Dequeue the items that were shown; after the deadline they have gone back, and are shown again."""
 
     def body() -> list[Any]:
         return shown if holder.settle(len(shown)) else []

@@ -48,7 +48,7 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 for _ in range(2 * size.steps):
                     once(client, q, session)
         except UnknownSession:
-            client.pause(0.5)  # it stalled, and was taken for dead
+            client.pause(0.5)  # it stalled, so its session died
 
     def look(client: Client) -> None:
         q = opened(client)
@@ -105,17 +105,17 @@ def attempt(client: Client, body: Any) -> None:
     try:
         body()
     except NotTaken:
-        client.pause(0.1)  # too late: somebody else has it
+        client.pause(0.1)  # too late: another worker has the lease
 
 
 def taken_of_keys(q: TaskQueue, tr: Any) -> dict[bytes, int]:
-    """How many tasks of each key are taken, at one version."""
+    """Return the number of taken tasks of each key, at one version."""
     records = (record_of(entry.value) for entry in all_tasks(q, tr))
     return dict(Counter(record.key for record in records if record.state == TaskState.TAKEN))
 
 
 def never_more_than_allowed(name: str) -> Checker:
-    """Every `audit`, given how many of a key may be taken, found no more."""
+    """Check that each `audit` found at most as many taken tasks of a key as its argument."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         for op in trace.of(name, "audit"):

@@ -1,4 +1,4 @@
-"""Named queues: everybody creates the same name at once, uses it, and now and then somebody drops it."""
+"""Named queues: all clients create the same names at once and use them, and one client drops them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -36,7 +36,7 @@ def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for name in NAMES:
             client.pause(0.3)
             try:
-                # A drop is a clear: what it removes is not lost.
+                # A drop counts as a clear: the items that it removes are not lost.
                 client.call(name, "clear", None, partial(Registry(DEFAULT_ROOT).drop, client.db, name))
             except QueueNotFound:
                 continue
@@ -57,7 +57,7 @@ def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def until_it_exists(client: Client, name: str, use: Callable[..., Any], argument: Any) -> None:
-    """Open by name and use; a queue that was dropped in between is opened anew."""
+    """Open a queue by name and use it; open it again if it was dropped in between."""
     while True:
         try:
             use(client, Queue.named(client.db, name), name, argument)
@@ -67,7 +67,7 @@ def until_it_exists(client: Client, name: str, use: Callable[..., Any], argument
 
 
 def no_orphans(_: Trace, database: Database) -> Iterator[str]:
-    """Nothing is left in the contents of a queue that was dropped."""
+    """Check that no key is left in the contents of a dropped queue."""
     live = {definition.id for definition in Registry(DEFAULT_ROOT).names(database)}
     for entry in database.get_range_startswith(DEFAULT_ROOT[CONTENTS].key()):
         id_ = DEFAULT_ROOT.unpack(entry.key)[1]
@@ -76,7 +76,7 @@ def no_orphans(_: Trace, database: Database) -> Iterator[str]:
 
 
 def distinct_ids(_: Trace, database: Database) -> Iterator[str]:
-    """No two queues share their contents."""
+    """Check that no two queues share their contents."""
     ids = [definition.id for definition in Registry(DEFAULT_ROOT).names(database)]
     if len(ids) != len(set(ids)):
         yield f"two queues have one id: {ids}"

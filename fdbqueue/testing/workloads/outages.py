@@ -1,4 +1,4 @@
-"""Workers whose database is away for longer than their leases last: no attempt is counted for it."""
+"""Workers with a database that is away for longer than a lease: leases lost then count no attempt."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,11 +22,11 @@ SESSION_TTR_S = 3.0
 FAULTY_S, QUIET_S = 30.0, 15.0
 
 
-# Who dies, stands still, or has another clock loses a lease by his own fault, and that counts.
+# Without these faults: a worker that dies, stalls or has a wrong clock loses a lease itself, and that counts.
 @workload(clients=2, steps=4, never=("die", "stall", "clock_skew_s"))
 def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-    # A transaction that takes long is the handler's fault, who is told so; here it never is.
+    # A slow transaction of a handler counts as the handler's fault; with this limit, none is slow enough.
     simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
     kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
@@ -45,7 +45,7 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker = hired(client)
         worker.start()
         client.runtime.sleep(FAULTY_S)
-        client.calm()  # nobody can give anything back who ends while the database hardly answers
+        client.calm()  # a worker can give tasks back at its end only if the database answers
         client.runtime.sleep(QUIET_S)
         worker.stop()
         ended(worker)
@@ -56,7 +56,7 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker.start(until_empty=True)
         ended(worker)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.call(NAME, "look at what is left", None, lambda: run(client.db, partial(left, q)))
+        client.call(NAME, "look at the remaining tasks", None, lambda: run(client.db, partial(left, q)))
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
@@ -71,7 +71,7 @@ def opened(client: Client, kind: str) -> TaskQueue:
 
 
 def hired(client: Client) -> Worker:
-    """Whose tasks have one attempt, so that one that is counted by mistake is seen."""
+    """Return a worker that gives each task one attempt, so that a wrongly counted one shows."""
 
     def handler(task: HeldTask) -> None:
         client.runtime.sleep(client.random.choice((0, 0.5, 2, 5)))
@@ -89,11 +89,11 @@ def hired(client: Client) -> Worker:
 
 
 def nothing_failed(trace: Trace, database: Database) -> Iterator[str]:
-    """Every task had its effect once, and none is left, as one would be whose only attempt was counted."""
+    """Check that each task had its effect once, and none is left: a wrongly counted attempt leaves one."""
     effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
     for put in trace.of(NAME, "put"):
         if put.done and effects.get(put.argument) != 1:
             yield f"{effects.get(put.argument, 0)} effects of {put.argument!r}"
-    for look in trace.of(NAME, "look at what is left"):
+    for look in trace.of(NAME, "look at the remaining tasks"):
         for data, failures, outcomes in look.result or ():
             yield f"{data!r} is left after {failures} failures: {outcomes}"

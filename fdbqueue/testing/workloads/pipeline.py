@@ -32,7 +32,7 @@ def pipeline(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(0.05)
 
     def move_one(tr: Any) -> None:
-        # Not once only, if the commit's result is unknown; but every run of it is atomic.
+        # After an unknown result it may run twice, but each run is atomic.
         value = first.dequeue(tr)
         if value is not None:
             second.enqueue(tr, value)

@@ -1,4 +1,4 @@
-"""A persistent queue: proxies whose clients die, stall, drop them, end their threads, or lose their name."""
+"""A persistent queue: its clients die, stall, drop their proxies, end their threads, or lose their name."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,7 +44,7 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
             owner = client.random.choice((None, SHARED, SHARED))
             try:
                 q = client.call(NAME, "open", owner, partial(opened, client, maxsize, owner))
-            except OwnerReplaced:  # the other has claimed the name meanwhile
+            except OwnerReplaced:  # another client has claimed the name meanwhile
                 continue
             thread = client.thread(partial(in_a_thread, q, size.steps), "thread")
             several(client, q, size.steps)
@@ -52,10 +52,10 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def survive(client: Client) -> None:
         q, tasks = opened(client, 0, SHARED), TaskQueue.open(client.db, NAME)
-        client.runtime.sleep(QUIET_S)  # until the line has forgotten the dead, too
+        client.runtime.sleep(QUIET_S)  # until dead requests are out of the line too
         until = client.runtime.monotonic() + ENOUGH_S
         while tasks.statistics(client.db)["tasks"]["taken"] and client.runtime.monotonic() < until:
-            # What lies in the line for one who died there is returned by those who look for something.
+            # A get returns the items that were delivered to dead requests in the line.
             with q.connect() as proxy, suppress(Empty):
                 proxy.get(timeout=1)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, tasks)))
@@ -73,7 +73,7 @@ def opened(client: Client, maxsize: int, owner: str | None = None) -> Persistent
 
 
 def in_a_thread(q: PersistentQueue, steps: int, client: Client) -> None:
-    """With a proxy that is not closed: the end of the thread, or of the last reference, has to do."""
+    """Use a proxy without closing it: it ends with the thread, or with its last reference."""
     try:
         several(client, q.connect(), steps)
     except OwnerReplaced:
@@ -91,7 +91,7 @@ def several(client: Client, proxy: Proxy, steps: int) -> None:
 
 
 def once(client: Client, proxy: Proxy) -> None:
-    """Fetch an item, and do with it one of the things that workers do."""
+    """Fetch an item, and finish, advance, keep or consume it, by chance."""
     does: list[Callable[[], Any]] = [
         lambda: finish(client, proxy, fetch(client, proxy)),
         lambda: advance(client, proxy, fetch(client, proxy)),
@@ -114,7 +114,7 @@ def finish(client: Client, proxy: Proxy, item: Any) -> None:
 
 
 def advance(client: Client, proxy: Proxy, item: Any) -> None:
-    """Long work outside, a short transaction at its end."""
+    """Work for a while outside of a transaction, then put the next stage in a short one."""
     value, stage = item
 
     def body() -> None:
@@ -126,7 +126,7 @@ def advance(client: Client, proxy: Proxy, item: Any) -> None:
 
 
 def consume(client: Client, proxy: Proxy, crash: bool) -> None:
-    """Everything inside. The transaction's own result is that of the call, or that it has none."""
+    """Get, work and put in one transaction, which commits all of it or nothing."""
     found: list[Any] = []
 
     def body() -> Any:

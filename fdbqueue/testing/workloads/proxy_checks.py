@@ -1,4 +1,4 @@
-"""What is asked of a run of the workload `proxies`: a checker for each promise of a persistent queue."""
+"""The checkers of the workload `proxies`, one for each promise of a persistent queue."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ SHARED = "shared"
 
 
 def left(trace: Trace) -> list[Any]:
-    """What the survivor found, in order; a run in which it found nothing out is stuck anyway."""
+    """Return the items that the survivor found, in order."""
     (drain,) = trace.of(NAME, "drain")
     return list(drain.result)
 
@@ -22,7 +22,7 @@ def may_have_happened(op: Operation) -> bool:
 
 
 def one_copy_each(trace: Trace, _: Database) -> Iterator[str]:
-    """Nothing is lost, nothing doubled, and no transaction came undone."""
+    """Check that no item is lost or doubled, and no committed stage is undone."""
     there = left(trace)
     stages = dict(there)
     values = [value for value, _ in there]
@@ -41,7 +41,7 @@ def one_copy_each(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def acked_for_good(trace: Trace, _: Database) -> Iterator[str]:
-    """What has been acked is never delivered again."""
+    """Check that an acked item is never delivered again."""
     there = {value for value, _ in left(trace)}
     for ack in (op for op in trace.of(NAME, "ack") if op.done):
         value = ack.argument[0]
@@ -51,7 +51,7 @@ def acked_for_good(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def no_late_ack(trace: Trace, _: Database) -> Iterator[str]:
-    """Nobody acks, alone or with a put, what has been delivered to somebody else since he got it."""
+    """Check that no client acks an item, alone or with a put, after a later delivery to another client."""
     gets = [op for op in trace.of(NAME, "get") if op.done]
     for ack in (op for op in trace.of(NAME, "ack", "advance") if op.done):
         of_item = [op for op in gets if tuple(op.result) == ack.argument]
@@ -61,8 +61,8 @@ def no_late_ack(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"{ack.client} acked {ack.argument}, which {other.client} had got since"
 
 
-def nothing_for_who_lost_the_name(trace: Trace, _: Database) -> Iterator[str]:
-    """Once a name has been opened again, who had it fetches nothing more."""
+def no_item_after_losing_the_name(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a client fetches no item once another client has opened its name."""
     opens = [op for op in trace.of(NAME, "open") if op.done]
     shared = [op for op in opens if op.argument == SHARED]
     for get in (op for op in trace.of(NAME, "get") if op.done):
@@ -73,7 +73,7 @@ def nothing_for_who_lost_the_name(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def in_order(trace: Trace, _: Database) -> Iterator[str]:
-    """What came back is in its old place: untouched values of a producer are in the order of their puts."""
+    """Check that returned items keep their places: a producer's untouched ones are in the order of puts."""
     untouched = [value for value, stage in left(trace) if stage == 0]
     for producer in {value.split(".")[0] for value in untouched}:
         steps = [int(value.split(".")[1]) for value in untouched if value.split(".")[0] == producer]
@@ -86,7 +86,7 @@ CHECKS = [
     one_copy_each,
     acked_for_good,
     no_late_ack,
-    nothing_for_who_lost_the_name,
+    no_item_after_losing_the_name,
     in_order,
     no_watch_left_behind,
 ]

@@ -1,4 +1,4 @@
-"""The recipe queue: producers, and consumers of both kinds that take what is there."""
+"""The plain queue: producers, and consumers of both kinds (in the line, and simple) that never wait."""
 
 from collections.abc import Sequence
 

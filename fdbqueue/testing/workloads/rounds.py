@@ -100,7 +100,7 @@ def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
 
 
 def _stays(key: bytes, value: bytes) -> bool:
-    """Three numbers: the size, which is zero, the floor of the index, and the round."""
+    """True for the three keys of an empty queue: the size (zero), the floor of the index, and the round."""
     keys = TaskKeys(SPACE[NAME])
     items = FairItems(Registry(), keys, codec_named("json"), None)
     return key in (items.floor, items.looking.round_key) or (key == keys.live and not any(value))

@@ -17,7 +17,7 @@ from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.tasks import counted_and_found, finish, once_each, outlive, total
 from fdbqueue.testing.workloads.tasks import opened as tasks_opened
 
-NAME = "tasks"  # the checkers of that workload hold here, too
+NAME = "tasks"  # the checkers of the workload `tasks` hold here too
 SHARED = "shared"
 TTR_S = 5.0
 
@@ -44,7 +44,7 @@ def sharing(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(1)
 
     def survive(client: Client) -> None:
-        client.runtime.sleep(3 * TTR_S)  # no process is there to end the dead
+        client.runtime.sleep(3 * TTR_S)  # meanwhile no process ends the dead sessions
         q = tasks_opened(client)
         first = client.call(NAME, "first take", total(q, client.db), lambda: q.take(client.db, 0))
         if first is not None:
@@ -62,7 +62,7 @@ def sharing(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def several(client: Client, q: TaskQueue, session: Session, steps: int) -> None:
-    """Take a task, work on it beyond a ttr, and finish it: the session is still there."""
+    """Take a task, work on it for longer than a ttr, and finish it: the session must still be alive."""
     for _ in range(steps):
         task = q.take(client.db, client.random.choice((0, 2)), session=session)
         client.pause(client.random.choice((0.5, TTR_S, 3 * TTR_S)))
@@ -74,19 +74,19 @@ def several(client: Client, q: TaskQueue, session: Session, steps: int) -> None:
 
 
 def no_false_nothing(trace: Trace, _: Database) -> Iterator[str]:
-    """The first take of a process finds a task that only dead sessions hold."""
+    """Check that the first take of a process finds a task that only dead sessions hold."""
     for op in trace.of(NAME, "first take"):
         if op.done and op.argument and op.result is None:
-            yield f"nothing to take, with {op.argument} tasks in the hands of the dead"
+            yield f"nothing to take, with {op.argument} tasks held by dead sessions"
 
 
 def none_lost(trace: Trace, _: Database) -> Iterator[str]:
-    """No opener that lives loses the session because others came, ended or died."""
+    """Check that no live opener loses the session when others open it, end or die."""
     yield from (f"{op.client} lost the session that it had opened" for op in trace.of(NAME, "lost"))
 
 
 def no_name_left(_: Trace, database: Database) -> Iterator[str]:
-    """The name goes with the session."""
+    """Check that the session's name ends with the session."""
     keys = RootKeys(DEFAULT_ROOT)
     if database[keys.session_named(SHARED)] is not None:
         yield "the shared session outlives its openers"

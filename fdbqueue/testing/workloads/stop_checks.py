@@ -1,4 +1,4 @@
-"""What the workload `stops` is judged by."""
+"""The checkers of the workload `stops`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from fdbqueue.testing.trace import Trace
 
 NAME = "stops"
 
-# Nothing here delays a transaction by seconds: a call that is stopped ends within a few of its own.
+# These faults delay no transaction by seconds, so a stopped call ends within a few transactions.
 PROMPT_S = 0.6
 HARMLESS = {"not_committed", "watch_missed", "watch_spurious", "watch_late", "watch_very_late"}
 
 
 def checks(active: set[str]) -> Iterator[Checker]:
-    """For a run in which these faults happen."""
+    """Yield the checkers for a run with the faults `active`."""
     yield from (exact_statistics(NAME), each_finished_once, no_watch_left_behind)
     if active <= HARMLESS:
         yield from (nothing_taken_after_closing, nothing_left_by_the_closed, stopped_at_once)
@@ -33,7 +33,7 @@ def each_finished_once(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def nothing_taken_after_closing(trace: Trace, _: Database) -> Iterator[str]:
-    """Of a database that has been closed no take commits anything more."""
+    """Check that no take commits after its database was closed."""
     closed_s = {op.argument: op.ended_s for op in trace.of(NAME, "close") if op.ended_s is not None}
     for tr in trace.transactions:
         takes = tr.operation is not None and tr.operation.name == "take"
@@ -42,14 +42,14 @@ def nothing_taken_after_closing(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def nothing_left_by_the_closed(trace: Trace, _: Database) -> Iterator[str]:
-    """When all takers have closed their databases, no task is taken, and no request stands in the line."""
+    """Check that no task is taken and no request waits once all takers have closed their databases."""
     for found in trace.of(NAME, "look"):
         if found.result != (0, 0):
             yield f"the closed databases left (tasks taken, keys of the line): {found.result}"
 
 
 def stopped_at_once(trace: Trace, _: Database) -> Iterator[str]:
-    """A take ends soon after its event is set, `argument` seconds after the call."""
+    """Check that a take ends soon after its event is set, `argument` seconds after the call."""
     for take in trace.of(NAME, "take"):
         if isinstance(take.error, WaitStopped) and take.ended_s is not None:
             late_s = take.ended_s - take.began_s - take.argument

@@ -47,7 +47,7 @@ def stops(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def close_on_them(client: Client) -> None:
         threads = [client.thread(until_closed(take), name) for name in ("a", "b", "c")]
         with suppress(DatabaseClosed):
-            # Of another thread, so that closing has more to do than to end the session of the takers.
+            # For another thread, so that closing ends more than the session of the takers.
             Session(client.db)
         client.runtime.sleep(scattered(client.random, 0.001, 4))
         client.call(NAME, "close", client.name, client.db.close)
@@ -88,7 +88,7 @@ def look(client: Client) -> None:
 
 
 def held_and_awaited(q: TaskQueue, tr: Any) -> tuple[int, int]:
-    """How many tasks are taken, and how many keys the line has."""
+    """Return the number of taken tasks, and the number of keys in the line."""
     keys = TaskKeys(q.contents)
     ranges = (keys.taken, LineKeys(keys.line).activity)
     held, awaited = (len(tr.snapshot.get_range(under.start, under.stop).to_list()) for under in ranges)

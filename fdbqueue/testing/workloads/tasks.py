@@ -44,7 +44,7 @@ def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
                     for _ in range(size.steps):
                         once(client, q, session)
             except UnknownSession:
-                client.pause(0.5)  # it stalled, and was taken for dead
+                client.pause(0.5)  # it stalled, so its session died
 
     def look(client: Client) -> None:
         q = opened(client)
@@ -70,7 +70,7 @@ def opened(client: Client) -> TaskQueue:
 
 
 def outlive(client: Client, q: TaskQueue, finish: Callable[[Client, TaskQueue, Task], None]) -> None:
-    """Finish all that is left, also what the dead held."""
+    """Finish all remaining tasks, those of dead sessions too."""
     until = client.runtime.monotonic() + ENOUGH_S
     while total(q, client.db) and client.runtime.monotonic() < until:
         q.kick(client.db, 9)
@@ -80,7 +80,7 @@ def outlive(client: Client, q: TaskQueue, finish: Callable[[Client, TaskQueue, T
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
-    """Take a task, if there is one, and do with it one of the things that workers do."""
+    """Take a task, if there is one, and call one method with it, by chance."""
     task = q.take(client.db, client.random.choice((0, 1, 3)), session=session)
     if task is None:
         return
@@ -97,12 +97,12 @@ def once(client: Client, q: TaskQueue, session: Session) -> None:
     try:
         client.random.choice(does)()
     except NotTaken:
-        client.pause(0.1)  # too late: somebody else has it
+        client.pause(0.1)  # too late: another session has the lease
 
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:
     def body(tr: Any) -> None:
-        # A lease that is not the latest must not have ended the task: as wrong as two effects.
+        # Only the latest lease may end a task; another one is recorded like two effects.
         latest = q.ack(tr, task).attempts == task.attempts
         tr.add(EFFECTS + task.data.encode(), b"\x01" if latest else b"\x02")
 
@@ -113,7 +113,7 @@ def finish(client: Client, q: TaskQueue, task: Task) -> None:
 
 
 def counted_and_found(q: TaskQueue, tr: Any) -> tuple[dict[str, int], dict[str, int]]:
-    """What the statistics say is there, and what is, in one transaction."""
+    """Return the statistics and the counts of the stored tasks, from one transaction."""
     live = {name: count for name, count in q.statistics(tr)["tasks"].items() if name in LIVE}
     found = Counter(STATES[record_of(entry.value).state] for entry in all_tasks(q, tr))
     return live, {name: found[name] for name in LIVE}
@@ -129,7 +129,7 @@ def all_tasks(q: TaskQueue, tr: Any) -> Any:
 
 
 def once_each(trace: Trace, database: Database) -> Iterator[str]:
-    """Every task that was put had its effect once, and nothing else had one."""
+    """Check that each put task had its effect once, and no other value had one."""
     effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
     puts = {op.argument: op for op in trace.of(NAME, "put")}
     for value, count in effects.items():

@@ -24,7 +24,8 @@ from fdbqueue.testing.workloads.common import (
 NAME = "waits"
 TIMEOUTS_S = (0.0, 0.1, 1.0, 4.0, 15.0)
 
-# Nothing here delays a wake-up: what waits longer than this was not woken, and mended by the slow look.
+# These faults delay no wake-up: a call that waits longer was not woken, and only the slow look ended its
+# wait.
 PROMPT_S = 0.6
 HARMLESS = {"clock_skew_s", "watch_spurious"}
 
@@ -74,6 +75,6 @@ def _more(active: set[str], surplus: bool) -> Iterator[Checker]:
     if "die" not in active:
         yield order(NAME, consumer="survivor")
         yield line_left_empty(NAME)
-    # An item that was delivered for a call that gave up, or was stopped, is given back a moment later.
+    # If a call gives up or is stopped, an item delivered for it is given back a moment later.
     if not surplus and not {"die", "stall"} & active:
         yield never_nothing(NAME)
