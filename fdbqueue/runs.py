@@ -1,11 +1,11 @@
 """Runs: the ends of the tasks that one fleet has taken, counted in a row of that fleet's run.
 
 A run is named by the id of its supervisor's session. The token of a lease ends in the run that the lease
-counts for, so each transaction that ends a lease knows the row without a read: the ack, the burial, and a
-sweeper in any process. It adds to the row blindly. A lease that was not taken for a run costs nothing.
+counts for. So each transaction that ends a lease knows the row without a read: the ack, the burial, and a
+sweep in any process. It adds to the row blindly. A lease without a run costs nothing.
 
-The row goes with the supervisor's session. An add that comes later makes the row anew; the sessions of the
-run's workers outlast their last lease, so the last of them to end clears that row.
+The row is cleared with the supervisor's session. A later add makes the row anew. The sessions of the run's
+workers outlast their last lease, so the last of them to end clears that row.
 """
 
 from fdbqueue import limits

@@ -35,8 +35,6 @@ NOT_YET = frozenset(
         "fdbqueue/line/",
         "fdbqueue/persistent/",
         "fdbqueue/recipe/",
-        "fdbqueue/sessions/",
-        "fdbqueue/tasks/",
         "tests/cli/",
         "tests/engine/",
         "tests/fleet/",

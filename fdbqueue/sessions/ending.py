@@ -1,7 +1,8 @@
-"""The end of a session, in bounded steps, each safe to repeat.
+"""The end of a session, in bounded steps that are safe to repeat.
 
-First its record goes, so that no task can be taken for it any more. Then the registered enders release its
-tasks. Last goes the entry of its heartbeat, by which a sweeper finds a session that is not ended yet.
+First its record is cleared, so no task can be taken for it any more. Then the registered enders release its
+tasks. Last the entry of its heartbeat is cleared; until then a sweep finds the session and goes on with its
+end.
 """
 
 import struct
@@ -22,8 +23,8 @@ _log = logger("fdbqueue")
 
 Ender = Callable[[Database, RootKeys, Sequence[bytes], bool], Collection[bytes]]
 """Gives the tasks of sessions back, in bounded transactions that are safe to repeat. The flag is set if the
-sessions `died`. Returns the sessions that still hold something: in queues of a kind that is unknown here, or
-in a queue that fails, for a later try.
+sessions `died`. Returns the sessions that still hold something, for a later try: in queues of a kind that is
+unknown here, or in a queue that fails.
 """
 
 _enders: list[Ender] = []
@@ -39,7 +40,7 @@ _sessionless: set[str] = set()
 
 
 def register_sessionless(kind: str) -> str:
-    """Register `kind`, whose queues hold nothing for a session. Return it."""
+    """Register a kind of queue that holds nothing for a session. Return it."""
     _sessionless.add(kind)
     return kind
 
@@ -53,7 +54,7 @@ May = Callable[[Transaction, bytes], bool]
 
 
 def is_overdue(now_us: int) -> May:
-    """True, too, of a heartbeat that cannot be read."""
+    """True for a heartbeat with a deadline at or before `now_us`, and for one that cannot be read."""
     return lambda _, heartbeat: (deadline_if_readable(heartbeat) or 0) <= now_us
 
 
@@ -65,8 +66,9 @@ def end_session(
     died: bool,
     timeout_s: float | None = None,
 ) -> None:
-    """End `session` if `may` says so of it; does nothing otherwise, or if it is over. If it `died`, what it
-    was at has failed.
+    """End `session` if `may` allows it. Does nothing for a session that has ended.
+
+    If it `died`, the attempts at its tasks have failed.
     """
     now_us = database.runtime.now_us()
 
@@ -78,12 +80,12 @@ def end_session(
 
 
 def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bool]:
-    """Ask for the keys that an end depends on. The reply begins the end; true if it is to be finished."""
+    """Ask for the keys that an end depends on. The reply begins the end; true if it must be finished."""
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
     begun = tr.get(keys.beat_due(now_us, session))
 
     def begin(may: May) -> bool:
-        if not found.present():  # but an earlier attempt with an unknown result may have been this one
+        if not found.present():  # an earlier attempt with an unknown result may have begun it
             return bool(begun.present())
         if not may(tr, heartbeat.value):
             return False
@@ -96,7 +98,7 @@ def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Ca
 def _begin_end(
     tr: Transaction, keys: RootKeys, session: bytes, record: bytes, heartbeat: bytes, now_us: int
 ) -> None:
-    """From now on nothing can be taken for it, and sweepers know that there is something left to do."""
+    """Let no task be taken for the session, and let sweeps know that its end has begun."""
     name = _name_in(record)
     if name is not None:
         tr.clear(keys.session_named(name))
@@ -113,7 +115,7 @@ def _begin_end(
 
 
 def _name_in(record: bytes) -> str | None:
-    """None, too, for a damaged record: the next session of its name makes the key of the name anew."""
+    """The name of the session. None for a damaged record: the next session of that name writes its key."""
     try:
         name = layer.unpack(record)[1]
     except (ValueError, IndexError, struct.error):
@@ -122,7 +124,7 @@ def _name_in(record: bytes) -> str | None:
 
 
 def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], died: bool) -> None:
-    """Finish the ends of sessions. `entries`: the deadline of each, as its entry has it."""
+    """Finish the ends of sessions. `entries`: the deadline in the entry of each session."""
     left = {session for end in _enders for session in end(database, keys, tuple(entries), died)}
     done = {session: deadline_us for session, deadline_us in entries.items() if session not in left}
     run(database, lambda tr: _forget(tr, keys, done))
@@ -132,7 +134,7 @@ def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], di
 
 
 def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
-    """The last step: no lease of the sessions is left, so nothing is counted for them any more."""
+    """The last step. The sessions have no lease left, so nothing is counted for them any more."""
     memberships = {session: tr.get(keys.membership(session)) for session in done}
     for session, deadline_us in done.items():
         leave_run(tr, keys, keys.membership(session), memberships[session].value)
@@ -140,15 +142,16 @@ def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
 
 
 def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -> None:
-    """Another process may know the kinds of queue that this one does not; or a later try may succeed."""
+    """Put off the ends: another process may know the unknown kinds, or a later try may succeed."""
     again_us = database.runtime.now_us() + round(limits.SESSION_TTR_S * 1_000_000)
     run(database, lambda tr: _move_entries(tr, keys, entries, again_us))
 
 
 def _move_entries(tr: Transaction, keys: RootKeys, entries: Mapping[bytes, int], again_us: int) -> None:
-    """Later, so that the dead behind them get their turn.
+    """Move entries to a later time, so that other dead sessions get their turn.
 
-    Reads and moves their entries; conflicts with whoever does so, too.
+    Reads: the entries.
+    Conflicts: another process that moves them.
     """
     found = {session: tr.get(keys.beat_due(deadline_us, session)) for session, deadline_us in entries.items()}
     for session, deadline_us in entries.items():
@@ -159,7 +162,7 @@ def _move_entries(tr: Transaction, keys: RootKeys, entries: Mapping[bytes, int],
 
 @dataclass(frozen=True)
 class Overdue:
-    """A session with a deadline that had passed at `now_us`; its end may have `begun`."""
+    """A session with a deadline before `now_us`. `begun`: its end has begun."""
 
     session: bytes
     deadline_us: int
@@ -169,15 +172,16 @@ class Overdue:
 
 @dataclass(frozen=True)
 class Overdues:
-    """A batch of overdue sessions; `next` is the place behind it, None if there are no more."""
+    """A batch of overdue sessions; `next` is the place behind it, None at the end."""
 
     dead: list[Overdue]
     next: bytes | None
 
 
 def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None) -> bytes | None:
-    """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX; the place
-    behind them, None if there are no more.
+    """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX.
+
+    Returns the place behind them, None at the end.
     """
     now_us = database.runtime.now_us()
 
@@ -192,9 +196,10 @@ def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None)
 def ask_overdue(
     tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None = None
 ) -> Callable[[], Overdues]:
-    """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX. Reads by snapshot.
+    """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX.
 
-    Round trips: one, and one more if there are any.
+    Reads: by snapshot.
+    Round trips: 1; 2 if there are any.
     """
     beats, most = keys.beats_due_until(now_us), limits.DEAD_SESSIONS_MAX
     start = beats.start if after is None else after + b"\x00"
@@ -220,10 +225,11 @@ def count_others(tr: Transaction, keys: RootKeys, own: Collection[bytes], now_us
 
 
 def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> bool:
-    """End these sessions as dead, or finish an end that has begun; whether any could be ended.
+    """End these sessions as dead, or finish an end that has begun. True if any was ended.
 
-    All share three transactions. If those fail, halves go apart, so that one that cannot be ended holds up no
-    other. Raises the error of a database that is away.
+    All share three transactions. If those fail, the sessions are ended in two halves, so that one session
+    that cannot be ended holds up no other.
+    Raises: the error of a database that is away.
     """
     try:
         _end_together(database, keys, found)
@@ -252,13 +258,13 @@ def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue]) 
 
 
 def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> list[bytes]:
-    """The sessions that are to be finished."""
+    """Begin the ends of dead sessions. Return those that have to be finished."""
     asked = [(dead, _ask_end(tr, keys, dead.session, now_us)) for dead in found]
     return [dead.session for dead, begin in asked if begin(_is_dead(keys, dead))]
 
 
 def _is_dead(keys: RootKeys, dead: Overdue) -> May:
-    """True if its heartbeat is overdue, or cannot be read. Clears an entry that its heartbeat has left."""
+    """True if the heartbeat is overdue, or cannot be read. Clears an entry with an old deadline."""
 
     def may(tr: Transaction, heartbeat: bytes) -> bool:
         deadline_us = deadline_if_readable(heartbeat)

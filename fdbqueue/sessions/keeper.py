@@ -30,7 +30,7 @@ _log = logger("fdbqueue")
 
 
 class Kept(Protocol):
-    """A session that the keeper keeps alive, and ends as soon as it is not `wanted`."""
+    """A session that the keeper renews, and ends as soon as it is not `wanted`."""
 
     id: bytes
     name: str | None
@@ -42,7 +42,7 @@ class Kept(Protocol):
 
 
 class Tidied(Protocol):
-    """A queue that the keeper looks after: something to tidy, a batch at a time, when it is due."""
+    """A queue that the keeper sweeps, one batch at a time, when something is due."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ class Tidied(Protocol):
 
 
 class Keeper:
-    """What one process does in the background, in one thread: heartbeats of its sessions, and sweeping."""
+    """The background work of one process, in one thread: heartbeats of its sessions, and sweeps."""
 
     def __init__(self, database: Database, keys: RootKeys) -> None:
         self._database = database
@@ -71,7 +71,7 @@ class Keeper:
         self._sweep_at = self._tidy_at = self._count_at = float("-inf")
         self._sweepers = 1
         self.silence = Silence(database.runtime)
-        """When the database has left questions of this process unanswered."""
+        """The times for which the database did not answer this process."""
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
@@ -91,14 +91,17 @@ class Keeper:
             self._thread.join(limits.CLOSE_TIMEOUT_S)
 
     def start(self) -> None:
-        """Start the thread. From now on this process ends dead sessions, too."""
+        """Start the thread. From now on this process also ends dead sessions."""
         with self._lock:
             if self._thread is None and not self._stop.is_set():
                 self._thread = self._runtime.spawn(self._run, "fdbqueue-keeper")
                 self._forget_exit = self._runtime.at_exit(partial(_end_at_exit, weakref.ref(self)))
 
     def keep(self, session: Kept) -> None:
-        """Raises DatabaseClosed while the process ends, as nothing would end this session."""
+        """Renew the session from now on.
+
+        Raises: DatabaseClosed while the process ends: nothing would end it.
+        """
         if self._is_exiting:
             raise DatabaseClosed
         with self._lock:
@@ -111,20 +114,22 @@ class Keeper:
                 self._sessions.remove(session)
 
     def look_after(self, queue: Tidied) -> None:
-        """Sweep it for as long as anything else refers to it."""
+        """Sweep the queue for as long as another object refers to it."""
         with self._lock:
             self._queues.append(weakref.ref(queue))
         self.start()
 
     def end_unwanted(self) -> None:
-        """End the sessions that nobody wants any more."""
-        # Asked, not told: a finalizer runs in any thread, with any lock held, and could do nothing itself.
-        with self._ending:  # whoever comes second waits until it is done
+        """End the sessions that are not wanted any more."""
+        # `wanted` is polled: a finalizer may hold any lock in any thread, so it cannot end a session.
+        with self._ending:  # a second caller waits until the first is done
             for session in [session for session in self._sessions if not self._is_wanted(session)]:
                 self._end_or_let_die(session)
 
     def _is_wanted(self, session: Kept) -> bool:
-        """True if nothing says otherwise. A `wanted` that returns a coroutine is not asked again."""
+        """True unless the `wanted` of the session returns false. One that returns a coroutine is not asked
+        again.
+        """
         if session.wanted is None:
             return True
         try:
@@ -132,30 +137,31 @@ class Keeper:
         except DeferredResult as error:
             session.wanted = None
             _log.error("%r stays open until it is ended: %s", session, error)
-        except SURVIVED as error:  # a call about another session may be the one that asks
+        except SURVIVED as error:  # a call about another session may have caused this, and must not fail
             self._database.troubles.met(
                 _log, "the `wanted` of a session fails, and the session stays open", error
             )
         return True
 
     def _end_or_let_die(self, session: Kept) -> None:
-        # A call about another session may have asked for this: it is not told.
+        # A call about another session may have caused this: it must not fail.
         try:
             session.end_within(limits.CLOSE_TIMEOUT_S)
         except Exception as error:
             self._database.troubles.met(_log, f"{session!r} cannot be ended, and dies after its grace", error)
 
     def end_at_exit(self, began: float) -> None:
-        """End the sessions of a process that `began` to end, by runtime.monotonic(); twice is once.
+        """End the sessions of a process that `began` to end, by runtime.monotonic(). A second call does
+        nothing.
 
-        Waits for that until limits.CLOSE_TIMEOUT_S later: the database may be unreachable. A session with a
-        name stays for its ttr, and a process that is started again goes on with it.
+        It waits at most limits.CLOSE_TIMEOUT_S, because the database may be unreachable. A session with a
+        name stays for its ttr, so a restarted process goes on with it.
         """
         if self._process_id != self._runtime.process_id() or self._database.closed:
             return
         self._is_exiting = True
         self._stop.set()
-        if self._thread is not None:  # which ends them: no thread can be started this late
+        if self._thread is not None:  # this thread ends them: no thread can be started this late
             self._thread.join(max(0.0, began + limits.CLOSE_TIMEOUT_S - self._runtime.monotonic()))
 
     def _end_those_of_this_process(self) -> None:
@@ -164,10 +170,10 @@ class Keeper:
                 self._end_or_let_die(session)
 
     def tick(self) -> None:
-        """One round: heartbeats first, so that no process ends its own sessions as dead.
+        """Run one round: heartbeats first, so that no process ends its own sessions as dead.
 
-        A session, a queue or a definition that fails is told of, and stops no other. Raises the error of a
-        database that is away.
+        The error of one session, queue or definition is logged, and stops no other.
+        Raises: the error of a database that is away.
         """
         self._beat()
         self.end_unwanted()
@@ -178,7 +184,7 @@ class Keeper:
             self._end_the_dead()
 
     def beat(self) -> None:
-        """Renew what is due, in the middle of work that takes long."""
+        """Renew the heartbeats that are due, in the middle of long work."""
         self._untroubled(self._beat)
 
     def _beat(self) -> None:
@@ -200,7 +206,7 @@ class Keeper:
             raise away
 
     def _require_open(self) -> None:
-        """Raises DatabaseClosed, ReferenceError if the database, or the engine below it, is there no more."""
+        """Raises: DatabaseClosed or ReferenceError if the database, or the engine below it, is gone."""
         # The engine may go first: a raw one that the program has closed or dropped.
         self._database.create_transaction()
 
@@ -219,9 +225,10 @@ class Keeper:
     def ended_overdue(self, ask_there: Callable[[Transaction], Callable[[], bool]]) -> bool:
         """End a batch of overdue sessions, before a call answers that there is nothing, or no room.
 
-        True if the call should try again: sessions have been ended, or the reply of `ask_there` is true in
-        the transaction that looked for them. Else there was nothing at that version, not even in the hands
-        of the dead. Round trips: one if there are no overdue sessions.
+        Returns true if the call should try again: sessions were ended, or `ask_there` found something in the
+        transaction that looked for them. If false, there was nothing at that version, not even held by a dead
+        session.
+        Round trips: 1 if there are no overdue sessions.
         """
         self._untroubled(self._beat)  # after a standstill of this process its own sessions look dead
         now_us = self._database.runtime.now_us()
@@ -234,7 +241,7 @@ class Keeper:
         return there or self._end(overdue)
 
     def _end(self, overdue: Sequence[Overdue]) -> bool:
-        """False if there is nothing to end, or it failed."""
+        """False if there is nothing to end, or the end failed."""
         if not overdue:
             return False
         end = partial(end_overdue, self._database, self._keys, overdue)
@@ -242,7 +249,7 @@ class Keeper:
             return self._untroubled(end)
 
     def _untroubled(self, act: Callable[[], bool | None]) -> bool:
-        """The answer of `act`; False if it failed, which is logged: the caller's session is another."""
+        """The answer of `act`. False if it failed: the error is logged, as it is not about the caller."""
         try:
             return act() is not False
         except Exception as error:
@@ -294,7 +301,7 @@ class Keeper:
         return [queue for _, queue in found if queue is not None]
 
     def _due_among(self, queues: Sequence[Tidied], tr: Transaction) -> list[Tidied]:
-        """Those that have something to tidy. Reads definitions, first timers by snapshot; writes nothing."""
+        """The queues with something to sweep. Reads: definitions; first timers, by snapshot."""
         now_us = self._database.runtime.now_us()
         asked = [(queue, queue.guard(tr), queue.ask_next_due(tr)) for queue in queues]
         return [queue for queue, check, due in asked if self._is_due(queue, check, due, now_us)]
@@ -340,12 +347,14 @@ class Keeper:
             self._cannot_tidy(queue, error)
 
     def _put_last(self, queue: Tidied) -> None:
-        """It may be the only one for which the database is too slow: the others get their turn."""
+        """Move the queue to the end: the database may be too slow for this one only, and others must get
+        their turn.
+        """
         with self._lock:
             self._queues.sort(key=lambda other: other() is queue)
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
-        """Run it in a transaction, for a bounded time; `silence` knows for how long nothing was answered."""
+        """Run a transaction with a time limit; `silence` measures how long the database does not answer."""
         return self.silence.ask(self, partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S))
 
     def _run(self) -> None:
@@ -357,7 +366,7 @@ class Keeper:
             self._go_on_in_another_thread()
             raise
         finally:
-            self.silence.answered(self)  # nobody waits for an answer any more
+            self.silence.answered(self)  # this thread waits for no answer any more
 
     def _tick_until_stopped(self) -> None:
         while not self._stop.wait(self._pause_s()):

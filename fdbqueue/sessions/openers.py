@@ -1,9 +1,9 @@
-"""Openers: those Session objects that share a session by its name, each with a heartbeat of its own.
+"""Openers: the Session objects that share a session by its name, each with a heartbeat of its own.
 
     R[6, session, opener]   deadline_us   read by each heartbeat and each end of an opener
 
-The session lives as long as one of its openers: its own heartbeat, R[6, session], is the latest of their
-deadlines. So a sweeper knows nothing of openers, and a session without a name has no rows.
+The session lives as long as one of its openers. Its own heartbeat, R[6, session], is the latest of their
+deadlines. So a sweep need not know of openers, and a session without a name has no rows.
 """
 
 import struct
@@ -32,8 +32,9 @@ def deadline_if_readable(heartbeat: bytes) -> int | None:
 def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline_us: int) -> None:
     """Move the deadline of a session from its `last` heartbeat, which has been asked for.
 
-    Writes the heartbeat; conflicts with the end of the session. A heartbeat that is damaged is made anew; the
-    sweeper clears the entry that belonged to it.
+    A damaged heartbeat is written anew; a sweep clears the entry that belonged to it.
+    Writes: the heartbeat and its entry.
+    Conflicts: the end of the session.
     """
     last_us = deadline_if_readable(last.value) if last.present() else None
     if last_us is not None:
@@ -45,10 +46,12 @@ def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline
 def beat(
     tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, last: Value, deadline_us: int, now_us: int
 ) -> None:
-    """Renew one opener, and the session with it; forget openers that are dead.
+    """Renew one opener, and the session with it. Clear openers that are dead.
 
-    A dead opener that was only slow has its row back after its next heartbeat: it has lost nothing.
-    Reads and writes the rows of the openers; conflicts with their heartbeats and ends.
+    An opener that was only slow writes its row again at its next heartbeat, and has lost nothing.
+    Reads: the rows of the openers.
+    Writes: these rows.
+    Conflicts: the heartbeats and ends of the openers.
     """
     others = _ask_others(tr, keys, session, opener)()
     for key, deadline in others.items():
@@ -59,9 +62,10 @@ def beat(
 
 
 def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:
-    """Remove an opener. False if it is the last that lives: then the session is to be ended.
+    """Remove an opener. False if no other opener lives: then the session has to be ended.
 
-    Reads the rows of the openers; conflicts with their heartbeats and ends.
+    Reads: the rows of the openers.
+    Conflicts: the heartbeats and ends of the openers.
     """
     last, others = tr.get(keys.heartbeat(session)), _ask_others(tr, keys, session, opener)()
     tr.clear(keys.opener(session, opener))
@@ -75,7 +79,7 @@ def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us
 def _ask_others(
     tr: Transaction, keys: RootKeys, session: bytes, opener: bytes
 ) -> Callable[[], dict[bytes, int]]:
-    """Ask for the deadlines of the other openers, by key; of the first limits.OPENERS_READ_MAX."""
+    """Ask for the deadlines of the other openers, by key: the first limits.OPENERS_READ_MAX."""
     under, own = keys.openers(session), keys.opener(session, opener)
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
     # A damaged one counts as dead: the next heartbeat of its opener makes it anew.

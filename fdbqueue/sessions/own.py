@@ -1,4 +1,4 @@
-"""The process's own session: one per database and root, opened when a task is first taken without another."""
+"""The process's own session: one per database and root, opened by the first take without a session."""
 
 from fdb.subspace_impl import Subspace
 
@@ -16,20 +16,20 @@ class OwnSession:
         self._session: Session | None = None
 
     def close(self) -> None:
-        """Nothing to end: the keeper ends every session."""
+        """Does nothing: the keeper ends every session."""
 
     def is_needed(self) -> bool:
         return True
 
     def get(self) -> Session:
-        """The session, opened at first use, and again when it has been lost."""
+        """The session, opened at first use, and again after it was lost."""
         with self._opening:
             if self._session is None or self._session.lost:
                 self._session = Session(self._database, root=Subspace((), self._keys.prefix))
             return self._session
 
     def id(self) -> bytes:
-        """The id of the session; empty if none has been opened yet."""
+        """The id of the session; empty before the first use."""
         return b"" if self._session is None else self._session.id
 
 

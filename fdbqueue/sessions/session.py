@@ -22,12 +22,11 @@ SESSION_BYTES = 16
 
 
 class Session:
-    """A name under which this process takes tasks, kept alive in the background.
+    """A name under which this process takes tasks, renewed in the background. A context manager that ends it.
 
-    Openers of one `name` share the session and its tasks, each with a heartbeat of its own; it ends when the
-    last of them ends or dies. A worker that is started again goes on with its tasks. For `ttr` seconds after
-    the last heartbeat its tasks stay taken; if openers differ, the largest ttr counts, and becomes theirs. A
-    context manager that ends it.
+    Openers of one `name` share the session and its tasks, each with a heartbeat of its own. It ends when the
+    last of them ends or dies. A restarted worker goes on with its tasks. For `ttr` seconds after the last
+    heartbeat its tasks stay taken. If the openers give different ttrs, the largest counts for all.
     """
 
     def __init__(
@@ -41,13 +40,13 @@ class Session:
         run_id: bytes = b"",
         root: Any = DEFAULT_ROOT,
     ) -> None:
-        """With `wanted`, which is asked every now and then in whatever thread, it is ended as soon as that
-        says no, and when the program ends. With a `run_id`, the ends of its leases are counted for that run
-        of a fleet.
+        """With `wanted`, the session ends as soon as this function returns false, and when the program ends.
+        It is called every now and then, in any thread. With a `run_id`, the ends of its leases count for that
+        run of a fleet.
 
-        Raises: InvalidArgument for a `ttr` that is not above 0 (inf is for ever), or a `name` that is no text
-        of 1 to limits.QUEUE_NAME_BYTES_MAX bytes; UnknownSession, with `must_exist`, if no session of that
-        name is alive; DeferredBody for a `wanted` that is asynchronous or a generator.
+        Raises: InvalidArgument for a `ttr` that is not above 0 (inf is for ever), or for a `name` that is not
+        a text of 1 to limits.QUEUE_NAME_BYTES_MAX bytes; UnknownSession, with `must_exist`, if no session of
+        that name is alive; DeferredBody for a `wanted` that is asynchronous or a generator.
         """
         self._database = as_database(db)
         ttr = self._database.session_ttr_s if ttr is None else checked_span("ttr", ttr)
@@ -60,7 +59,7 @@ class Session:
         self.wanted = None if wanted is None else checked_function("wanted", wanted)
         self.run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self.lost = False
-        """True once it is known to have ended. Openers that come or go do not end it for the others."""
+        """True once it is known to have ended. An opener that comes or goes does not end it for others."""
         self._runtime = self._database.runtime
         self._keys = RootKeys(root)
         self._keeper = keeper_of(self._database, self._keys)
@@ -69,7 +68,7 @@ class Session:
         self._beat_at = self._runtime.monotonic() + ttr / limits.BEATS_PER_TTR
         self._keeper.silence.asked(self)
         try:
-            with self._database.waiter():  # closing waits until the keeper knows of it, and then ends it
+            with self._database.waiter():  # closing waits until the keeper knows the session, and ends it
                 self.id, self.ttr = self._open()
                 self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
                 self._keeper.keep(self)
@@ -86,13 +85,16 @@ class Session:
         return f"Session({self.id.hex()}{'' if self.name is None else f', name={self.name!r}'})"
 
     def end(self) -> None:
-        """End it: its tasks are released at once, unless another opener of its name lives. Twice is once."""
+        """End it. Its tasks are released at once, unless another opener of its name lives. A second call does
+        nothing.
+        """
         self.end_within(None)
 
     def end_within(self, timeout_s: float | None) -> None:
-        """End it. Raises the engine's error if that takes longer; then the session dies after its grace.
+        """End it within `timeout_s`, None for no limit.
 
-        Raises InvalidArgument for a `timeout_s` that is neither None nor 0 or more seconds.
+        Raises: the engine's error if that takes longer: then the session dies after its ttr. InvalidArgument
+        for a `timeout_s` that is neither None nor 0 or more seconds.
         """
         if timeout_s is not None:
             checked_timeout(timeout_s, "timeout_s")
@@ -101,7 +103,7 @@ class Session:
         end_session(self._database, self._keys, self.id, self._is_last, died=False, timeout_s=timeout_s)
 
     def ask(self, tr: Transaction) -> Callable[[], None]:
-        """Ask whether the session is alive; the reply raises UnknownSession if it is not."""
+        """Ask if the session is alive; the reply raises UnknownSession if it is not."""
         found = tr.get(self._keys.session(self.id))
 
         def check() -> None:
@@ -118,23 +120,23 @@ class Session:
             self.beat()
 
     def beat(self) -> None:
-        """Renew the heartbeat. Reads and writes keys of this session only; conflicts with its end."""
+        """Renew the heartbeat. Reads: the keys of this session. Writes: the same keys. Conflicts: its end."""
         self._beat_at = self._runtime.monotonic() + self.ttr / limits.BEATS_PER_TTR
         ttr_s = self._keeper.ask(self._beat)
         if ttr_s is None:
-            self.lost = True  # and never the other way: it may have been ended meanwhile
+            self.lost = True  # a later answer never undoes this: the session may have been ended meanwhile
         else:
             self.ttr = ttr_s
 
     def _open(self) -> tuple[bytes, float]:
-        """The id and the ttr of the session. Raises UnknownSession."""
+        """The id and the ttr of the session. Raises: UnknownSession."""
         fresh = self._runtime.random_bytes(SESSION_BYTES)
         if self.name is not None:
             self._end_if_overdue(self.name)
         return run_once(self._database, self._keys, lambda tr: self._register(tr, fresh))
 
     def _end_if_overdue(self, name: str) -> None:
-        """A session whose grace is over is dead, whether or not a process has ended it."""
+        """End an overdue session of this name: it is dead, even if no process has ended it yet."""
         known = run(self._database, lambda tr: tr.get(self._keys.session_named(name)).value)
         if known is not None:
             end_session(self._database, self._keys, known, is_overdue(self._runtime.now_us()), died=True)
@@ -157,7 +159,7 @@ class Session:
         return id_, ttr_us / 1_000_000
 
     def _known(self, record: bytes | None) -> tuple[bytes, int]:
-        """The first opener and the ttr of a session, in microseconds; ours and 0, if no record tells them."""
+        """The first opener and the ttr in microseconds; ours and 0 if no record can be read."""
         try:
             owner, _, ttr_us = (self._opener, None, 0) if record is None else layer.unpack(record)[:3]
         except (ValueError, IndexError, struct.error):
@@ -191,7 +193,7 @@ class Session:
 
 
 def ask_alive(tr: Transaction, keys: RootKeys, session: bytes) -> Callable[[], None]:
-    """Ask whether a session is alive; the reply raises UnknownSession if it is not."""
+    """Ask if a session is alive; the reply raises UnknownSession if it is not."""
     found = tr.get(keys.session(session))
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""Silence: when a database has left those unanswered who ask it all the while."""
+"""Silence: for how long a database has not answered, although it was asked all the time."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Spells:
-    """The last spells of something: when each ended, by the wall clock, and how long it had lasted."""
+    """The last spells of something: the end of each, by the wall clock, and its length."""
 
     def __init__(self) -> None:
         self._ended: deque[tuple[float, float]] = deque(maxlen=limits.SPELLS_KEPT)
@@ -20,16 +20,16 @@ class Spells:
         self._ended.append((ended_at, seconds))
 
     def longest_s(self, since: float) -> float:
-        """Of those that ended after `since`; zero if there was none."""
+        """The longest of the spells that ended after `since`; zero if there was none."""
         return max((seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since), default=0.0)
 
     def total_s(self, since: float) -> float:
-        """Of all that ended after `since`."""
+        """The total length of the spells that ended after `since`."""
         return sum(seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since)
 
 
 class Silence:
-    """For each who asks, from the first question that is not answered until one is."""
+    """For each asker, the time from its first unanswered question to the next answer."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
@@ -37,7 +37,9 @@ class Silence:
         self._spells = Spells()
 
     def ask(self, who: Hashable, question: Callable[[], T]) -> T:
-        """One transaction. If it fails, the question stays open: who asks knows whether that is an answer."""
+        """Run one transaction. If it fails, the question stays open: only the asker can tell if that is an
+        answer.
+        """
         self.asked(who)
         answer = question()
         self.answered(who)
@@ -53,6 +55,6 @@ class Silence:
             self._spells.add(now, lasted_s)
 
     def longest_s(self, since: float) -> float:
-        """The longest that ended after `since`, wall clock, or goes on."""
+        """The longest silence that goes on, or that ended after `since` (wall clock)."""
         lasts_s = self._now() - min(tuple(self._asked_at.values()), default=self._now())
         return max(lasts_s, self._spells.longest_s(since))

@@ -1,15 +1,16 @@
-"""Acks of one process combine: of many threads that end tasks of one queue at once, one ends those of all.
+"""Acks of one process combine: one thread acks the tasks of all threads that ack at once.
 
-A few at a time go each by itself: nobody waits for another's commit, and a thread that is alone pays for
-nothing. Beyond limits.ACKS_APART_MAX an ack joins, and whoever leads (calls/combine.py) does all that have
-joined in one transaction. What a caller is told is its own: who holds its task no longer fails nobody else.
+Up to limits.ACKS_APART_MAX acks at a time each have a transaction of their own, so a single thread waits for
+no other. Above that an ack joins a batch, and the leader (calls/combine.py) acks all tasks of the batch in
+one transaction. Each caller gets its own result: a stale lease fails its own caller only.
 
-What befalls a batch as a whole befalls nobody in it: after limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or an
-error that one of them has brought along, each goes by itself. So no ack that always meets somebody (a
-sweeper, a heartbeat, another process at the same key) holds the others up for longer than that.
+A batch that fails as a whole is taken apart, and each ack gets a transaction of its own. This happens after
+limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or after an error that one of the acks causes. So an ack that
+always conflicts (with a sweep, a heartbeat, another process at the same task key) does not hold up the
+others.
 
-Only acks join. What else ends a lease is for when something went wrong, and has arguments of its own (a
-delay, a failure); heartbeats are batches already (`TaskQueue.renew`).
+Only acks join. The other verbs that end a lease are rarer, and have arguments of their own: a delay, a
+failure. Heartbeats are batches already (`TaskQueue.renew`).
 """
 
 from functools import partial
@@ -27,22 +28,22 @@ from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.verbs import UNKNOWN, Target
 
 Ended = Task | NotTaken | None
-"""What came of an ack in a batch; None, if it is to go by itself."""
+"""The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
 
 
 class Acks:
-    """The acks of one process in one queue, given a database."""
+    """The acks of one process on one queue, given a database."""
 
     def __init__(self, database: Database, source: TaskSource) -> None:
         self._database = database
         self._source = source
         self._crew = Combiner(database.runtime, self._ack_for)
-        # append, pop and len are atomic: no lock on the way of every call. Whoever counts too many goes the
-        # other way, which is as right.
+        # append, pop and len are atomic: no lock for each call. A count that is too high only chooses the
+        # batch, which is right as well.
         self._under_way: list[bytes] = []
 
     def ack(self, target: Target) -> Task:
-        """Raises NotTaken."""
+        """Ack the task, alone or in a batch. Raises: NotTaken."""
         self._under_way.append(target.id)
         try:
             if len(self._under_way) <= limits.ACKS_APART_MAX or not self._may_join(target):
@@ -52,7 +53,7 @@ class Acks:
             self._under_way.pop()
 
     def _may_join(self, target: Target) -> bool:
-        """Not if a payload must be read: a batch is bounded in tasks, and would not be in bytes."""
+        """False if the payload has to be read: a batch is bounded in tasks, but not in bytes."""
         return target.data is not UNKNOWN and not self._source.tells
 
     def _ack_alone(self, target: Target) -> Task:
@@ -72,15 +73,18 @@ class Acks:
             except LostConflict:
                 continue
             except engine_errors():
-                raise  # what has become of the last commit may be unknown: nobody is to try again
+                raise  # the result of the last commit may be unknown: another attempt could ack twice
             except Exception:
-                break  # whoever has brought it along meets it again
+                break  # the call that causes it meets it again alone
             else:
                 return
         crew.deal([None] * limits.VERB_BATCH, to_all=True)
 
     def _ack_all(self, crew: Combiner) -> None:
-        """Raises LostConflict, having changed nothing."""
+        """Ack the tasks of all claimed calls.
+
+        Raises: LostConflict; then nothing has changed.
+        """
 
         def ack_each(tr: Transaction, items: list[Target], random: bytes) -> list[Task | NotTaken]:  # noqa: ARG001
             return self._source.within(tr, partial(verbs.ack_each, targets=items))

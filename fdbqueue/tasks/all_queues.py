@@ -17,14 +17,16 @@ _log = logger("fdbqueue")
 
 
 def list_queues(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> list[str]:
-    """The names of all queues under the root, in order. Reads by snapshot; conflicts with nothing."""
+    """The names of all queues under the root, in order. Reads: by snapshot. Conflicts: none."""
     return [definition.name for definition in _definitions(db, Registry(root))]
 
 
 def statistics(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
-    """The statistics of every task queue under the root, but those whose definition cannot be read.
+    """The statistics of every task queue under the root that has a readable definition, by name.
 
-    Reads by snapshot, and conflicts with nothing; given a database, also sweeps a batch of each queue.
+    Given a database, the call also sweeps a batch of each queue.
+    Reads: by snapshot.
+    Conflicts: none.
     """
     registry = Registry(root)
     known = [found for found in _definitions(db, registry) if is_kind(found.kind)]

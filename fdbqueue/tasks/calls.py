@@ -1,5 +1,5 @@
-"""What one process keeps for one task queue of one database: combined puts and acks, takes for
-each session, callbacks.
+"""The services of one process for one task queue of one database: combined puts and acks, takes for each
+session, callbacks.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def calls_of(database: Database, shape: Shape) -> "TaskCalls":
 
 
 class Care:
-    """What a process does for a queue, whatever the types of its handles: callbacks, and sweeping."""
+    """The services that handles of all types share in a process: callbacks and sweeping."""
 
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
         self.callbacks = Callbacks(database)
@@ -54,7 +54,7 @@ class Care:
         keeper.look_after(self._swept)  # for as long as this lives
 
     def close(self) -> None:
-        """Nothing to end: the keeper does the sweeping."""
+        """Does nothing: the keeper sweeps."""
 
     def is_needed(self) -> bool:
         return self.callbacks.callback is not None
@@ -68,7 +68,7 @@ def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
 
 
 class TaskCalls:
-    """The calls of handles of one type."""
+    """The services of handles of one type."""
 
     def __init__(self, database: Database, shape: Shape, care: Care) -> None:
         self.callbacks = care.callbacks
@@ -84,7 +84,7 @@ class TaskCalls:
         self._keeper = care.keeper
 
     def close(self) -> None:
-        """Nothing to end: the database has ended the waits."""
+        """Does nothing: the database has ended the waits."""
 
     def is_needed(self) -> bool:
         return False
@@ -104,7 +104,7 @@ class TaskCalls:
     # Putting.
 
     def put(self, drafts: Sequence[Draft], timeout_s: float, stop: Stop | None = None) -> list[Task]:
-        """Raises QueueFull if there is no room at the end of `timeout_s`, WaitStopped once `stop` is set."""
+        """Raises: QueueFull if there is no room at the end of `timeout_s`; WaitStopped once `stop` is set."""
         with self._database.waiter(stop) as waiter:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
@@ -120,7 +120,7 @@ class TaskCalls:
         return tasks
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
-        """Raises QueueFull."""
+        """Raises: QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         tasks = self.within(tr, self._putting(drafts, random))
         if isinstance(tasks, NoRoom):
@@ -139,7 +139,7 @@ class TaskCalls:
         return partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
 
     def ask_owner(self, tr: Transaction) -> Callable[[], None]:
-        """A temporary queue takes nothing once the session is over that it would have gone with."""
+        """Ask for the session of a temporary queue; the reply raises UnknownSession if it has ended."""
         owner = self.shape.owner
         return _nothing if owner is None else ask_alive(tr, self.shape.root, owner)
 
@@ -157,9 +157,9 @@ class TaskCalls:
     def take(
         self, session: Session, count: int, timeout_s: float, stop: Stop | None = None
     ) -> Sequence[Task]:
-        """Up to `count` tasks; waits up to `timeout_s` for the first, not at all for zero or less.
+        """Take up to `count` tasks; wait up to `timeout_s` for the first, zero or less not at all.
 
-        Before it answers that there is nothing, it ends overdue sessions.
+        Overdue sessions are ended before the answer is empty.
         """
         takes, until = self.takes(session), self._runtime.monotonic() + timeout_s
         found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
@@ -172,7 +172,7 @@ class TaskCalls:
         return found
 
     def takes(self, session: Session) -> Takes:
-        """Only calls of one session combine."""
+        """The takes of one session: only these combine."""
         with self._lock:
             if session not in self._takes:
                 self._takes = {known: takes for known, takes in self._takes.items() if not known.lost}
@@ -180,7 +180,7 @@ class TaskCalls:
             return self._takes[session]
 
     def _new_takes(self, session: Session) -> Takes:
-        ask = session.ask  # before it is kept: what is no session would spoil the takes of all others
+        ask = session.ask  # before it is kept: a wrong type would break the takes of all sessions
         return Takes(
             self._database,
             self.shape.root,

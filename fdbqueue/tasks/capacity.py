@@ -1,11 +1,12 @@
 """Capacity: a bound that is never exceeded, without a lock that every put would take.
 
 Puts far below the bound spread over *seats*: conflict keys that hold nothing. A put reads the number of tasks
-by snapshot, takes one seat per task at random, and conflicts only with a put that took one of those seats
-since. If the number it saw leaves as many free places as there are seats, the bound holds: among the puts
-that have committed unseen since the newest count any of them relied on, each sits in a seat of its own. A
-put at the edge, where fewer places are free, reads all seats and writes the *gate*, which every put reads:
-it relies on an exact count, and no put that counted before it can commit after it.
+by snapshot and takes one random seat for each new task. It conflicts only with a put that took one of those
+seats meanwhile. The count must leave as many free places as there are seats. Then the bound holds: puts that
+committed unseen since that count have a seat of their own each, so there are at most as many as seats.
+
+A put at the edge, with fewer free places, reads all seats and writes the *gate*, which every put reads. It
+relies on an exact count, and no put that counted before it can commit after it.
 """
 
 from dataclasses import dataclass
@@ -20,19 +21,20 @@ from fdbqueue.tasks.sweep import tidy
 
 @dataclass(frozen=True)
 class NoRoom:
-    """There are so many tasks, and a put did not fit."""
+    """The answer of a put that does not fit: the size of the queue."""
 
     size: int
     more_due: bool
-    """Whether it was not seen to the end what has expired: another transaction may make room."""
+    """True if more tasks may have expired than one transaction sweeps: the next attempt may find room."""
 
 
 def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
-    """Whether `wanted` more tasks fit; if so, conflicts see to it that they still do at the commit.
+    """None if `wanted` more tasks fit. Conflict keys ensure that they still fit at the commit.
 
-    `live` has been asked for by snapshot. Expired tasks make room: they are looked for among what has come
-    due, limits.TIDY_ROUNDS_MAX batches of it. Conflicts with other puts: far below the capacity with those in
-    the same seats, at the edge with all of them; with other changes of what has come due; with nothing else.
+    Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
+    Reads: `live`, already asked for by snapshot.
+    Conflicts: far below the capacity, puts in the same seats; at the edge, all puts; changes of the swept
+    tasks.
     """
     capacity = change.shape.settings.capacity
     if not capacity:
@@ -43,7 +45,7 @@ def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | N
 
 
 def _make_room(change: Change, count: int, wanted: int, capacity: int) -> tuple[int, bool]:
-    """How many tasks there are then, and whether more may have come due."""
+    """Sweep while there is no room. Return the number of tasks, and true if more may have come due."""
     for _ in range(limits.TIDY_ROUNDS_MAX):
         if count + wanted <= capacity or not tidy(change):
             return count, False
@@ -53,7 +55,7 @@ def _make_room(change: Change, count: int, wanted: int, capacity: int) -> tuple[
 
 
 def admit_to(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:
-    """Whether they fit, where there are `count`, read by snapshot, and nothing expires."""
+    """True if `wanted` tasks fit beside `count`, which was read by snapshot. Sweeps nothing."""
     if count + wanted > capacity:
         return False
     seats = min(limits.SEATS_MAX, capacity // 2)

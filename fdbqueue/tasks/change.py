@@ -1,6 +1,6 @@
-"""Change: one transaction's work on one task queue, and how a task goes from one state to another.
+"""Change: the work of one transaction on one task queue, and how a task goes from one state to another.
 
-Every edge of the life cycle (edges.py) is a `move`: the task's keys of the old state go, those of the new one
+Every edge of the life cycle (edges.py) is a `move`: the keys of the old state go, the keys of the new state
 come, and the statistics follow. The counters are added once, at the end.
 """
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 Event = tuple[Record, str, Callable[[], bytes]]
 Told = tuple[Record, str, bytes]
-"""A task, what happened to it, and its payload."""
+"""A task, its event, and its payload."""
 Deliver = Callable[[Transaction, Sequence[Told]], None]
-"""Has the events of a transaction told once it has committed."""
+"""Delivers the events of a transaction once it has committed."""
 
 
 class Change:
@@ -76,9 +76,10 @@ class Change:
             check()
 
     def read(self, ids: Iterable[bytes]) -> list[Record | None]:
-        """The tasks of these ids, read together and serialisably: they conflict with any change of them.
+        """The tasks of these ids, read together and serialisably: they conflict with every change of them.
 
-        A task whose record cannot be read is none: `finish` mends the record, or sets the task aside.
+        None stands for a missing task, and for an unreadable record: `finish` mends that record, or sets its
+        task aside.
         """
         asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
         if self._check is not None:
@@ -102,16 +103,14 @@ class Change:
             raise RecordUnreadable(name=self.shape.name, key=id_text(id_), reason=NO_RECORD)
 
     def lost(self, key: bytes, value: bytes) -> None:
-        """The key of a state names a task that there is not, or none that can be read."""
+        """Mend the key of a state that names a missing or unreadable task."""
         self.shape.mender.lost(self.tr, key, value)
 
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
 
     def end(self, records: Iterable[Record], how: str) -> None:
-        """Count how the leases of these tasks ended, each for the run that it was taken for. Writes nothing
-        for a task that is not taken, or was not taken for a run.
-        """
+        """Count how the leases of these tasks ended, each for its run. Does nothing without a run."""
         for record in records:
             self.end_for(run_of(record.token), how)
 
@@ -120,16 +119,17 @@ class Change:
             self._runs.setdefault(run, Counter())[how] += times
 
     def tell(self, records: Iterable[Record], event: str) -> None:
-        """Keep what happened to these tasks for the callback, if there is one. Asks for their payloads."""
+        """Keep an event of these tasks for the callback, if there is one. Asks for their payloads."""
         if self._deliver is not None:
             keys = self.shape.keys
             self._events += [(record, event, ask_payload(self.tr, keys, record)) for record in records]
 
     def ask_create(self, keys: Collection[bytes]) -> None:
-        """Ask already now what creating tasks of these keys will need."""
+        """Ask early for the reads that creating tasks of these task keys needs."""
         self._file = self.shape.discipline.ask_put(self.tr, keys)
 
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
+        """Make tasks of records, and store their payloads."""
         if self._check is not None:
             self.require_queue()
         for record, payload in zip(records, payloads, strict=True):
@@ -137,19 +137,19 @@ class Change:
         self.restore(records)
 
     def restore(self, records: Sequence[Record]) -> None:
-        """Make records whose payloads are stored into tasks."""
+        """Make tasks of records that have their payloads stored already."""
         self._arrive(records)
         file = self._file or self.shape.discipline.ask_put(self.tr, {record.key for record in records})
         file(records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Each of `olds` becomes its one of `news`, or is gone."""
+        """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone."""
         if not olds:
             return
         self._depart(olds)
         self._arrive(news)
         self.shape.discipline.shift(self.tr, olds, news)
-        self._file = None  # what was asked for before a change is of no use after it
+        self._file = None  # an answer from before the change is stale
 
     def consume(self, records: Sequence[Record]) -> None:
         """Remove ready tasks, but not their payloads: for the discipline they are taken, and then gone."""
@@ -165,7 +165,7 @@ class Change:
         self.count("done", len(records))
 
     def discard(self, records: Sequence[Record]) -> None:
-        """The tasks are gone, and are not counted as done."""
+        """Remove tasks, without counting them as done."""
         self.move(records, ())
         keys = self.shape.keys
         for record in records:
@@ -174,11 +174,13 @@ class Change:
         clear_failures(self.tr, keys, records)
 
     def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
-        """Write down that these attempts failed; the records that count it."""
+        """Store the failures of these attempts. Return the records that count them."""
         return [note(self.tr, self.shape.keys, record, failure, outcome, self.now_us) for record in records]
 
     def finish(self) -> None:
-        """Write the counters, and have the events told after the commit. More may follow, and be finished."""
+        """Write the counters, and have the events delivered after the commit. The change may go on
+        afterwards.
+        """
         keys = self.shape.keys
         if self.damaged:
             self._mend()
@@ -233,5 +235,5 @@ class Change:
 def _known(payload: Callable[[], bytes]) -> bytes:
     try:
         return payload()
-    except PayloadUnreadable:  # some of it is not there; whoever is told sees that, too
+    except PayloadUnreadable:  # parts of it are missing: the callback is told of an empty payload
         return b""

@@ -21,7 +21,12 @@ from fdbqueue.tasks.kinds import Settings, as_given, owner_of
 def created(
     target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
 ) -> Definition:
-    """Register a queue. Raises QueueExists, SubspaceInUse. Reads and writes what Registry.create does."""
+    """Register a queue.
+
+    Reads: as Registry.create.
+    Writes: as Registry.create.
+    Raises: QueueExists, SubspaceInUse.
+    """
     try:
         return registry.create(target, name, kind, settings.to_options())
     except QueueExists as there:
@@ -54,7 +59,7 @@ def usable(target: DatabaseOrTransaction, registry: Registry, name: str) -> Defi
 def opened_or_created(
     target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
 ) -> Definition:
-    """The queue of that name; registered now if there is none, or a temporary one whose session has gone.
+    """The queue of that name. It is registered now if there is none, or a temporary one of an ended session.
 
     Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
     Reads: the definition, the session of a temporary queue, and the reads of Registry.create.

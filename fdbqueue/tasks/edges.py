@@ -9,11 +9,13 @@
     TAKEN    touch, renew             ->  TAKEN, for longer
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
-    any      excuse                   ->  the same; BURIED -> READY, if that was a mistake
+    any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
     any      delete, expire           ->  gone
 
-An edge is told the tasks as they are, in a state that it starts from, read serialisably in this transaction;
-who may do it is decided before (verbs.py). Writes what `Change.move` writes; reads what the discipline reads.
+An edge takes tasks in a state from which it starts. The caller has read them serialisably in this
+transaction, and has checked the right to the edge (verbs.py).
+Reads: as the discipline.
+Writes: as Change.move.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from fdbqueue.tasks.payloads import for_record
 
 @dataclass(frozen=True)
 class Lease:
-    """In whose name a task is taken, and the token that tells this lease from any other."""
+    """The session that takes a task, and a token that no other lease has."""
 
     session: bytes
     token: bytes
@@ -76,7 +78,10 @@ def release(
     failure: Failure | None = None,
     snoozed: bool = False,
 ) -> list[Record]:
-    """Counted for the runs of the leases if the attempt failed, or was `snoozed`: put off by its holder."""
+    """Make taken tasks ready, or delayed.
+
+    Counted for the runs of the leases if the attempt failed, or if its holder put it off (`snoozed`).
+    """
     free = [freed(record) for record in records]
     if snoozed:
         change.end(records, "snoozed")
@@ -90,7 +95,7 @@ def release(
 
 
 def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
-    """Released because the session that held them has died."""
+    """Release tasks of a session that has died."""
     free = _orphaned(change, records, failures.HOLDER_DIED)
     change.move(records, free)
     return _counted(change, free, "release")
@@ -125,15 +130,15 @@ def due(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
-    """Its failures so far count no longer."""
+    """Make buried tasks ready. Their failures so far no longer count."""
     ready = [replace(freed(record), forgiven=record.failures, orphaned=0, excused=0) for record in records]
     change.move(records, ready)
     return _counted(change, ready, "kick")
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
-    """A take that nobody was there to receive: it has not happened."""
-    if not records:  # nothing has become available: nobody need wake
+    """Undo takes that no caller has received: they count no attempt."""
+    if not records:  # no task has become available: no process has to wake
         return []
     ready = [replace(freed(record), attempts=record.attempts - 1) for record in records]
     change.move(records, ready)
@@ -143,7 +148,7 @@ def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def excuse(change: Change, record: Record, excused: Record) -> None:
-    """Counted as it should have been; a lease that somebody has on it stays as it is."""
+    """Store the task as `excused`. The lease of another holder stays."""
     change.move([record], [excused])
     if excused.state != record.state:
         _counted(change, [excused], "kick")
@@ -155,7 +160,7 @@ def bury(change: Change, records: Sequence[Record], failure: Failure | None = No
 
 
 def put_aside(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
-    """`bury`, counted for no run: the caller knows a better one than that of the leases."""
+    """`bury`, counted for no run: the caller counts it for a run of its own choice."""
     buried = [replace(freed(record), state=TaskState.BURIED) for record in records]
     if failure is not None:
         buried = change.note(buried, failure, failures.BURIED)
@@ -178,7 +183,9 @@ def touch(change: Change, records: Sequence[Record], span_us: int) -> list[Recor
 
 
 def renew(change: Change, records: Sequence[Record]) -> list[Record]:
-    """Held for a whole ttr from now. Not counted: nothing becomes available by it, and nobody need wake."""
+    """Lease tasks for a whole ttr from now. Not counted: no task becomes available, so no process has to
+    wake.
+    """
     renewed = [replace(record, until_us=_lease_end(change, record)) for record in records]
     change.move(records, renewed)
     return renewed
@@ -218,7 +225,7 @@ def _lease_end(change: Change, record: Record) -> int:
 
 
 def freed(record: Record) -> Record:
-    """Ready, in nobody's hands."""
+    """The record as ready, without a lease."""
     return replace(record, state=TaskState.READY, until_us=NEVER_US, session=b"", token=b"")
 
 

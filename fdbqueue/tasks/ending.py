@@ -1,4 +1,4 @@
-"""What the end of a session does to task queues: its leases are over, its temporary queues are empty."""
+"""The end of a session in task queues: its leases are over, and its temporary queues are emptied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,15 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
-# One read of so many taken tasks is cheaper than one read for each of many sessions.
+# One read of this many taken tasks is cheaper than one read for each of many sessions.
 _FEW = 50
 
 
 @dataclass(frozen=True)
 class _Queue:
-    """A queue that may hold something for a session; without a `shape` nothing can be done there."""
+    """A queue that may hold something for a session. Without a `shape` this process cannot end anything in
+    it.
+    """
 
     name: str
     keys: TaskKeys
@@ -43,10 +45,10 @@ class _Queue:
 def end_in_all_queues(
     database: Database, keys: RootKeys, sessions: Sequence[bytes], died: bool
 ) -> set[bytes]:
-    """Bounded transactions, each safe to repeat; the sessions of which something was left: in queues of an
-    unknown kind, or in one that fails.
+    """End sessions in every queue, in bounded transactions that are safe to repeat.
 
-    If they `died`, their attempts have failed.
+    Returns the sessions that still hold something: in queues of a kind unknown here, or in a queue that
+    fails. If the sessions `died`, their attempts have failed.
     """
     registry = Registry(Subspace((), keys.prefix))
     left: set[bytes] = set()
@@ -79,7 +81,7 @@ def _tell(database: Database, name: str, error: Exception) -> None:
 def _concerned(
     queues: Sequence[_Queue], sessions: Sequence[bytes], tr: Transaction
 ) -> list[tuple[_Queue, bytes]]:
-    """The queues that hold something for a session, with that session. Reads by snapshot."""
+    """The queues that hold something for a session, each with that session. Reads: by snapshot."""
     asked = [
         tr.snapshot.get_range(queue.keys.taken.start, queue.keys.taken.stop, limit=_FEW) for queue in queues
     ]
@@ -98,7 +100,7 @@ def _concerned(
 def _holders(
     tr: Transaction, keys: TaskKeys, taken: Sequence[KeyValue], sessions: Sequence[bytes]
 ) -> set[bytes]:
-    """Those of the sessions for which a task is taken, by the first tasks that are `taken`."""
+    """Those of the sessions that hold a task, judged by the first tasks that are `taken`."""
     if len(taken) < _FEW:  # these are all
         return {keys.taker_in(entry.key) for entry in taken}
     under = {session: keys.all_taken_by(session) for session in sessions}
@@ -107,7 +109,7 @@ def _holders(
 
 
 def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> bool:
-    """False if something of the session is left there."""
+    """False if the queue still holds something for the session."""
     if queue.shape is None:
         return False
     try:
@@ -123,7 +125,7 @@ def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> 
 
 
 def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:
-    """The same in one queue. Bounded transactions, each safe to repeat."""
+    """End a session in one queue, in bounded transactions that are safe to repeat."""
     calls = calls_of(database, shape)
     if shape.owner == session:
         run(database, lambda tr: calls.within(tr, verbs.truncate))

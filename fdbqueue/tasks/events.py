@@ -1,8 +1,8 @@
-"""on_task_change: a callback in this process, told of changes after they have been committed.
+"""on_task_change: a callback in this process, called for changes after they have been committed.
 
-A transaction knows its versionstamp when it has committed, and never otherwise: the events hang on that
-future, so that a callback can neither undo a change nor delay it, and hears of none that did not happen. (Of
-one whose commit had an unknown result it hears nothing.)
+A transaction knows its versionstamp once it has committed, and never otherwise. The events wait for that
+future. So a callback can neither undo nor delay a change, and hears of no change that did not happen. It does
+not hear of a change with an unknown commit result.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,17 +39,20 @@ class Callbacks:
         self.callback: Callback | None = None
 
     def close(self) -> None:
-        """Nothing to end: the thread ends with what there is to tell."""
+        """Does nothing: the thread ends when all events are delivered."""
 
     def install(self, callback: Callback | None, codec: PayloadCodec) -> Callback | None:
-        """The previous one. `codec` is that of the handle. Raises InvalidArgument, DeferredBody."""
+        """Set the callback. Return the one before it. `codec` decodes the payloads for it.
+
+        Raises: InvalidArgument, DeferredBody.
+        """
         if callback is not None:
             checked_function("callback", callback)
         previous, self.callback, self._codec = self.callback, callback, codec
         return previous
 
     def after_commit(self, tr: Transaction, events: Events) -> None:
-        """Tell of `events` once `tr` has committed."""
+        """Deliver `events` once `tr` has committed."""
         tr.get_versionstamp().on_ready(lambda stamp: self._committed(stamp, events))
 
     def _committed(self, stamp: Any, events: Events) -> None:

@@ -1,8 +1,9 @@
 """Excusing: a lease that ended only because the database was away does not count as a failed attempt.
 
-Whoever sweeps cannot tell it from that of a dead worker, and counts it. Its holder can, and says so when the
-database is back. What was counted is found by the number of the attempt: no other lost lease of the task has
-it. So it is known exactly what to take back, whatever has become of the task since, and twice is once.
+A sweep cannot tell such a lease from the lease of a dead worker, and counts it. The holder can tell, and
+excuses the attempt when the database is back. The number of the attempt identifies the count: no other lost
+lease of the task has it. So the right count is taken back, whatever has happened to the task since, and only
+once.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,15 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
 
 DATABASE_AWAY = "the database was away when its lease ended: this does not count"
-NOBODY_THERE = "its lease ended before anybody had received it: this does not count"
+NOT_RECEIVED = "its lease ended before a call had received it: this does not count"
 
 
 def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> bool:
-    """The database was away: take back what the end of a lease has counted, or end it uncounted; whether
-    there was anything to do.
+    """Take back the count of a lost lease, or end the lease uncounted. True if there was something to do.
 
-    Reads the task serialisably, what is written of its failures by snapshot; writes the task and that.
-    Conflicts with any change of the task.
+    Reads: the task, serialisably; its failures, by snapshot.
+    Writes: both.
+    Conflicts: a change of the task.
     """
     asked = ask_entries(change.tr, change.shape.keys, id_)
     [record] = change.read([id_])
@@ -38,11 +39,13 @@ def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> boo
 
 
 def forgive_missed(change: Change, id_: bytes, attempt: int) -> None:
-    """The same of a task that a call was to be given, and whose lease ended before it was collected."""
+    """Take back the count of a lease that ended before its call collected the task. Reads and writes as
+    `excuse`.
+    """
     asked = ask_entries(change.tr, change.shape.keys, id_)
     [record] = change.read([id_])
     if record is not None:
-        _take_back(change, record, asked(), attempt, NOBODY_THERE)
+        _take_back(change, record, asked(), attempt, NOT_RECEIVED)
 
 
 def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt: int, why: str) -> bool:
@@ -61,7 +64,7 @@ def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt
 
 
 def counted(record: Record, entries: Sequence[Entry], attempt: int) -> Entry | None:
-    """What was written when the lease of that attempt ended, if it still counts."""
+    """The entry of the lost lease of that attempt, if it still counts."""
     return next(
         (
             entry
@@ -75,8 +78,8 @@ def counted(record: Record, entries: Sequence[Entry], attempt: int) -> Entry | N
 
 
 def excused(record: Record, entries: Sequence[Entry], lost: Entry) -> Record:
-    """The task as if `lost` had not been counted. What it was buried for comes back to be judged anew."""
-    # A word of its holder ends the row of attempts that ended without one.
+    """The task as if `lost` had not been counted. If it was buried for that, it is ready again."""
+    # A verb of a holder ends the series of lost leases.
     row_ended = any(entry.number > lost.number and entry.failure.outcome == RETRIED for entry in entries)
     right = replace(
         record,
@@ -87,7 +90,7 @@ def excused(record: Record, entries: Sequence[Entry], lost: Entry) -> Record:
 
 
 def buried_for(record: Record, entries: Sequence[Entry]) -> Entry | None:
-    """The last lost lease of a task that was buried because there were too many of them."""
+    """The last lost lease of a task that was buried for too many failures."""
     if record.state != TaskState.BURIED:
         return None
     return next(

@@ -1,7 +1,7 @@
-"""What is written down of attempts that failed: the last few of each task, in a ring of keys.
+"""The stored failures of a task: its last few failed attempts, in a ring of keys.
 
-Each failure goes to the slot of its number, blindly: nothing is read, and nothing grows. They go when the
-task goes.
+Each failure is written to the slot of its number, blindly: no read, and the ring never grows. The failures
+are cleared with their task.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from fdbqueue.trouble import text_of
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
 EXHAUSTED, EXCUSED = "exhausted", "excused"
 
-LEASE_OVER = Failure("LeaseLost", "its lease ended before anybody said what became of it")
+LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the task")
 HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
 
 
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     number: int
     failure: Failure
     run: bytes = b""
-    """The run that held the lease, if the lease was lost; that the burial was counted for, if exhausted."""
+    """The run that held a lost lease; or, if exhausted, the run that the burial was counted for."""
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
@@ -42,7 +42,7 @@ _from_bytes = msgspec.msgpack.Decoder(Entry).decode
 def note(
     tr: Transaction, keys: TaskKeys, record: Record, failure: Failure, outcome: str, now_us: int
 ) -> Record:
-    """Write down that the attempt failed; the record that counts it. Writes one key, reads nothing."""
+    """Store the failure of an attempt. Return the record that counts it. Writes: one key."""
     whole = _whole(failure, outcome, record.attempts, now_us)
     entry = Entry(record.failures + 1, whole, run_of(record.token))
     tr.set(_key_of(keys, record.id, entry.number), _to_bytes(entry))
@@ -50,20 +50,20 @@ def note(
 
 
 def ask_failures(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Failure]]:
-    """Ask for what is written down, by snapshot; the oldest comes first."""
+    """Ask for the stored failures, by snapshot. The reply has the oldest first."""
     asked = ask_entries(tr, keys, id_)
     return lambda: [entry.failure for entry in asked()]
 
 
 def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Entry]]:
-    """The same with their numbers."""
+    """Ask for the stored failures with their numbers, by snapshot. The reply has the oldest first."""
     under = keys.failures_of(id_)
     found = tr.snapshot.get_range(under.start, under.stop, limit=limits.FAILURES_KEPT)
     return lambda: sorted(_read(found), key=lambda entry: entry.number)
 
 
 def _read(rows: Iterable[KeyValue]) -> Iterator[Entry]:
-    """What can be read: nothing depends on a failure but who looks at it."""
+    """The readable entries. A damaged one is left out, because no decision depends on it."""
     for row in rows:
         with suppress(*DAMAGED):
             yield _from_bytes(row.value)
@@ -78,7 +78,7 @@ def rewrite(
     message: str | None = None,
     run: bytes | None = None,
 ) -> None:
-    """Say something else of a failure that is written down. Writes one key, reads nothing."""
+    """Change the outcome of a stored failure. Writes: one key."""
     was = entry.failure
     said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
     again = Entry(entry.number, said, entry.run if run is None else run)
@@ -109,7 +109,7 @@ def _whole(failure: Failure, outcome: str, attempt: int, now_us: int) -> Failure
 
 
 def _text(said: object) -> str:
-    """What is stored is text: a class by its name, anything else as it is written."""
+    """The text that is stored: of a class its name, of any other object its text."""
     if isinstance(said, str):
         return said
     return said.__name__ if isinstance(said, type) else text_of(said)

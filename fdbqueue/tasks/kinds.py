@@ -1,7 +1,7 @@
 """Kinds of task queue: a discipline, and the options that its tasks may have.
 
-A kind is data, registered once per process under its name; what a queue was created with is stored with its
-definition, so that every process sees the same queue.
+A kind is data, registered once per process under its name. The definition of a queue stores the options it
+was created with, so every process uses the same ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +52,7 @@ class Kind:
         return option in self.options
 
     def made(self, keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
-        """The discipline of a queue. Raises InvalidArgument if the registered function makes none."""
+        """The discipline of a queue. Raises: InvalidArgument if the registered function makes none."""
         discipline = self.discipline(keys, options)
         if not callable(getattr(discipline, "claim", None)):
             wanted = f"a function that makes a discipline, as that of the kind {self.name!r} must"
@@ -60,14 +60,14 @@ class Kind:
         return discipline
 
     def require(self, option: str) -> None:
-        """Raises UnsupportedOption."""
+        """Raises: UnsupportedOption."""
         if option not in self.options:
             raise UnsupportedOption(kind=self.name, option=f"the option {option!r}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a queue was created with; spans in seconds, None for ever."""
+    """The options that a queue was created with; spans in seconds, None for ever."""
 
     ttl: float | None = None
     ttr: float | None = None
@@ -78,7 +78,7 @@ class Settings:
     """By key, packed and in hexadecimal."""
     codec: str = "json"
     temporary: str | None = None
-    """The session that the contents belong to, in hexadecimal."""
+    """The session that owns the contents, in hexadecimal."""
 
     def to_options(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,11 +92,12 @@ def register_kind(
 ) -> None:
     """Make `name` a kind for TaskQueue.create and open in this process.
 
-    `discipline(keys, options)` answers which task is next (fdbqueue/disciplines/discipline.py); `options`
-    names those that its queues and their tasks may have: "ttl", "ttr", "pri", "delay", "capacity", "key",
-    "key_concurrency", "weights", "cost". `ttl_ends_lease`: a lease ends with its task's ttl at the latest.
-    Raises KindExists, InvalidArgument for an option that there is not, a name that is no text of 1 to
-    limits.QUEUE_NAME_BYTES_MAX bytes, or a discipline that cannot be called.
+    `discipline(keys, options)` makes the object that decides which task is next
+    (fdbqueue/disciplines/discipline.py). `options` names the options of its queues and tasks: "ttl", "ttr",
+    "pri", "delay", "capacity", "key", "key_concurrency", "weights", "cost". With `ttl_ends_lease`, a lease
+    ends with its task's ttl at the latest.
+    Raises: KindExists; InvalidArgument for an unknown option, for a name that is not a text of 1 to
+    limits.QUEUE_NAME_BYTES_MAX bytes, or for a discipline that cannot be called.
     """
     name = checked_text("name", name, limits.QUEUE_NAME_BYTES_MAX)
     if name in _kinds:
@@ -133,7 +134,7 @@ register_kind("fair", Fair, FAIR)
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:
-    """`given`, checked, as it is stored. Raises UnsupportedOption, InvalidArgument, UnknownCodec."""
+    """`given`, checked, in stored form. Raises: UnsupportedOption, InvalidArgument, UnknownCodec."""
     default = Settings()
     for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights"):
         if getattr(given, option) != getattr(default, option):
@@ -150,7 +151,10 @@ def settings_for(kind: Kind, given: Settings) -> Settings:
 
 
 def stored_settings(definition: Definition) -> Settings:
-    """What a queue was created with. Raises DefinitionUnreadable for options of a newer release, or none."""
+    """The options of a stored queue.
+
+    Raises: DefinitionUnreadable for missing options, or those of a newer release.
+    """
     require_options(definition, {field.name for field in fields(Settings)})
     try:
         return msgspec.convert(definition.options, Settings)
@@ -159,7 +163,7 @@ def stored_settings(definition: Definition) -> Settings:
 
 
 def owner_of(definition: Definition) -> bytes | None:
-    """The session that a temporary queue belongs to. Raises DefinitionUnreadable."""
+    """The session that a temporary queue belongs to. Raises: DefinitionUnreadable."""
     session = definition.options.get("temporary")
     try:
         return None if session is None else bytes.fromhex(session)
@@ -168,14 +172,14 @@ def owner_of(definition: Definition) -> bytes | None:
 
 
 def _stored_span(name: str, seconds: float | None) -> float | None:
-    """None for ever, which JSON can carry. Raises InvalidArgument."""
+    """The span, or None for ever, which JSON can carry. Raises: InvalidArgument."""
     checked = limits.SPAN_MAX_S if seconds is None else checked_span(name, seconds)
     return None if checked >= limits.SPAN_MAX_S else checked
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A task that is about to be put: its options resolved, its payload encoded."""
+    """A task before its put: its options resolved, its payload encoded."""
 
     data: Any
     payload: bytes
@@ -188,7 +192,10 @@ class Draft:
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
-    """Raises UnsupportedOption for an option that is given and not the kind's, InvalidArgument."""
+    """Resolve the options of a new task.
+
+    Raises: UnsupportedOption for an option that its kind lacks; InvalidArgument.
+    """
     wait_us = delay_us(options.get("delay", 0))
     given = {name for name, value in options.items() if value is not None}
     if options.get("pri") == 0:
@@ -247,7 +254,7 @@ def checked_shares(name: str, number: Any) -> int:
 
 
 def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
-    """As they are stored, checked. Raises InvalidArgument."""
+    """Weights in stored form, checked. Raises: InvalidArgument."""
     if weights is None:
         return None
     if not isinstance(weights, Mapping) or len(weights) > limits.WEIGHTS_MAX:
@@ -257,7 +264,7 @@ def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored options as the user has given them: weights by their keys. Any others as they are."""
+    """Stored options in the caller's form: weights by their task keys."""
     weights = options.get("weights")
     if not weights:
         return dict(options)
@@ -265,7 +272,7 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_bytes(key: Any) -> bytes:
-    """Raises InvalidArgument."""
+    """The packed task key. Raises: InvalidArgument."""
     if isinstance(key, tuple | list) and _is_deep(key):
         wanted = f"nested at most {limits.TASK_KEY_DEPTH_MAX} levels deep"
         raise InvalidArgument(name="key", wanted=wanted, got=key)
@@ -281,10 +288,10 @@ def key_bytes(key: Any) -> bytes:
 
 
 def _is_deep(key: Any) -> bool:
-    """True above the depth to which the tuple layer, which recurses, can be trusted from any stack."""
+    """True above the depth at which the tuple layer, which recurses, may exhaust any stack."""
     level = [key]
     for _ in range(limits.TASK_KEY_DEPTH_MAX):
         level = [part for value in level if isinstance(value, tuple | list) for part in value]
         if not level or len(level) > limits.TASK_KEY_BYTES_MAX:
-            return False  # what is too wide is refused for its size
+            return False  # a key that is too wide is refused for its size
     return any(isinstance(value, tuple | list) for value in level)

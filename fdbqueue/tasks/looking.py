@@ -20,8 +20,11 @@ from fdbqueue.tasks.source import TaskSource
 
 
 def statistics_in(change: Change) -> Statistics:
-    """Reads by snapshot the counters and the timers that have run out, up to limits.DUE_COUNTED_MAX; then
-    which of those are of delayed tasks, if there are any. Conflicts with nothing.
+    """The counters, and how many delayed tasks are due, among limits.DUE_COUNTED_MAX timers.
+
+    Reads: by snapshot, the counters and the timers that have run out; then the tasks of those timers.
+    Conflicts: none.
+    Round trips: 1; 2 while a delayed task may be due.
     """
     tr, keys = change.tr, change.shape.keys
     live, calls = tr.snapshot.get(keys.live), tr.snapshot.get(keys.calls)
@@ -35,7 +38,7 @@ def statistics_in(change: Change) -> Statistics:
 
 
 def key_statistics_in(change: Change, discipline: Keyed, limit: int) -> list[KeyStatistics]:
-    """Reads by snapshot; conflicts with nothing."""
+    """The busiest task keys. Reads: by snapshot. Conflicts: none."""
     return busiest_keys(change.tr, discipline, limit, change.now_us)
 
 
@@ -45,17 +48,17 @@ def source_of(database: Database, shape: Shape) -> TaskSource:
 
 
 def sweep_a_batch(database: Database, source: TaskSource) -> None:
-    """Write down what has come due, up to limits.DUE_BATCH tasks, in one attempt.
+    """Sweep up to limits.DUE_BATCH tasks, in one attempt.
 
-    The look has been answered: it does not fail for a sweep that meets another, a full disk or a payload that
-    cannot be read. The next sweep meets the same, and the keeper of a process with a session reports it.
+    The caller already has its answer, so this must not raise: a conflict, a full disk and an unreadable
+    payload are left to the next sweep. The keeper of a process with a session reports them.
     """
     with suppress(FdbQueueError, *engine_errors()):
         run(database, source.tidy, retry_limit=0, timeout_s=limits.CLOSE_TIMEOUT_S)
 
 
 def _due(change: Change, timers: Range) -> int:
-    """How many of these timers are of tasks that are stored as delayed."""
+    """Number of these timers that belong to tasks stored as delayed."""
     keys = change.shape.keys
     asked = [change.tr.snapshot.get(keys.delayed_at(id_in(timer.key))) for timer in timers]
     return sum(delayed.present() for delayed in asked)

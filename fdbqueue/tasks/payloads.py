@@ -1,7 +1,7 @@
 """Where the payload of a task lies: a small one in its record, a larger one beside it, in pieces.
 
-A small one costs no key and no round trip of its own: whoever takes the task finds it with the index. A
-larger one is written once, and not again with every change of the record.
+A small payload costs no key and no round trip: a take reads it with the index. A larger payload is written
+once, and not again with every change of the record.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from fdbqueue.seam import Transaction
 
 
 def for_record(payload: bytes) -> bytes:
-    """What of it the record holds: all or nothing."""
+    """The payload, if the record holds it; otherwise nothing."""
     return payload if len(payload) <= limits.RECORD_PAYLOAD_BYTES_MAX else b""
 
 
 def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes) -> None:
-    """Write what the record does not hold."""
+    """Write the payload beside its record, if the record does not hold it."""
     if not _is_held_by(record):
         for number, piece in enumerate(pieces_of(payload)):
             tr.set(keys.payload(record.id, number), piece)
 
 
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
-    """Ask for the payload, by snapshot: it never changes, and whoever removes it removes the record too."""
+    """Ask for the payload, by snapshot: it never changes, and is cleared together with its record."""
     if _is_held_by(record):
         return lambda: record.payload
     if _is_whole(record):

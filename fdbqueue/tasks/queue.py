@@ -152,7 +152,7 @@ class TaskQueue(Looks, Managing):
         fills the task key.
         Raises: QueueFull with `item`, the first item without room, and `current_size`; UnsupportedOption,
         InvalidArgument, PayloadTooLarge; TypeError for data that the codec cannot carry; UnknownSession in a
-        temporary queue whose session is over; WaitStopped.
+        temporary queue of an ended session; WaitStopped.
         """
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
@@ -298,7 +298,7 @@ class TaskQueue(Looks, Managing):
         return self._end(tr, task, "release", lambda change: verbs.release(change, target, later_us, None))
 
     def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
-        """`defer` for a worker whose handler has not decided about the task: no attempt has ended.
+        """`defer` for a worker before its handler has decided about the task: no attempt has ended.
 
         Reads: the task.
         Writes: moves the task.
@@ -374,7 +374,7 @@ class TaskQueue(Looks, Managing):
         Reads: the task.
         Writes: moves the task.
         Conflicts: a change of the task.
-        Raises: TaskNotFound; NotTaken for a Task whose lease is over.
+        Raises: TaskNotFound; NotTaken for a Task under a lease that is over.
         """
         if failure is not None:
             checked_instance("failure", failure, Failure)
@@ -387,7 +387,7 @@ class TaskQueue(Looks, Managing):
         Reads: the task.
         Writes: clears the task.
         Conflicts: a change of the task.
-        Raises: TaskNotFound; NotTaken for a Task whose lease is over.
+        Raises: TaskNotFound; NotTaken for a Task under a lease that is over.
         """
         target = self._target(tr, task, None)
         return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))

@@ -1,7 +1,7 @@
 """The wait of a put for room in a queue with a bound, in one process.
 
-An attempt that finds no room waits for a change of the queue's counters. Before a put fails it ends overdue
-sessions once, whose tasks may make room.
+An attempt that finds no room waits for a change of the queue's counters. Before a put fails, it ends overdue
+sessions once: a take for a released task may make room.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Full:
 
 
 class Room:
-    """The room for `wanted` more tasks in a queue whose size may not exceed `size_max`."""
+    """The room for `wanted` more tasks in a queue with at most `size_max` tasks."""
 
     def __init__(
         self,

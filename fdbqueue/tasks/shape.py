@@ -1,4 +1,4 @@
-"""Shape: what there is to know of one task queue, and what belongs to none of its transactions."""
+"""Shape: the facts and helpers of one task queue that belong to no single transaction."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ class Shape:
         return drafted(self.kind, self.settings, data, payload, options)
 
     def require_touch(self) -> None:
-        """Raises UnsupportedOption for a kind whose leases do not end on their own."""
+        """Raises: UnsupportedOption for a kind that has no ttr, so that its leases do not end by time."""
         if not self.kind.supports("ttr"):
             raise UnsupportedOption(kind=self.kind.name, option="touch")
 
@@ -58,7 +58,7 @@ def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Sh
     """The shape of a registered queue; `type` is that of its payloads.
 
     Raises: UnknownKind if this process has not registered the kind; DefinitionUnreadable for options of a
-    newer release; InvalidArgument for the type, or for a kind whose function makes no discipline.
+    newer release; InvalidArgument for the type, or for a kind with a function that makes no discipline.
     """
     codec = stored_codec(stored_settings(definition).codec, type)
     keys = TaskKeys(registry.contents(definition))

@@ -96,7 +96,7 @@ class TaskSource:
     def _read(
         self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
     ) -> list[Task]:
-        """The tasks that were taken, with their data; not those whose payloads cannot be read."""
+        """The taken tasks with their data, without those that have an unreadable payload."""
         decode = self.shape.codec.decode
         try:
             return [task_of(record, decode(asked[n]())) for n, record in enumerate(records)]
@@ -106,8 +106,10 @@ class TaskSource:
     def _sort_out(
         self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
     ) -> list[Task]:
-        """The same where some payloads cannot be read: a task with one that nobody can read is buried, one
-        that others may read goes back, and is passed over from now on.
+        """As `_read`, where some payloads cannot be read.
+
+        A task is buried if no process can read its payload. If another process may read it, the task goes
+        back, and this process passes it over from now on.
         """
         shape = self.shape
         stored = [
@@ -169,8 +171,9 @@ class TaskSource:
         return [Delivery(record.id, params + NUMBER.pack(record.attempts)) for record in taken]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
-        """Those whose lease is still what it was; a session that has ended has none. Of the others nobody has
-        seen anything: they have not been taken.
+        """The delivered tasks under the lease that was taken for the request; none if its session has ended.
+
+        Each of the others counts as never taken, because no caller has received it.
         """
         asked = {
             params: tr.get(self.shape.root.session(lease_of(params).session))

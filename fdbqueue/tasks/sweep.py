@@ -1,8 +1,8 @@
-"""Housekeeping: delays that are due, leases that are over, tasks whose ttl has ended, sessions that died.
+"""Sweeping: tasks with a delay that is over, a lease that is over, or a ttl that is over.
 
-Plan (pure), then apply (bounded). Takers and servers sweep on their way, and every process that has opened
-a queue sweeps in the background. Several at once do no harm: each task is read serialisably, so one of two
-sweepers that met over it finds nothing to do.
+Plan (pure), then apply (bounded). Takes sweep on their way, and so does, in the background, every process
+that has opened a queue. Several sweeps at once do no harm: each reads a task serialisably, so the second one
+finds it changed and has nothing to do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from fdbqueue.tasks.change import Change
 
 @dataclass(frozen=True)
 class Plan:
-    """What time has done to some tasks. A task that returns may turn out to be expired as well."""
+    """The tasks that are due, by the change they need. One that becomes ready may be expired as well."""
 
     lapsed: Sequence[Record]
     due: Sequence[Record]
@@ -34,7 +34,7 @@ def plan(records: Iterable[Record], now_us: int) -> Plan:
 
 
 def apply(change: Change, planned: Plan) -> list[Record]:
-    """Carry the plan out; those that are ready now."""
+    """Carry the plan out. Return the tasks that are ready now."""
     back = [*edges.lease_over(change, planned.lapsed), *edges.due(change, planned.due)]
     gone = [record for record in back if record.expires_us <= change.now_us]
     edges.expire(change, [*gone, *planned.expired])
@@ -42,7 +42,7 @@ def apply(change: Change, planned: Plan) -> list[Record]:
 
 
 def catch_up(change: Change, record: Record) -> Record | None:
-    """The task as it is now, what time has done to it having been written down; None if it is gone."""
+    """The task as it is now, after a sweep of it; None if it has expired."""
     if record.timer_us > change.now_us:
         return record
     back = apply(change, plan([record], change.now_us))
@@ -50,7 +50,7 @@ def catch_up(change: Change, record: Record) -> Record | None:
 
 
 def as_of(record: Record, now_us: int) -> Record | None:
-    """The task as it is at `now_us`, whether or not anybody has swept; None if it has expired."""
+    """The task as it is at `now_us`, swept or not; None if it has expired."""
     if record.timer_us > now_us:
         return record
     returns = record.state in (TaskState.TAKEN, TaskState.DELAYED) and record.expires_us > now_us
@@ -64,22 +64,22 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
 
 
 def settle(change: Change, timers: Sequence[KeyValue]) -> bool:
-    """Write down what has come due by these timers. True if there are any."""
+    """Sweep the tasks of these timers. True if there are any."""
     if not timers:
         return False
     found = change.read([id_in(timer.key) for timer in timers])
     apply(change, plan([record for record in found if record is not None], change.now_us))
     for timer, record in zip(timers, found, strict=True):
-        # The timer of a task that is not there, or has another: it would be found due for ever.
+        # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
             change.tr.clear(timer.key)
     return True
 
 
 def tidy(change: Change) -> bool:
-    """Write down what has come due, a batch of it; whether there was any.
+    """Sweep one batch of tasks. True if there was any.
 
-    Reads the first timers by snapshot, serialisably the tasks that it changes; conflicts with any other
-    change of those.
+    Reads: the first timers by snapshot, the tasks serialisably.
+    Conflicts: a change of these tasks.
     """
     return settle(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list())

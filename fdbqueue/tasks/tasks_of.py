@@ -1,4 +1,4 @@
-"""From what is stored to a Task."""
+"""Task objects from stored records."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

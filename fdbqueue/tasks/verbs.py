@@ -1,4 +1,4 @@
-"""What users do to tasks, each in one transaction: who may, what it comes to, and the edge it takes."""
+"""The verbs of task queues, each in one transaction: check the right to an edge, and take it (edges.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Target:
-    """The task a verb is about: under this token, or, without one, in this session's name."""
+    """The task of a verb: held under this token or, without a token, by this session."""
 
     id: bytes
     token: bytes | None = None
     session: bytes = b""
-    data: Any = UNKNOWN  # the payload never changes: who brings it spares us reading it
+    data: Any = UNKNOWN  # the payload never changes: a target that brings it saves the read
 
     def holds(self, record: Record, now_us: int) -> bool:
         mine = record.session == self.session if self.token is None else record.token == self.token
@@ -47,11 +47,11 @@ def put(
     random: bytes,
     ask_owner: Callable[[Transaction], Callable[[], None]],
 ) -> list[Task] | NoRoom:
-    """The new tasks, or how many there are already in a queue that is full.
+    """Put new tasks. Return them, or NoRoom with the size of a full queue.
 
-    Reads the last task by snapshot, in the same round trip what the discipline asks for a put; writes the
-    tasks, their payloads, their index keys and the counters; conflicts with nothing, save in a bounded queue
-    (capacity.py), and where the discipline says so.
+    Reads: as `ask_place`.
+    Writes: the tasks, their payloads and index keys, the counters.
+    Conflicts: none; in a bounded queue, see capacity.py; in a keyed queue, see disciplines/keyed.py.
     """
     index = ask_place(change, drafts, random, ask_owner, admit)()
     if isinstance(index, NoRoom):
@@ -67,7 +67,11 @@ def ask_place(
     ask_owner: Callable[[Transaction], Callable[[], None]],
     admit: Admit,
 ) -> Callable[[], int | NoRoom]:
-    """Ask what a put needs. The reply is the index of the first new task, if `admit` finds room."""
+    """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
+
+    Reads: the last task and the counters by snapshot; the owner of a temporary queue; the discipline's reads
+    for a put.
+    """
     tr, keys = change.tr, change.shape.keys
     check_owner = ask_owner(tr)
     last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
@@ -85,15 +89,23 @@ def ask_place(
 
 
 def ack(change: Change, target: Target) -> Task:
-    """Raises NotTaken. Reads and clears the task; conflicts with any change of it."""
+    """Remove a task that is done.
+
+    Reads: the task.
+    Writes: clears it.
+    Conflicts: a change of the task.
+    Raises: NotTaken.
+    """
     record = _held(change, target)
     return _done(change, target, record, lambda: edges.ack(change, [record]))
 
 
 def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:
-    """What `ack` comes to for each, as if one came after the other; they bring their payloads.
+    """Ack tasks as if one came after the other. The targets bring their payloads.
 
-    Reads the tasks together and clears those that are held; conflicts with any change of them.
+    Reads: the tasks, together.
+    Writes: clears those that are held.
+    Conflicts: a change of the tasks.
     """
     ids = list(dict.fromkeys(target.id for target in targets))
     left = dict(zip(ids, change.read(ids), strict=True))
@@ -106,36 +118,53 @@ def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]
 
 
 def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
-    """Raises NotTaken. Reads and moves the task; conflicts with any change of it."""
+    """Make a held task ready, or delayed.
+
+    Reads: the task.
+    Writes: moves it.
+    Conflicts: a change of the task.
+    Raises: NotTaken.
+    """
     record = _held(change, target)
     snoozed = failure is None
     return _done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
 
 
 def give_back(change: Change, target: Target, delay_us: int) -> Task:
-    """`release` by a worker whose handler has not said what becomes of the task: no end of an attempt."""
+    """`release` for a worker before its handler has decided: no attempt has ended."""
     record = _held(change, target)
     return _done(change, target, record, lambda: edges.release(change, [record], delay_us))
 
 
 def touch(change: Change, target: Target, span_us: int) -> Task:
-    """Raises NotTaken, then UnsupportedOption. Reads and writes the task; conflicts with any change of it."""
+    """Lengthen a lease.
+
+    Reads: the task.
+    Writes: the task.
+    Conflicts: a change of the task.
+    Raises: NotTaken, then UnsupportedOption.
+    """
     record = _held(change, target)
     change.shape.require_touch()
     return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
 def undo_take(change: Change, targets: Sequence[Target]) -> None:
-    """Undo the takes of those that are still held: they count no attempt.
+    """Undo the takes of the tasks that are still held: they count no attempt.
 
-    Reads the tasks and moves those that are held; conflicts with any change of them.
+    Reads: the tasks.
+    Writes: moves those that are held.
+    Conflicts: a change of the tasks.
     """
     edges.give_back(change, _still_held(change, targets))
 
 
 def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
-    """Until when they are held that still are. Reads the tasks and writes those that are held and have a ttr;
-    conflicts with any change of them.
+    """Lease the held tasks for a whole ttr from now. Return their deadlines in seconds, by id.
+
+    Reads: the tasks.
+    Writes: those that are held and have a ttr.
+    Conflicts: a change of the tasks.
     """
     held = _still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
@@ -144,7 +173,13 @@ def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
 
 
 def bury(change: Change, target: Target, failure: Failure | None) -> Task:
-    """Raises TaskNotFound, NotTaken. Reads and moves the task; conflicts with any change of it."""
+    """Put the task aside until it is kicked.
+
+    Reads: the task.
+    Writes: moves it.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound, NotTaken.
+    """
     record = _present(change, target)
     if record.state == TaskState.BURIED:
         return _done(change, target, record, lambda: [record])
@@ -178,7 +213,13 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
 
 
 def delete(change: Change, target: Target) -> Task:
-    """Raises TaskNotFound, NotTaken. Reads and clears the task; conflicts with any change of it."""
+    """Remove the task, also if its record cannot be read.
+
+    Reads: the task.
+    Writes: clears it.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound, NotTaken.
+    """
     try:
         record = _present(change, target)
     except TaskNotFound:
@@ -190,7 +231,7 @@ def delete(change: Change, target: Target) -> Task:
 
 
 def _deleted_unread(change: Change, id_: bytes) -> Task:
-    """Remove a task whose record cannot be read."""
+    """Remove a task with a record that cannot be read."""
     raw = change.damaged.pop(id_)
     change.shape.mender.forget(change.tr, id_)
     change.count("delete")
@@ -200,7 +241,12 @@ def _deleted_unread(change: Change, id_: bytes) -> Task:
 
 
 def peek(change: Change, target: Target) -> Task:
-    """Raises TaskNotFound. Reads the task serialisably; conflicts with any change of it."""
+    """The task as it is now.
+
+    Reads: the task, serialisably.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound, RecordUnreadable.
+    """
     record = _read(change, target)
     current = as_of(record, change.now_us) if record is not None else None
     if current is None:
@@ -210,19 +256,23 @@ def peek(change: Change, target: Target) -> Task:
 
 
 def kick(change: Change, count: int) -> tuple[int, int]:
-    """How many were kicked, and how many looked at: some may have expired.
+    """Kick the first `count` buried tasks. Return how many were kicked, and how many were read: some may have
+    expired.
 
-    Reads the first buried tasks; conflicts with any change of those.
+    Reads: the tasks.
+    Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, change.shape.keys.buried, count)
     return len(edges.kick(change, _in_state(found, TaskState.BURIED))), looked_at
 
 
 def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:
-    """Release the first taken tasks whose keys are `under` it; how many keys were looked at. If their holder
-    `died`, they have failed.
+    """Release the first taken tasks that have their keys in the range `under`. Return the number of keys
+    read.
 
-    Reads the keys by snapshot, the tasks serialisably; conflicts with any change of those.
+    If the holder `died`, the attempts have failed.
+    Reads: the keys by snapshot, the tasks serialisably.
+    Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, under, count)
     taken = _in_state(found, TaskState.TAKEN)
@@ -234,7 +284,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
 
 
 def require_few(change: Change, under: slice) -> None:
-    """Raises TooMuchForOneTransaction if more keys are `under` it than one transaction may change."""
+    """Raises: TooMuchForOneTransaction if the range `under` has more keys than one transaction may change."""
     more = limits.VERB_BATCH + 1
     found = len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
     if found == more:
@@ -244,7 +294,7 @@ def require_few(change: Change, under: slice) -> None:
 
 
 def truncate(change: Change) -> None:
-    """Remove every task. Clears their range, blindly; conflicts with every call on a task that is there."""
+    """Remove every task. Writes: clears their range. Conflicts: every call on a task of the queue."""
     contents = change.shape.keys.contents
     failures = change.shape.keys.failures
     change.tr.clear_range(contents.start, contents.stop)
@@ -254,9 +304,10 @@ def truncate(change: Change) -> None:
 
 
 def remove_first(change: Change, count: int) -> int:
-    """Remove the first `count` tasks that came, in whatever state, as `truncate` removes them all; how many.
+    """Remove the first `count` tasks by arrival, in whatever state. Return their number.
 
-    Reads the tasks by snapshot; conflicts with any change of those.
+    Reads: the tasks, by snapshot.
+    Conflicts: a change of the tasks.
     """
     tr, keys = change.tr, change.shape.keys
     found = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count).to_list()
@@ -273,25 +324,30 @@ def remove_first(change: Change, count: int) -> int:
 
 
 def pause(change: Change) -> None:
-    """Writes the flag, which every take reads; conflicts with takes."""
+    """Let no task be taken. Writes: the flag that every take reads. Conflicts: takes."""
     change.require_queue()
     change.tr.set(change.shape.keys.paused, b"")
 
 
 def resume(change: Change) -> None:
-    """Clears the flag and rings for those who wait; conflicts with takes."""
+    """Let tasks be taken again, and wake waiting takes. Writes: clears the flag. Conflicts: takes."""
     change.tr.clear(change.shape.keys.paused)
     change.count("other")
 
 
 def is_paused(change: Change) -> bool:
-    """Reads the flag; conflicts with pause and resume."""
+    """True if the queue is paused. Reads: the flag. Conflicts: pause and resume."""
     found = change.tr.get(change.shape.keys.paused)
     return bool(found.present())
 
 
 def failures_of(change: Change, id_: bytes) -> list[Failure]:
-    """Raises TaskNotFound. Reads the task, and its failures by snapshot; conflicts with any change of it."""
+    """The stored failures of a task, the oldest first.
+
+    Reads: the task; its failures by snapshot.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound.
+    """
     asked = ask_failures(change.tr, change.shape.keys, id_)
     target = Target(id_)
     if _read(change, target) is None:
@@ -319,7 +375,7 @@ def _held(change: Change, target: Target) -> Record:
 
 
 def _take_out(left: dict[bytes, Record | None], target: Target, now_us: int) -> Record | None:
-    """The task, if it is held and no other of the batch has ended it."""
+    """The task, if it is held and no other ack of the batch has removed it."""
     record = left[target.id]
     if record is None or not target.holds(record, now_us):
         return None
@@ -334,7 +390,7 @@ def _present(change: Change, target: Target) -> Record:
     if record is None or as_of(record, change.now_us) is None:
         raise _not_found(change, target)
     current = catch_up(change, record)
-    assert current is not None  # as_of has said so
+    assert current is not None  # as_of has just found it
     return current
 
 
@@ -343,16 +399,16 @@ def _not_found(change: Change, target: Target) -> TaskNotFound:
 
 
 def _done(change: Change, target: Target, record: Record, edge: Callable[[], list[Record]]) -> Task:
-    """Take the edge; the task as it is then, with its payload."""
+    """Take the edge. Return the task afterwards, with its payload."""
     if target.data is not UNKNOWN:
         return task_of(edge()[0], target.data)
-    # Before the edge may clear it. Whoever ends or removes a task need not be able to read it.
+    # Before the edge, which may clear it. The end of a task must not depend on a readable payload.
     data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
     return task_of(edge()[0], data)
 
 
 def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]:
-    """The first keys `under` it, and their tasks, after what time has done to them has been written down."""
+    """The number of the first keys in the range `under`, and their tasks after a sweep of them."""
     found = change.tr.snapshot.get_range(under.start, under.stop, limit=count).to_list() if count else []
     read = change.read(id_in(entry.key) for entry in found)
     for entry, record in zip(found, read, strict=True):
