@@ -60,7 +60,7 @@ class Bench:
         return [(bytes(row.key), bytes(row.value)) for row in self.db.get_range(b"", b"\xff")]
 
     def contents(self) -> list[tuple[bytes, bytes]]:
-        """What there is of tasks, in whatever state."""
+        """The stored tasks, in any state."""
         under = self.queue._shape.keys.contents
         return [row for row in self.stored() if under.start <= row[0] < under.stop]
 

@@ -21,9 +21,9 @@ Outcome = Task | Exception
 
 
 class Bench:
-    """A queue whose every ack joins, with what becomes of the commits of acks.
+    """A queue on which every ack joins a batch, with chosen results for the commits of acks.
 
-    Whatever else is done goes through another database, so that nobody in the background is counted.
+    Other calls use another database, so that background work is not counted.
     """
 
     def __init__(self, db: Database, space: Subspace, fdb_module: ModuleType) -> None:
@@ -36,7 +36,7 @@ class Bench:
         self.queue: TaskQueue
 
     def fill(self, count: int, kind: str = "fifo", keys: Sequence[Any] = (), **options: Any) -> list[Task]:
-        """So many tasks in hand."""
+        """Put and take `count` tasks."""
         self.queue = TaskQueue.create(self.other, "acks", kind, root=self.space, **options)
         for number in range(count):
             self.queue.put(self.other, number, **({"key": keys[number % len(keys)]} if keys else {}))
@@ -73,7 +73,7 @@ class Behind:
             wait_for_pending(calls_of(bench.db, bench.queue._shape).acks._crew, number)
 
     def finish(self) -> list[Any]:
-        """What came of the others."""
+        """The results of the other acks."""
         self._go_on.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -110,14 +110,14 @@ def states(outcomes: Sequence[Any]) -> str:
     return "".join(one.state.value if isinstance(one, Task) else type(one).__name__[0] for one in outcomes)
 
 
-def test_acks_that_come_while_one_is_under_way_share_a_transaction(bench: Bench) -> None:
+def test_acks_during_another_ack_share_a_transaction(bench: Bench) -> None:
     tasks = bench.fill(9)
     behind = bench.behind(*tasks)
     assert [task.id for task in behind.finish()] == [task.id for task in tasks[1:]]
     assert (behind.begun, bench.done()) == (2, 9)
 
 
-def test_who_holds_its_task_no_longer_is_told_so_and_fails_nobody_else(bench: Bench) -> None:
+def test_a_stale_lease_fails_its_own_caller_only(bench: Bench) -> None:
     tasks = bench.fill(5)
     bench.queue.release(bench.other, tasks[2])
     bench.queue.delete(bench.other, tasks[3])
@@ -129,13 +129,13 @@ def test_who_holds_its_task_no_longer_is_told_so_and_fails_nobody_else(bench: Be
     assert bench.done() == 4  # a delete counts as well
 
 
-def test_of_two_who_ack_one_task_the_second_is_told_that_it_is_gone(bench: Bench) -> None:
+def test_the_second_of_two_acks_of_one_task_fails(bench: Bench) -> None:
     first, task = bench.fill(2)
     assert states(bench.behind(first, task, task).finish()) == "-N"
     assert (bench.done(), bench.queue.statistics(bench.other)["tasks"]["total"]) == (2, 0)
 
 
-def test_of_two_leases_of_one_task_the_older_takes_nothing_from_the_newer(bench: Bench) -> None:
+def test_an_ack_of_an_older_lease_leaves_the_newer_one(bench: Bench) -> None:
     first, old = bench.fill(2)
     bench.queue.release(bench.other, old)
     [new] = bench.take(1)
@@ -171,7 +171,7 @@ def test_a_batch_that_lost_a_conflict_tries_again_as_one(bench: Bench) -> None:
 
 
 def test_a_batch_that_loses_again_goes_apart(bench: Bench) -> None:
-    """One of them that always meets somebody must not hold up the others."""
+    """An ack that conflicts every time must not delay the others."""
     tasks = bench.fill(4)
     behind = bench.behind(*tasks)
     bench.engine.commits = 0
@@ -180,7 +180,7 @@ def test_a_batch_that_loses_again_goes_apart(bench: Bench) -> None:
     assert (behind.begun, bench.done()) == (1 + limits.ATTEMPTS_TOGETHER_MAX + 3, 4)
 
 
-def test_a_conflict_after_an_unknown_result_does_not_send_them_apart(bench: Bench) -> None:
+def test_a_conflict_after_an_unknown_result_splits_no_batch(bench: Bench) -> None:
     """The attempt before it may have happened: a second ack would be told that its task is gone."""
     tasks = bench.fill(3)
     behind = bench.behind(*tasks)
@@ -235,7 +235,9 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("how", ["in a transaction", "by its id", "with a callback", "one of few"])
-def test_who_does_not_join_waits_for_nobody(bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ack_that_does_not_join_does_not_wait(
+    bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, task = bench.fill(2)
     behind = bench.behind(first)
     if how == "in a transaction":
@@ -258,7 +260,7 @@ def test_who_does_not_join_waits_for_nobody(bench: Bench, how: str, monkeypatch:
     ("kind", "options"),
     [("utube", {"key_concurrency": 2}), ("utubettl", {"key_concurrency": 2}), ("fair", {})],
 )
-def test_acks_of_one_key_see_what_the_others_do_to_it(
+def test_acks_of_one_key_see_the_changes_of_each_other(
     bench: Bench, kind: str, options: dict[str, Any]
 ) -> None:
     tasks = bench.fill(4, kind, "ab", **options)

@@ -16,7 +16,7 @@ MakeBench = Callable[..., Bench]
 
 
 class Told:
-    """What a callback was told, by the time that it had been told so much."""
+    """The events that a callback got; waits for a number of them."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, str, str]] = []

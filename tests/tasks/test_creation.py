@@ -48,7 +48,7 @@ def test_creating_a_queue_twice_is_refused(bench: MakeBench) -> None:
     assert TaskQueue.open(b.db, "bench").kind == "fifo"
 
 
-def test_if_not_exists_opens_what_there_is_whatever_is_asked_for(bench: MakeBench) -> None:
+def test_if_not_exists_opens_a_queue_with_any_other_options(bench: MakeBench) -> None:
     b = bench("fifo")
     b.put("kept")
     again = TaskQueue.create(b.db, "bench", "fifottl", ttl=1, if_not_exists=True)
@@ -197,7 +197,7 @@ def test_a_kind_is_registered_once_and_with_known_options(kind: str) -> None:
         register_kind(kind, Fifo, {"colour"})
 
 
-def test_a_queue_created_in_a_transaction_is_there_when_that_has_committed(
+def test_a_queue_created_in_a_transaction_exists_once_committed(
     still_db: fdbqueue.Database,
 ) -> None:
     tr = still_db.create_transaction()

@@ -1,4 +1,4 @@
-"""The page's example runs, and what it says of the kinds is true."""
+"""The page's example runs, and its table of kinds is true."""
 
 import re
 

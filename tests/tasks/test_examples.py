@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""The examples work as described."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_crawler_fetches_every_page_once_one_of_a_host_at_a_time() -> None:
+def test_the_crawler_fetches_every_page_once_one_per_host() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / "crawler.py"], capture_output=True, text=True, check=False, timeout=100
     )

@@ -1,4 +1,4 @@
-"""What a lost lease has counted is taken back when only the database was to blame for it."""
+"""A lost lease counts a failure; the count is taken back if an outage of the database was the reason."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def outcomes(b, id_):
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "limfifottl", "utubettl"])
-def test_what_a_sweeper_counted_is_taken_back(bench, clock, kind):
+def test_a_failure_that_a_sweep_counted_is_taken_back(bench, clock, kind):
     """And it is told so: the history says that the attempt was made, and does not count. Twice is once."""
     b = bench(kind, ttr=TTR_S)
     id_ = b.put()
@@ -57,7 +57,7 @@ def test_what_a_sweeper_counted_is_taken_back(bench, clock, kind):
     assert b.counts("ready", "taken", "total") == (0, 1, 1)
 
 
-def test_what_nobody_has_swept_yet_is_released_uncounted(b, clock):
+def test_a_lease_not_yet_swept_is_released_uncounted(b, clock):
     id_ = b.put()
     task = b.take()
     clock.advance(TTR_S)
@@ -115,8 +115,8 @@ def test_a_row_of_lost_leases_that_has_ended_since_stays_ended(b, clock):
     assert standing(b, id_) == ("r", 3, 2, 1)
 
 
-def test_what_was_buried_for_it_comes_back(b, clock):
-    """Its standing is what it was: the next taker may begin it."""
+def test_a_task_buried_for_an_excused_failure_comes_back(b, clock):
+    """Its counts are as before: the next taker may begin it."""
     id_ = b.put()
     late = lapse(b, clock)
     assert b.queue.exhaust(b.db, b.take(), 1)
@@ -126,7 +126,7 @@ def test_what_was_buried_for_it_comes_back(b, clock):
     assert not b.queue.exhaust(b.db, b.take(), 1)
 
 
-def test_what_was_buried_for_several_comes_back_for_any_of_them(b, clock):
+def test_a_burial_after_several_failures_is_undone_by_any_excuse(b, clock):
     id_ = b.put()
     first, second = lapse(b, clock), lapse(b, clock)
     b.queue.exhaust(b.db, b.take(), 2)
@@ -136,7 +136,7 @@ def test_what_was_buried_for_several_comes_back_for_any_of_them(b, clock):
     assert standing(b, id_) == ("r", 3, 0, 0)
 
 
-def test_what_somebody_buried_stays_buried(b, clock):
+def test_a_task_buried_by_a_user_stays_buried(b, clock):
     id_ = b.put()
     late = lapse(b, clock)
     b.queue.bury(b.db, id_)
@@ -144,7 +144,7 @@ def test_what_somebody_buried_stays_buried(b, clock):
     assert standing(b, id_) == ("!", 1, 0, 0)
 
 
-def test_what_was_kicked_since_counts_no_longer_anyhow(b, clock):
+def test_failures_before_a_kick_do_not_count_anyhow(b, clock):
     id_ = b.put()
     late = lapse(b, clock)
     b.queue.bury(b.db, id_)
@@ -154,7 +154,7 @@ def test_what_was_kicked_since_counts_no_longer_anyhow(b, clock):
     assert standing(b, id_) == ("r", 2, 1, 1)
 
 
-def test_a_kick_forgets_what_was_excused(b, clock):
+def test_a_kick_resets_the_excused_failures(b, clock):
     id_ = b.put()
     b.queue.excuse(b.db, lapse(b, clock))
     b.queue.bury(b.db, id_)
@@ -185,8 +185,8 @@ def test_what_waits_in_the_line_of_a_key_stays_in_its_place(bench, clock):
     assert b.taken_data() == [1]
 
 
-def test_what_nobody_received_is_forgiven_by_whoever_was_to_collect_it(b, clock):
-    """Its lease had run out before its owner came: of the attempt nobody has seen anything."""
+def test_an_uncollected_lease_is_forgiven_by_its_owner(b, clock):
+    """The lease had run out before its owner collected it: no handler has begun the attempt."""
     line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
     server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
     _, missed = b.put(), b.put()

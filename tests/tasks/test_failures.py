@@ -1,4 +1,4 @@
-"""What is written down with a task of its failed attempts."""
+"""The failures that are stored with a task."""
 
 import pytest
 
@@ -93,7 +93,7 @@ def test_the_attempts_of_a_session_that_died_have_failed(bench, clock):
     id_ = b.put()
     session = Session(b.db, ttr=2)
     b.queue.take(b.db, 0, session=session)
-    keeper(b.db).forget(session)  # nobody renews its heartbeat
+    keeper(b.db).forget(session)  # its heartbeat is not renewed any more
     clock.advance(3)
     b.sweep()
     assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["lease_lost"]
@@ -144,7 +144,7 @@ def test_a_lease_that_is_over_writes_down_nothing_more(bench, clock):
 
 
 def test_renewing_holds_for_a_whole_ttr_from_now(bench, clock):
-    """And leaves the ttr as it was, unlike touch; what is not held is left out."""
+    """The ttr does not change, unlike after a touch; tasks that are not held are left out."""
     b = bench("fifottl", ttr=4)
     b.put()
     b.put()

@@ -1,4 +1,4 @@
-"""Fair task queues: the worked examples, rounds against the plain model, shares, and who meets whom."""
+"""Fair task queues: the worked examples, rounds against the plain model, quotas, and conflicts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -152,7 +152,7 @@ def test_deleted_and_expired_tasks_leave_no_hole(bench: MakeBench, clock: StillC
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
-def test_a_key_that_began_in_a_round_long_over_makes_up_for_nothing(bench: MakeBench, together: bool) -> None:
+def test_a_key_of_an_old_round_makes_up_for_nothing(bench: MakeBench, together: bool) -> None:
     b = bench("fair")
     b.queue.put_many(b.db, [f"a{n}" for n in range(20)], key="a")
     slow = b.db.create_transaction()
@@ -202,7 +202,7 @@ def test_who_meets_whom(bench: MakeBench) -> None:
 @pytest.mark.parametrize(
     ("kind", "options"), [("fair", {"weights": {"a": 2}}), ("utube", {"key_concurrency": 2})]
 )
-def test_in_the_line_the_second_of_a_key_is_not_taken_before_its_first(
+def test_the_line_takes_the_tasks_of_a_key_in_order(
     bench: MakeBench, kind: str, options: dict[str, Any]
 ) -> None:
     b = bench(kind, **options)
@@ -259,7 +259,7 @@ def test_bad_queues_are_refused_and_nothing_is_written(bench: MakeBench, options
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["database", "transaction"])
-def test_a_full_queue_says_what_has_no_room_and_how_many_there_are(bench: MakeBench, inside: bool) -> None:
+def test_the_error_of_a_full_queue_has_the_item_and_the_size(bench: MakeBench, inside: bool) -> None:
     b = bench("fair", capacity=2)
     b.put("a1", key="a")
     before = b.contents(), b.queue.statistics(b.db)

@@ -23,7 +23,7 @@ FATES: dict[str, Fate] = {
 
 
 def a_life(db: Database, clock: StillClock) -> tuple[dict[str, dict[str, int]], list[Any]]:
-    """Every verb, given a database; the statistics it leads to, and what the takes gave."""
+    """Every verb, given a database, with the statistics after it and the results of the takes."""
     queue = TaskQueue.create(db, "life", "limfifottl", ttr=5, capacity=100)
     session = Session(db, ttr=LONG_S)
     took: list[Any] = []

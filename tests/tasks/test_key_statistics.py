@@ -1,4 +1,4 @@
-"""Statistics by key: who is busiest, how exact that is, and that counting makes nobody meet."""
+"""Statistics by task key: the busiest keys, their exactness, and counting without conflicts."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Keyed kinds go through the whole life cycle beside plain models of which task is next."""
+"""Keyed kinds go through the whole life cycle beside plain models of the next task."""
 
 import os
 from collections import Counter
@@ -28,7 +28,7 @@ def key_of(data: int) -> int:
 
 
 class KeyedPuts:
-    """A queue whose tasks get keys."""
+    """A queue with a key for each task."""
 
     def __init__(self, queue: TaskQueue) -> None:
         self._queue = queue
@@ -44,7 +44,7 @@ class KeyedPuts:
 
 
 class MicroModel(Model):
-    """A line per key, each as long as it is sorted; the first of all heads whose key is not busy."""
+    """A sorted list for each key; the next task is the first head of a key that is not busy."""
 
     def __init__(self, *, timed: bool, concurrency: int) -> None:
         super().__init__(timed=timed, capacity=None)

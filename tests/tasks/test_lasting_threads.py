@@ -120,7 +120,7 @@ def test_a_wanted_that_fails_ends_no_call_and_no_session(
     assert caplog.text.count("the `wanted` of a session fails") == 1
 
 
-def test_a_session_whose_record_is_damaged_keeps_its_task(bench: MakeBench) -> None:
+def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench) -> None:
     """Its next heartbeat writes the record anew."""
     b = bench()
     session = Session(b.db, ttr=TTR_S, name="damaged")
@@ -162,7 +162,7 @@ def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
 
 
 def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold so many tasks that it takes longer than a ttr."""
+    """They hold many tasks: their end takes longer than a ttr."""
     b = bench()
     mine, dead = Session(b.db, ttr=TTR_S), Session(b.db, ttr=1)
     b.queue.put_many(b.db, range(12))
@@ -187,7 +187,7 @@ def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch
 def test_heartbeats_go_on_between_batches_of_dead_sessions(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They hold nothing, and there are so many that it takes longer than a ttr."""
+    """They hold nothing, but they are many: their end takes longer than a ttr."""
     b, end = bench(), keeping.end_the_dead
     mine, dead = Session(b.db, ttr=TTR_S), [Session(b.db, ttr=1) for _ in range(8)]
     for session in dead:
@@ -205,7 +205,7 @@ def test_heartbeats_go_on_between_batches_of_dead_sessions(
     assert not {session.id for session in dead} & set(keys_of_beats(b))
 
 
-def test_dead_sessions_are_ended_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
+def test_dead_sessions_end_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
     b, broken = bench(), Broken("tidy", StorageFull(path="full"))
     dead = Session(b.db, ttr=1)
     keeper(b.db).forget(dead)
@@ -304,7 +304,7 @@ def test_callbacks_are_told_later_if_no_thread_can_be_started(
     assert told.names(2) == ["put"] * 2
 
 
-def test_what_is_no_session_spoils_no_take_of_others(bench: MakeBench) -> None:
+def test_a_damaged_session_spoils_no_take_of_others(bench: MakeBench) -> None:
     b = bench()
     b.put("x")
     with pytest.raises(Exception, match="session"):

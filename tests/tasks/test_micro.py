@@ -1,4 +1,6 @@
-"""Micro-queues: section 5.1 of the reference, who meets whom, and never more of a key than allowed."""
+"""Micro-queues: section 5.1 of the reference, conflicts, and at most `key_concurrency` taken tasks of a
+key.
+"""
 
 import threading
 from collections import Counter
@@ -32,7 +34,7 @@ def taken(b: Bench) -> Any:
 
 
 @both
-def test_one_of_a_key_at_a_time_keys_side_by_side_in_the_order_of_heads(bench: MakeBench, kind: str) -> None:
+def test_one_task_of_each_key_at_a_time_in_order_of_heads(bench: MakeBench, kind: str) -> None:
     b = bench(kind)
     put_all(b, "a1", "a2", "b1", "a3", "c1", "b2")
     assert b.taken_data() == ["a1", "b1", "c1"]
@@ -111,7 +113,7 @@ def test_ttl_over_while_waiting_leaves_the_place_to_the_next(bench: MakeBench, c
     assert (taken(b), b.counts("ttl")) == ("a2", (1,))
 
 
-def test_priority_is_global_and_inside_a_key_and_a_busy_key_is_skipped(bench: MakeBench) -> None:
+def test_priority_holds_for_all_keys_and_skips_busy_ones(bench: MakeBench) -> None:
     b = bench("utubettl")
     b.put("a9", key="a", pri=9)
     b.put("b5", key="b", pri=5)
@@ -212,7 +214,7 @@ def test_puts_meet_only_on_the_first_of_a_key(bench: MakeBench, kind: str) -> No
 
 
 @both
-def test_a_put_does_not_meet_takes_and_acks_that_leave_the_key_something(bench: MakeBench, kind: str) -> None:
+def test_a_put_conflicts_with_no_take_that_leaves_tasks(bench: MakeBench, kind: str) -> None:
     b = bench(kind)
     put_all(b, "a1", "a2", "a3", "b1")
     take: Callable[[Any], Any] = lambda tr: b.queue.take(tr, session=b.session)  # noqa: E731
@@ -223,9 +225,7 @@ def test_a_put_does_not_meet_takes_and_acks_that_leave_the_key_something(bench: 
 
 
 @both
-def test_a_put_and_the_ack_that_empties_its_key_meet_and_nothing_is_stuck(
-    bench: MakeBench, kind: str
-) -> None:
+def test_a_put_conflicts_with_the_ack_that_empties_its_key(bench: MakeBench, kind: str) -> None:
     b = bench(kind)
     put_all(b, "a1", "b1")
     first, second = b.take(), b.take()
@@ -236,7 +236,7 @@ def test_a_put_and_the_ack_that_empties_its_key_meet_and_nothing_is_stuck(
     assert b.taken_data() == ["a2", "b"]
 
 
-def test_a_put_before_the_next_head_meets_the_take_that_moves_the_pointer_on(bench: MakeBench) -> None:
+def test_a_put_before_the_next_head_conflicts_with_a_take(bench: MakeBench) -> None:
     b = bench("utubettl", key_concurrency=3)
     for pri in (1, 9):
         b.put(pri, key="a", pri=pri)

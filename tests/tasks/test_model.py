@@ -50,7 +50,7 @@ class LifeCycle(RuleBasedStateMachine):
         return Session(self.db, ttr=LONG_S)
 
     def _wait(self, seconds: float) -> None:
-        """Time passes, and nobody sweeps: the verb that follows has to judge for itself."""
+        """Time passes without a sweep: the next verb has to judge deadlines itself."""
         self.clock.advance(seconds)
         self.model.advance(seconds)
 
@@ -189,7 +189,7 @@ class LifeCycle(RuleBasedStateMachine):
 
     @rule(inside=in_transaction, wait=waits)
     def truncate(self, inside: bool, wait: float) -> None:
-        # Swept first: what has expired is counted as that, not as truncated.
+        # Swept first: expired tasks count as expired, not as truncated.
         self._wait(wait)
         keeper(self.db).tick()
         self._run(inside, self.queue.truncate)

@@ -73,7 +73,7 @@ def test_one_take_of_no_patience_ends_one_batch(bench: MakeBench, monkeypatch: p
     assert b.queue.take(other, 0) is not None
 
 
-def test_a_task_that_another_process_gave_back_meanwhile_is_found(
+def test_a_task_released_by_another_process_is_found(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the empty attempt and the look at the sessions another process ends the dead one."""
@@ -152,7 +152,7 @@ def test_a_failing_end_of_the_dead_fails_no_take(
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_a_persistent_queue_is_not_empty_while_the_dead_hold_items(
+def test_a_queue_with_items_of_dead_proxies_is_not_empty(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)

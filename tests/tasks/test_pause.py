@@ -1,4 +1,4 @@
-"""A paused queue gives nothing, to anybody, until it is resumed."""
+"""No call gets a task from a paused queue until it is resumed."""
 
 import threading
 
@@ -16,7 +16,7 @@ def queue(db, space):
 
 
 def test_nothing_is_taken_from_a_paused_queue(db, queue):
-    """Neither given a database nor within a transaction; what is put meanwhile waits as well."""
+    """Neither given a database nor within a transaction; tasks put meanwhile wait as well."""
     queue.put(db, 1)
     queue.pause(db)
     queue.put(db, 2)
@@ -42,8 +42,8 @@ def test_a_task_that_is_held_can_be_ended_in_a_paused_queue(db, queue):
     assert queue.statistics(db)["tasks"]["total"] == 0
 
 
-def test_whoever_waits_is_woken_by_resume(db, queue):
-    """A waiting take gets nothing that is put into a paused queue, and what is there when it is resumed."""
+def test_a_waiting_take_is_woken_by_resume(db, queue):
+    """A waiting take gets no task that is put into a paused queue, until the queue is resumed."""
     queue.pause(db)
     taken = []
     waiter = threading.Thread(target=lambda: taken.append(queue.take(db, 30)))

@@ -78,7 +78,7 @@ def counts(db: Database, queue: TaskQueue) -> dict[str, int]:
 
 @pytest.mark.parametrize("data", ["small", LARGE], ids=["in the record", "beside it"])
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_task_with_an_unreadable_payload_is_buried_by_its_taker(
+def test_a_task_with_an_unreadable_payload_is_buried_at_its_take(
     db: Database, queue: TaskQueue, data: str, in_transaction: bool
 ) -> None:
     poison = put(db, queue, data)
@@ -103,7 +103,7 @@ def test_a_task_with_an_unreadable_payload_is_buried_by_its_taker(
     assert queue.take(db, 0) is None
 
 
-def test_a_payload_of_which_a_part_is_missing_is_unreadable(db: Database, queue: TaskQueue) -> None:
+def test_a_payload_with_a_missing_part_is_unreadable(db: Database, queue: TaskQueue) -> None:
     keys = TaskKeys(queue.contents)
     ids = [put(db, queue, "x" * size) for size in (1_000, 200_000)]
     db.clear(keys.payload(ids[0]))
@@ -113,7 +113,7 @@ def test_a_payload_of_which_a_part_is_missing_is_unreadable(db: Database, queue:
     assert counts(db, queue) == {"taken": 1, "buried": 2}
 
 
-def test_many_unreadable_payloads_are_buried_one_take_after_the_other(db: Database, space: Subspace) -> None:
+def test_many_unreadable_payloads_are_buried_by_several_takes(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", root=space)
     for _ in range(50):
         spoil_payload(db, queue, put(db, queue, "bad"))
@@ -182,7 +182,7 @@ def test_more_tasks_than_are_remembered_raise_at_once(db: Database, space: Subsp
     assert counts(db, queue) == {"ready": limits.PASSED_OVER_MAX + 20}
 
 
-def test_who_ends_or_removes_a_task_need_not_be_able_to_read_it(db: Database, queue: TaskQueue) -> None:
+def test_a_task_can_be_ended_or_removed_without_its_payload(db: Database, queue: TaskQueue) -> None:
     ids = [put(db, queue, "bad", n) for n in range(4)]
     for id_ in ids:
         spoil_payload(db, queue, id_)
@@ -196,7 +196,7 @@ def test_who_ends_or_removes_a_task_need_not_be_able_to_read_it(db: Database, qu
 
 
 def test_a_worker_goes_on_with_its_other_queues(db: Database, space: Subspace) -> None:
-    """Nothing waits for a queue in which there is nothing but what is passed over."""
+    """A queue that has only tasks to pass over delays no other queue."""
     first, second = (TaskQueue.create(db, name, root=space) for name in ("first", "second"))
     spoil_payload(db, first, put(db, first, "bad"))
     put(db, first, {"y": 1})
@@ -254,9 +254,7 @@ def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: Ta
 
 
 @pytest.mark.parametrize("state", ["taken", "buried", "delayed"])
-def test_a_task_whose_record_is_damaged_is_set_aside_by_who_meets_it(
-    db: Database, queue: TaskQueue, state: str
-) -> None:
+def test_a_task_with_a_damaged_record_is_set_aside(db: Database, queue: TaskQueue, state: str) -> None:
     """And the others of its key are not held up."""
     session = Session(db, ttr=30, root=db_root(queue))
     id_, good = put(db, queue, "bad"), put(db, queue, "good")
@@ -288,7 +286,7 @@ def test_a_task_whose_record_is_damaged_is_set_aside_by_who_meets_it(
     session.end()
 
 
-def test_a_task_whose_record_is_damaged_can_be_deleted(db: Database, queue: TaskQueue) -> None:
+def test_a_task_with_a_damaged_record_can_be_deleted(db: Database, queue: TaskQueue) -> None:
     id_, good = put(db, queue, LARGE), put(db, queue, "good")
     task = queue.take(db, 0)
     db[TaskKeys(queue.contents).task(id_)] = b"\xff damaged"
@@ -334,7 +332,7 @@ def test_a_timer_of_no_task_is_cleared(db: Database, queue: TaskQueue) -> None:
     assert list(db.get_range(keys.timers.start, keys.timers.stop)) == []
 
 
-def test_what_was_set_aside_is_listed_in_pages_and_removed_by_id(db: Database, space: Subspace) -> None:
+def test_values_set_aside_are_listed_in_pages_and_removed_by_id(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", root=space)
     for n in range(5):
         spoil_records(db, queue, put(db, queue, LARGE, n))
@@ -359,7 +357,7 @@ def test_what_was_set_aside_is_listed_in_pages_and_removed_by_id(db: Database, s
     "failure", [Failure("E", worker=os.getpid()), Failure(ValueError), Failure(b"x", None, 1.5)]
 )
 def test_a_failure_is_stored_as_text(db: Database, space: Subspace, failure: Failure) -> None:
-    """What could be stored and not read kept its task from every listing, and from its handler."""
+    """A failure that could be stored but not read hid its task from every listing, and from its handler."""
     queue = TaskQueue.create(db, "q", root=space)
     queue.put(db, 1)
     task = queue.release(db, queue.take(db, 0), failure=failure)

@@ -18,7 +18,7 @@ LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
 class Trips:
     """An engine that tells how many of its replies were waited for one after the other.
 
-    What is asked for before a reply has been waited for travels with that reply's request.
+    Requests issued before a wait for a reply travel together with the request of that reply.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -165,7 +165,9 @@ def test_many_tasks_of_many_keys_are_taken_together(
 
 
 @pytest.mark.parametrize(("capacity", "put"), [(None, 1), (9, 2)])
-def test_what_a_fair_queue_waits_for(trips: tuple[Database, Trips], capacity: int | None, put: int) -> None:
+def test_the_round_trips_of_a_fair_queue(
+    trips: tuple[Database, Trips], capacity: int | None, put: int
+) -> None:
     """With a capacity, whether there is room must be known before the key function is called."""
     db, engine = trips
     queue = FairQueue(TEST_ROOT["trips"], key=lambda item: item[0], capacity=capacity)

@@ -152,9 +152,7 @@ def test_a_task_of_a_megabyte(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, limits.RECORD_PAYLOAD_BYTES_MAX, limits.RECORD_PAYLOAD_BYTES_MAX + 1])
 @pytest.mark.parametrize("kind", ["fifottl", "utube"])
-def test_a_payload_of_any_size_comes_back_and_leaves_nothing_behind(
-    bench: MakeBench, kind: str, size: int
-) -> None:
+def test_a_payload_of_any_size_returns_and_leaves_nothing(bench: MakeBench, kind: str, size: int) -> None:
     b = bench(kind, codec="bytes")
     data = b"x" * size
     id_ = b.put(data, **({} if kind == "fifottl" else {"key": "a"}))
@@ -324,7 +322,7 @@ def test_touch_by_nothing_is_a_value_error(bench: MakeBench, increment: float) -
         b.queue.touch(b.db, b.put(1), increment)
 
 
-def test_fifo_does_not_support_touch_but_asks_for_the_holder_first(bench: MakeBench) -> None:
+def test_fifo_refuses_touch_after_the_check_of_the_holder(bench: MakeBench) -> None:
     b = bench("fifo")
     id_ = b.put(1)
     with pytest.raises(NotTaken):
@@ -339,7 +337,7 @@ def test_fifo_does_not_support_touch_but_asks_for_the_holder_first(bench: MakeBe
 
 
 @pytest.mark.parametrize("verb", ["ack", "release", "touch"])
-def test_verbs_of_the_holder_refuse_everybody_else(bench: MakeBench, verb: str) -> None:
+def test_verbs_of_the_holder_refuse_other_sessions(bench: MakeBench, verb: str) -> None:
     b = bench("fifottl")
     id_ = b.put(1)
     with pytest.raises(NotTaken):
@@ -354,7 +352,7 @@ def test_verbs_of_the_holder_refuse_everybody_else(bench: MakeBench, verb: str) 
 
 
 @pytest.mark.parametrize("verb", ["peek", "bury", "delete"])
-def test_verbs_of_anybody_miss_an_absent_task(bench: MakeBench, verb: str) -> None:
+def test_verbs_of_any_caller_miss_an_absent_task(bench: MakeBench, verb: str) -> None:
     b = bench()
     id_ = b.put(1)
     b.queue.delete(b.db, id_)
@@ -400,7 +398,7 @@ def test_delete_from_every_state(bench: MakeBench) -> None:
     assert b.contents() == []
 
 
-def test_kick_takes_the_first_in_order_whatever_the_order_of_burial(bench: MakeBench) -> None:
+def test_kick_takes_tasks_in_order_not_by_time_of_burial(bench: MakeBench) -> None:
     b = bench("fifottl")
     ids = [b.put(n, pri=pri) for n, pri in enumerate([1, 0, 1, 0])]
     for id_ in reversed(ids):
@@ -422,7 +420,7 @@ def test_kick_does_not_renew_the_life(bench: MakeBench) -> None:
     assert b.take() is None
 
 
-def test_release_all_releases_whoever_holds(bench: MakeBench) -> None:
+def test_release_all_releases_tasks_of_any_holder(bench: MakeBench) -> None:
     b = bench()
     for n in range(450):  # more than two transactions' worth
         b.put(n)
@@ -476,7 +474,7 @@ def test_tasks_lists_those_of_a_state_in_order(bench: MakeBench, state: str) -> 
     assert [task.id for task in b.queue.tasks(b.db, state, 1)] == ids.get(state, [])[:1]
 
 
-def test_tasks_judges_deadlines_that_nobody_has_swept(bench: MakeBench) -> None:
+def test_tasks_judges_deadlines_that_are_not_swept(bench: MakeBench) -> None:
     b = bench("fifottl", ttr=5)
     ids = [b.put(0), b.put(1, delay=5), b.put(2, ttl=5)]
     b.take()
@@ -568,7 +566,7 @@ def test_an_expiry_makes_room_for_a_put_that_waits(bench: MakeBench) -> None:
     assert b.take().data == 1
 
 
-def test_no_transaction_looks_through_all_that_is_due_for_what_makes_room(
+def test_a_put_reads_a_bounded_number_of_due_tasks_for_room(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DUE_BATCH", 5)
@@ -600,7 +598,7 @@ def test_a_batch_that_does_not_fit_leaves_the_queue_as_it_was(bench: MakeBench) 
 # In the caller's transaction.
 
 
-def test_a_put_and_an_ack_happen_with_the_callers_transaction_or_not_at_all(bench: MakeBench) -> None:
+def test_a_put_and_an_ack_happen_with_the_callers_transaction(bench: MakeBench) -> None:
     b = bench()
     tr = b.db.create_transaction()
     b.queue.put(tr, "never")
@@ -618,7 +616,7 @@ def test_a_put_and_an_ack_happen_with_the_callers_transaction_or_not_at_all(benc
     assert b.counts("put", "take", "ack", "done") == (2, 2, 1, 1)
 
 
-def test_a_process_session_opened_inside_a_transaction_makes_it_retry(bench: MakeBench) -> None:
+def test_a_session_opened_inside_a_transaction_makes_it_retry(bench: MakeBench) -> None:
     b = bench()
     b.put(1)
     attempts = []

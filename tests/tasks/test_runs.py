@@ -118,9 +118,7 @@ def test_a_task_that_is_given_back_has_not_ended(b: Bench, run: Run, member: Mem
     assert row(b, run) == {}
 
 
-def test_an_end_by_another_session_counts_for_the_run_that_held_the_lease(
-    b: Bench, run: Run, member: Member
-) -> None:
+def test_an_end_by_another_session_counts_for_the_holders_run(b: Bench, run: Run, member: Member) -> None:
     b.put()
     b.queue.bury(b.db, member.take().id)
     assert row(b, run) == {"buried": 1}
@@ -147,7 +145,7 @@ def test_acks_together_count_each_for_its_run(b: Bench, run: Run, member: Member
     assert (row(b, run), row(b, other)) == ({"done": 2}, {"done": 1})
 
 
-def test_what_was_rolled_back_is_not_counted(b: Bench, run: Run, member: Member) -> None:
+def test_an_end_that_was_rolled_back_is_not_counted(b: Bench, run: Run, member: Member) -> None:
     b.put()
     tr = b.db.create_transaction()
     b.queue.ack(tr, member.take())
@@ -175,7 +173,7 @@ def test_an_exhausted_task_is_buried_for_the_run_that_lost_it(
     assert (row(b, run), row(b, other)) == ({"lost": 1, "buried": 1}, {})
 
 
-def test_an_exhausted_task_of_a_run_that_ended_counts_for_its_taker(
+def test_an_exhausted_task_of_an_ended_run_counts_for_its_taker(
     b: Bench, run: Run, member: Member, clock: ManualClock
 ) -> None:
     other = Run(b.db, DEFAULT_ROOT)

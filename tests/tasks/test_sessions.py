@@ -1,4 +1,4 @@
-"""Sessions: ending, dying after a grace, being taken over; queues whose contents go with one (section 11)."""
+"""Sessions: ends, deaths after the ttr, takeovers; temporary queues (section 11)."""
 
 import logging
 import re
@@ -34,7 +34,7 @@ def sweep_dead(b: Bench) -> None:
     end_the_dead(b.db, KEYS)
 
 
-def test_a_session_that_ends_releases_its_tasks_in_all_queues_at_once(bench: MakeBench) -> None:
+def test_an_ended_session_releases_its_tasks_in_all_queues(bench: MakeBench) -> None:
     b = bench()
     other = TaskQueue.create(b.db, "other", "fifottl")
     b.queue.put_many(b.db, range(250))
@@ -60,8 +60,8 @@ def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
     assert b.counts("ready") == (1,)
 
 
-def test_a_session_that_has_ended_unnoticed_is_told_so_in_a_crowd_too(bench: MakeBench) -> None:
-    """Not served again and again with what it may not have: the line asks for no session before it serves."""
+def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> None:
+    """The line serves a request without a check of its session; the take must not register repeatedly."""
     b = bench()
     b.put(1)
     session = Session(b.db)
@@ -75,7 +75,7 @@ def test_a_session_that_has_ended_unnoticed_is_told_so_in_a_crowd_too(bench: Mak
     assert b.counts("ready") == (1,)
 
 
-def test_a_dead_session_keeps_its_tasks_for_its_grace_and_no_longer(bench: MakeBench) -> None:
+def test_a_dead_session_keeps_its_tasks_for_its_ttr_only(bench: MakeBench) -> None:
     b = bench()
     b.put(1)
     session = Session(b.db, ttr=10)
@@ -105,7 +105,7 @@ def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
     assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
 
 
-def test_a_heartbeat_does_not_revive_who_is_being_ended(
+def test_a_heartbeat_does_not_revive_a_session_being_ended(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = bench().session
@@ -121,7 +121,7 @@ def test_a_heartbeat_does_not_revive_who_is_being_ended(
 
 
 class Rounds:
-    """Stands for what a keeper sleeps on: so many rounds, ten seconds each."""
+    """Replaces the event on which a keeper sleeps: `rounds` sleeps of ten seconds each."""
 
     def __init__(self, clock: StillClock, rounds: int) -> None:
         self._clock = clock
@@ -135,7 +135,7 @@ class Rounds:
     def set(self) -> None: ...
 
 
-def test_a_keeper_that_fails_now_and_then_says_so_once_a_minute_and_how_often(
+def test_a_failing_keeper_logs_once_a_minute_with_a_count(
     bench: MakeBench, clock: StillClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     swept = keeper(bench().db)
@@ -169,7 +169,7 @@ def test_a_name_goes_on_with_the_tasks_of_a_process_that_died(bench: MakeBench) 
     assert b.queue.ack(b.db, id_, session=again).data == 1
 
 
-def test_a_name_whose_session_has_died_begins_a_new_one(bench: MakeBench) -> None:
+def test_the_name_of_a_dead_session_begins_a_new_one(bench: MakeBench) -> None:
     b = bench()
     b.put(1)
     dead = Session(b.db, name="worker-7", ttr=10)
@@ -237,7 +237,7 @@ class Untidy:
         raise PayloadUnreadable(codec="json", reason="damaged")
 
 
-def test_a_queue_that_cannot_be_tidied_keeps_no_dead_session_alive(bench: MakeBench) -> None:
+def test_a_queue_that_cannot_be_swept_keeps_no_session_alive(bench: MakeBench) -> None:
     b = bench()
     b.put("a")
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
@@ -263,7 +263,7 @@ def test_an_unreadable_payload_stops_no_sweep(bench: MakeBench) -> None:
     wait_until(lambda: any(isinstance(data, Unreadable) for data in told))
 
 
-def test_queues_of_a_kind_unknown_here_do_not_keep_the_dead_alive(
+def test_queues_of_an_unknown_kind_keep_no_dead_session(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
@@ -322,8 +322,8 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
         assert task.attempts == 2
 
 
-def test_collecting_what_was_delivered_rings_no_doorbell(bench: Any) -> None:
-    """Nothing becomes available by it: whoever waits at the head of the line need not look."""
+def test_collecting_a_result_rings_no_doorbell(bench: Any) -> None:
+    """No task becomes available by it: the first request of the line need not look."""
     b = bench()
     source, now_us = calls_of(b.db, b.queue._shape).source, round(b.clock.now() * 1e6)
     params = params_of(Lease(b.session.id, b"its token"))
@@ -337,8 +337,8 @@ def test_collecting_what_was_delivered_rings_no_doorbell(bench: Any) -> None:
     assert bytes(b.db.get(source.doorbell)) == before
 
 
-def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_take(bench: MakeBench) -> None:
-    """Not only once the queue has run empty: whoever takes in turn sees that it is overdue."""
+def test_a_result_of_a_dead_caller_returns_beside_other_tasks(bench: MakeBench) -> None:
+    """Not only after the queue has run empty: a plain take sees that the result is overdue."""
     b = bench()
     source = calls_of(b.db, b.queue._shape).source
     params = params_of(Lease(b.session.id, b"the dead one"))
@@ -350,7 +350,7 @@ def test_what_was_delivered_to_one_who_died_comes_back_while_there_is_more_to_ta
     assert b.taken_data() == ["first", 3, 4]
 
 
-def test_a_take_looks_behind_overdue_results_of_tasks_that_are_gone(bench: MakeBench) -> None:
+def test_a_take_looks_behind_overdue_results_of_gone_tasks(bench: MakeBench) -> None:
     b = bench()
     dead = limits.RESULTS_RETURNED_MAX + 1
     source = calls_of(b.db, b.queue._shape).source
@@ -369,7 +369,7 @@ def test_a_take_looks_behind_overdue_results_of_tasks_that_are_gone(bench: MakeB
     assert back.id == last.id
 
 
-def test_the_first_in_the_line_judges_what_has_come_due_as_any_take_does(bench: MakeBench) -> None:
+def test_the_first_request_judges_due_tasks_as_any_take(bench: MakeBench) -> None:
     b = bench("fifottl")
     source, params = calls_of(b.db, b.queue._shape).source, params_of(Lease(b.session.id, b"its token"))
     b.put("urgent", pri=0, delay=1)

@@ -61,7 +61,7 @@ def test_truncating_ends_nothing(bench: MakeBench) -> None:
     assert set(ends(b).values()) == {0}
 
 
-def test_delayed_tasks_that_are_due_are_counted_beside_the_stored_states(bench: MakeBench) -> None:
+def test_due_tasks_are_counted_beside_the_stored_states(bench: MakeBench) -> None:
     b = bench("fifottl", ttr=5)
     b.put("taken")
     b.take()
@@ -105,7 +105,7 @@ def test_a_look_sweeps_one_batch(
         assert looked(b)["ready"] == ready
 
 
-def test_a_look_tells_what_it_found_before_it_sweeps(bench: MakeBench) -> None:
+def test_statistics_are_read_before_the_sweep(bench: MakeBench) -> None:
     b = bench("fifottl")
     b.put(delay=1)
     b.clock.advance(1)

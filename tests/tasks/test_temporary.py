@@ -91,7 +91,7 @@ def test_in_a_transaction_the_stored_state_decides(two: Two) -> None:
     assert fresh.put(two.second, 1).data == 1
 
 
-def test_a_process_whose_session_died_unnoticed_gets_a_fresh_queue(two: Two) -> None:
+def test_a_process_with_a_dead_session_gets_a_fresh_queue(two: Two) -> None:
     """It stood still, and does not know yet that its session is gone."""
     two.create(two.first)
     two.outlive_first()
@@ -121,7 +121,7 @@ def test_the_old_contents_are_gone_whatever_they_were(two: Two) -> None:
     assert list_queues(two.second) == [NAME]
 
 
-def test_a_persistent_queue_replaces_a_temporary_one_whose_session_has_gone(two: Two) -> None:
+def test_a_persistent_queue_replaces_an_orphaned_temporary_one(two: Two) -> None:
     two.create(two.first)
     with pytest.raises(QueueExists):
         PersistentQueue(two.second, NAME)

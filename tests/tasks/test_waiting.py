@@ -1,4 +1,4 @@
-"""Takes and puts that wait, on the real clock and between threads: who is woken, and how fast."""
+"""Takes and puts that wait, on the real clock and between threads: wake-ups, and their time."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ def make(db: Database, space: Subspace) -> MakeQueue:
 
 
 class Waiters:
-    """Threads that each take one task; what they got, and when."""
+    """Threads that each take one task, with their results and times."""
 
     def __init__(self, queue: TaskQueue, db: Database, count: int, timeout: float = PATIENCE_S) -> None:
         self.got: list[tuple[Any, float]] = []
@@ -157,7 +157,7 @@ def test_a_take_that_waits_in_vain_gives_nothing_in_time(make: MakeQueue, db: Da
     assert queue.statistics(db)["calls"]["take"] == 0
 
 
-def test_drop_is_refused_while_somebody_waits(make: MakeQueue, db: Database) -> None:
+def test_drop_is_refused_while_a_call_waits(make: MakeQueue, db: Database) -> None:
     queue = make()
     with Waiters(queue, db, 1).waiting():
         with pytest.raises(QueueBusy, match="waiting"):

@@ -14,7 +14,7 @@ WAIT_S = 1.0
 
 
 def consume(url: str, prefix: str, expected: int) -> None:
-    """Until so many tasks are done."""
+    """Work until `expected` tasks are done."""
     root = Subspace((), bytes.fromhex(prefix))
     with fdbqueue.open(url) as db:
         while not _drained(db, root, expected):
@@ -44,7 +44,7 @@ def _consume(db: fdbqueue.Database, root: Subspace, session: Session, expected: 
         if not tasks and queue.statistics(db)["tasks"]["done"] >= expected:
             return
         if not tasks:
-            queue.kick(db, 100)  # what one who was killed has buried
+            queue.kick(db, 100)  # tasks that a killed worker has buried
         for task in tasks:
             _work(queue, db, task, finish)
 
@@ -59,7 +59,7 @@ def _work(queue: TaskQueue, db: fdbqueue.Database, task: fdbqueue.Task, finish: 
         else:
             finish(db, task)
     except NotTaken:
-        pass  # taken for dead, or kicked free by another: somebody else has it
+        pass  # its session ended, or another worker kicked the task: another session has it
 
 
 def produce(url: str, prefix: str, count: int) -> None:
