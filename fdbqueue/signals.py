@@ -1,4 +1,4 @@
-"""Signals that end the program, held back while it has something in its hands."""
+"""Signals that end the program; they are held back while it holds items."""
 
 import signal
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked this process to end. No KeyboardInterrupt, which click would take for its own."""
+    """A signal asked this process to end. Not a KeyboardInterrupt, as click handles that itself."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
 
 
 class Signals:
-    """While it is entered, an ending signal raises Interrupted: at once, or after a `deferred` block."""
+    """A context manager. Within it, a signal raises Interrupted, at once or after a `deferred` block."""
 
     def __init__(self, finally_deaf: bool = False) -> None:
-        """With `finally_deaf`, signals after the first are ignored: nothing interrupts the cleaning up."""
+        """With `finally_deaf`, signals after the first are ignored, so none interrupts the cleaning up."""
         self._finally_deaf = finally_deaf
         self.arrived: int | None = None
         self._deferring = False
@@ -28,7 +28,7 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         for number in ENDING:
-            # One that is ignored stays so: that is how nohup works.
+            # An ignored signal stays ignored: nohup relies on it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._arrive)
         return self
@@ -39,7 +39,7 @@ class Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Finish the block first; a second signal does not wait for it."""
+        """Hold the first signal back until the end of the block; the second one interrupts it."""
         self._deferring = True
         try:
             yield

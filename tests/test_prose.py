@@ -29,15 +29,11 @@ TEST_NAME_MAX = 60
 
 NOT_YET = frozenset(
     {
-        "fdbqueue/cli/",
-        "fdbqueue/demo/",
         "fdbqueue/fair/",
         "fdbqueue/line/",
         "fdbqueue/persistent/",
         "fdbqueue/recipe/",
-        "tests/cli/",
         "tests/engine/",
-        "tests/fleet/",
         "tests/simulation/",
     }
 )

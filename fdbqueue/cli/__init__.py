@@ -1,4 +1,4 @@
-"""The command line: `fdbqueue put`, `get`, `size`, `peek`, `clear`, `elements`, `demo`."""
+"""The command line, `fdbqueue`: one module per group of commands."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ EXIT_ENVIRONMENT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point; ends the process with an exit status (see fdbqueue.cli.exits)."""
+    """Run the command line, then end the process with an exit status (exits.py)."""
     try:
         from fdbqueue.cli.commands import cli
         from fdbqueue.cli.exits import run
@@ -21,6 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_ENVIRONMENT)
     client_knobs.for_this_program()
     status = run(cli, arguments)
-    # There is nothing left to lose: an interrupt of the interpreter's own end should not print a traceback.
+    # All work is done. An interrupt while the interpreter ends must not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)

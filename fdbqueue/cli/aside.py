@@ -1,4 +1,4 @@
-"""`fdbqueue aside`: list, export and remove the values that could not be read."""
+"""`fdbqueue aside`: list, export and remove the values that were set aside."""
 
 import os
 from base64 import b64encode
@@ -27,9 +27,9 @@ EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 @cli.command()
 @queue_argument
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
-@click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all to FILE")
-@click.option("--remove", "ids", multiple=True, metavar="ID", help="remove this one; may be repeated")
-@click.option("--remove-all", is_flag=True, help="remove all; after --export, all that were exported")
+@click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all values to FILE")
+@click.option("--remove", "ids", multiple=True, metavar="ID", help="remove the value of that id; repeatable")
+@click.option("--remove-all", is_flag=True, help="remove all values; with --export, all exported ones")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -43,11 +43,12 @@ def aside(
     remove_all: bool,
     as_json: bool,
 ) -> None:
-    """List the values of QUEUE that could not be read and were set aside, the oldest first.
+    """List the values of QUEUE that were set aside as they could not be read, the oldest first.
 
-    Columns: id, when (in seconds since the epoch), bytes, key (in hexadecimal), reason. --json, and each line
-    of an exported file, also has `values`: the stored bytes, in base64; the value of the key comes first,
-    those of the payload follow. A task is buried if only its payload cannot be read: `tasks --state buried`.
+    Columns: id, when (seconds since the epoch), bytes, key (in hexadecimal), reason. With --json, and in an
+    exported file, each line also has `values`, the stored bytes in base64: the value of the key first, then
+    those of the payload. If only the payload of a task cannot be read, the task is buried instead: see
+    `tasks --state buried`.
     """
     with place.database() as database:
         found = _queue(place, database, queue)
@@ -66,7 +67,7 @@ def aside(
 
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
-    """The queue of that name, of whatever kind. Raises Trouble."""
+    """Open the queue of that name, of any kind. Raises Trouble."""
     definition = place.definition(database, name)
     if definition.kind == PLAIN:
         return Queue.named(database, name, root=place.root, create=False)
@@ -107,7 +108,7 @@ def aside_record(entry: SetAside) -> Record:
 
 
 def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
-    """The ids of the entries that are written. A file that exists is appended to."""
+    """Append all entries to the file; return their ids."""
     written = []
     with path.open("ab") as file:
         for entry in _entries(database, queue):

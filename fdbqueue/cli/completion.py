@@ -1,4 +1,4 @@
-"""The command that teaches a shell to complete our command lines, names of queues included."""
+"""`fdbqueue completion`: a script with which a shell completes commands and names of queues."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -13,10 +13,10 @@ PROGRAM = "fdbqueue"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and names of queues.
+    """Print a script with which SHELL completes commands, options and names of queues.
 
-    bash: eval "$(fdbqueue completion bash)", in ~/.bashrc; zsh the same, in ~/.zshrc; fish: fdbqueue
-    completion fish | source.
+    bash: put eval "$(fdbqueue completion bash)" into ~/.bashrc. zsh: put eval "$(fdbqueue completion zsh)"
+    into ~/.zshrc. fish: run fdbqueue completion fish | source.
     """
     completing = get_completion_class(shell)
     if completing is None:
@@ -24,6 +24,6 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root().command
     try:
         script = completing(root, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
-    except RuntimeError as reason:  # a bash too old for it
+    except RuntimeError as reason:  # this bash is too old
         raise Trouble(str(reason)) from None
     click.echo(script)

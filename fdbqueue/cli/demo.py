@@ -1,4 +1,4 @@
-"""The command that shows what this is for."""
+"""`fdbqueue demo`: shows a fleet that loses no task while its processes are killed."""
 
 import click
 
@@ -9,16 +9,16 @@ from fdbqueue.open import shared_url
 
 @cli.command()
 @click.option("--url", metavar="URL", help="a database to run on, instead of a temporary directory")
-@click.option("--tasks", type=click.IntRange(min=1), default=20_000, metavar="N", help="how many [20000]")
+@click.option("--tasks", type=click.IntRange(min=1), default=20_000, metavar="N", help="N tasks [20000]")
 @click.pass_context
 def demo(context: click.Context, url: str | None, tasks: int) -> int:
-    """A fleet at work on real files, killed and stalled at it, and a proof that each counted once.
+    """Run a fleet on real files, kill and stall its processes, then check that each task counted once.
 
-    It runs in a temporary directory, or below a root of its own at --url, and leaves nothing behind.
+    The demo runs in a temporary directory, or below a root of its own at --url, and removes it at the end.
 
-    The source files of this Python's standard library are counted, in so many parts, by four processes; all
-    the while, some are killed (SIGKILL) or stopped for longer than their leases last (SIGSTOP). Among the
-    tasks is one that cannot succeed. Status 1 if anything was lost, done twice, or not noticed.
+    Four processes count the lines of the source files of this Python's standard library. Each of N tasks is a
+    part of a file. Meanwhile the demo kills processes (SIGKILL), or stops them for longer than their leases
+    (SIGSTOP). One task cannot succeed. Status 1 if a task was lost or counted twice.
     """
     if context.meta[OUTER_ROOT] is not None:
         raise click.UsageError("demo has a root of its own: it takes no --root")

@@ -1,4 +1,4 @@
-"""`fdbqueue elements`: the commands for element queues, as click sees them."""
+"""`fdbqueue elements`: the commands for element queues."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ create_option = click.option("--create", is_flag=True, help="make QUEUE if there
 
 @cli.group()
 def elements() -> None:
-    """Element queues: named elements that any process may lock, as dirq has them."""
+    """Use element queues: named elements that any process may lock, as in dirq."""
 
 
 @elements.command()
@@ -43,10 +43,11 @@ def elements() -> None:
 def add(
     signals: Signals, place: Place, queue: str, data: tuple[str, ...], create: bool, schema: str | None
 ) -> None:
-    """Add DATA to QUEUE, which has to be there, unless --create makes it; print the names.
+    """Add an element to QUEUE for each DATA; print their names.
 
-    Without --schema, a new queue's elements are single byte strings, and DATA is taken as text. With it,
-    for example body=string,header=table?, DATA is a JSON object of pieces.
+    QUEUE must exist, unless --create makes it. Without --schema, an element of a new queue is one byte
+    string, and DATA is text. With a schema, such as body=string,header=table?, DATA is a JSON object of
+    pieces.
     """
     with opened(place, queue, CREATE_HERE, create=create, schema=schema) as (database, found):
         values = [_data_for(found, text) for text in data]
@@ -76,10 +77,10 @@ def list_(signals: Signals, place: Place, queue: str, count: int | None) -> None
 @in_a_place
 @click.pass_obj
 def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...], schema: str | None) -> None:
-    """Print the elements of these names, one JSON value a line; they stay.
+    """Print the elements of these names, one JSON value a line, without removing them.
 
-    Those that are single byte strings come out as text if they are UTF-8; other bytes, and binary pieces, as
-    base64. What somebody has locked is refused.
+    A single byte string is printed as text if it is UTF-8. Other bytes, and binary pieces, are printed as
+    base64. A locked element is refused.
     """
     out = stdout_of(signals)
     with opened(place, queue, schema=schema) as (database, found), refusals():
@@ -90,7 +91,7 @@ def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...], sche
 @elements.command()
 @click.argument("queue")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--locked", is_flag=True, help="also those that somebody has locked")
+@click.option("--locked", is_flag=True, help="remove locked elements too")
 @in_a_place
 def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> None:
     """Remove the elements of these names."""
@@ -103,11 +104,11 @@ def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> No
 @elements.command()
 @click.argument("queue")
 @click.option(
-    "--maxlock", type=SecondsRange(min=0), default=600.0, metavar="S", help="older than S seconds [600]"
+    "--maxlock", type=SecondsRange(min=0), default=600.0, metavar="S", help="age of the lock in seconds [600]"
 )
 @in_a_place
 def purge(place: Place, queue: str, maxlock: float) -> None:
-    """Unlock the elements of QUEUE that were locked too long ago; --maxlock 0 unlocks none."""
+    """Unlock the elements of QUEUE with a lock older than --maxlock; 0 unlocks none."""
     with opened(place, queue) as (database, found):
         found.purge(database, maxlock=maxlock)
 
@@ -122,9 +123,10 @@ def purge(place: Place, queue: str, maxlock: float) -> None:
 def import_dirq(
     signals: Signals, place: Place, queue: str, path: str, create: bool, schema: str | None
 ) -> None:
-    """Move the elements of the directory queue at PATH into QUEUE, which --create makes if there is none.
+    """Move the elements of the directory queue at PATH into QUEUE.
 
-    What somebody has locked stays. When it is interrupted, or killed: start it again.
+    QUEUE must exist, unless --create makes it. Locked elements stay in the directory. If the command is
+    interrupted or killed, start it again.
     """
     folder = folder_at(path)
     kind = PIECES if isinstance(folder, PiecesFolder) else SIMPLE
@@ -139,9 +141,9 @@ def import_dirq(
 @in_a_place
 @click.pass_obj
 def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:
-    """Move the elements of QUEUE into the directory queue at PATH, which is created if need be.
+    """Move the elements of QUEUE into the directory queue at PATH; make the directory if there is none.
 
-    What somebody has locked stays. When it is interrupted, or killed: start it again.
+    Locked elements stay in QUEUE. If the command is interrupted or killed, start it again.
     """
     with opened(place, queue) as (database, found):
         _report(export_to(_folder_for(found, path), database, found), signals)
@@ -157,7 +159,7 @@ def opened(
     schema: str | None = None,
     kind: str | None = None,
 ) -> Iterator[tuple[Database, AnyElementQueue]]:
-    """The element queue of that name, of either kind; a new one is of the `kind`, or as `schema` says."""
+    """Open the element queue of that name. A new one gets `kind`, or the kind that `schema` implies."""
     types = _types_of(schema)
     with place.database(create=create) as database:
         new = kind or (PIECES if types else SIMPLE)
@@ -176,7 +178,7 @@ def opened(
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What an element queue refuses is no failure of the environment, though some of it is an OSError."""
+    """Turn a QueueError into Refused. Some are OSErrors, which otherwise mean a failing environment."""
     try:
         yield
     except QueueError as reason:
@@ -188,7 +190,7 @@ def _types_of(schema: str | None) -> dict[str, str]:
         return {}
     parts = [part.partition("=") for part in schema.split(",")]
     if not all(equals for _, equals, _ in parts):
-        raise Trouble(f"{schema!r} is no schema: it should be like body=string,header=table?")
+        raise Trouble(f"{schema!r} is not a schema like body=string,header=table?")
     return {piece: type_ for piece, _, type_ in parts}
 
 
@@ -227,7 +229,7 @@ def _report(moves: Iterator[Moved], signals: Signals) -> None:
     finally:
         say(f"{moved} moved")
     if left:
-        raise Refused(f"{left} left where they are")
+        raise Refused(f"{left} not moved")
 
 
 def _text_line(text: str) -> bytes:

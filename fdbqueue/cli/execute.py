@@ -1,10 +1,13 @@
-"""`fdbqueue work --exec`: a process for each task. What a worker process of the fleet does with one.
+"""`fdbqueue work --exec`: the handler that runs a command for each task, without a shell.
 
-The task's data stands in place of {} inside any argument, and is what the process reads; no shell is in
-between. Exit status 0 acks the task; anything else fails the attempt, and what was printed is kept with it.
-Output of those that succeed goes on to ours, and on a pipe one task's output at a time, which has to be read
-before the task is acked; or, line by line, into a queue: in the transaction of the ack, and so exactly once.
-A process does not outlive the lease it works under, nor the worker that started it.
+The data of the task replaces {} inside each argument, and is the standard input of the command. Exit status 0
+acks the task. Any other status fails the attempt; the output is kept with the failure.
+
+The output of a command that succeeds goes to our standard output. If that is a pipe, the outputs of tasks
+follow one another, and a task is acked when its output was read. With --into, each line of output goes into
+a queue instead, in the transaction of the ack, so exactly once.
+
+A command is killed when its lease ends, or when its worker dies.
 """
 
 import errno
@@ -34,12 +37,12 @@ from fdbqueue.tasks.queue import TaskQueue
 
 PLACEHOLDER = "{}"
 LOOK_EVERY_S = 0.5
-# What the machine has run out of: processes, memory, descriptors, room for what they print.
+# The machine has run out of processes, memory, descriptors, or room for the output.
 EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to run, and where its output goes: to ours, or into the queue of that name under that root."""
+    """The words of a command, and the queue for its output; without a queue, our standard output."""
 
     words: list[str]
     into: str | None = None
@@ -47,12 +50,12 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def make(argument: Any) -> "Execute":
-    """The handler for a Command as plain data, in a worker process."""
+    """Make the handler of a worker process; `argument` is a Command as plain data."""
     return Execute(msgspec.convert(argument, Command))
 
 
 class CommandFailed(Retry):
-    """A command ended with a status other than 0. Its class is what is written down of the attempt."""
+    """A command ended with a status other than 0. The name of this class is kept with the failure."""
 
 
 class Execute:
@@ -62,8 +65,10 @@ class Execute:
         self._outlet = Outlet()
 
     def __call__(self, task: HeldTask) -> None:
-        """Raises Done, CommandFailed, Bury; LeaseLost, when the process has been killed because of it;
-        Unavailable, if the machine cannot run it, or its output was not read.
+        """Run the command.
+
+        Raises: Done, CommandFailed, Bury; LeaseLost if the lease ended, and the command was killed;
+        Unavailable if the machine cannot run the command, or its output was not read.
         """
         data = as_bytes(task.data)
         with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -83,7 +88,7 @@ class Execute:
                 stdout=out,
                 stderr=err,
                 env=os.environ | {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts)},
-                # A group of its own: Ctrl-C at our terminal is not meant for it, and all of it can be killed.
+                # A process group of its own: Ctrl-C does not reach it, and all its processes can be killed.
                 start_new_session=True,
             )
             began(process.pid)
@@ -98,7 +103,7 @@ class Execute:
             try:
                 self._outlet.pass_on(out, err)
             except (OSError, ReaderGone) as error:
-                raise Unavailable(f"nothing reads the output ({error})") from error
+                raise Unavailable(f"the output was not read ({error})") from error
             return
         pass_on_errors(err)
         try:
@@ -112,7 +117,7 @@ class Execute:
 
 
 def as_bytes(data: Any) -> bytes:
-    """A text and bytes as they are, everything else as JSON."""
+    """Return a text or bytes unchanged, any other value as JSON."""
     if isinstance(data, bytes):
         return data
     return data.encode() if isinstance(data, str) else msgspec.json.encode(data)
@@ -123,7 +128,7 @@ def filled(words: Sequence[str], data: bytes) -> list[bytes]:
 
 
 def output_values(out: IO[bytes]) -> list[Any]:
-    """The lines of a file, empty ones aside: JSON, or else texts. Raises TooMuchForOneTransaction."""
+    """Read the lines of a file, without empty ones, as JSON or as text. Raises TooMuchForOneTransaction."""
     size_bytes = out.seek(0, os.SEEK_END)
     out.seek(0)
     lines = [line for line in out.read(limits.BATCH_BYTES_MAX + 1).splitlines() if line.strip()]
@@ -138,7 +143,7 @@ def output_values(out: IO[bytes]) -> list[Any]:
 
 
 def put_into(tr: Any, root: Subspace, name: str, values: Sequence[Any]) -> None:
-    """Put into a queue of either sort. Raises QueueNotFound, QueueFull; conflicts as the put of its kind."""
+    """Put into a queue of items or of tasks. Raises QueueNotFound, QueueFull. Conflicts: as the put."""
     if Registry(root).find(tr, name).kind == PLAIN:
         Queue.named(tr, name, create=False, root=root).enqueue_many(tr, values)
     else:
@@ -148,7 +153,7 @@ def put_into(tr: Any, root: Subspace, name: str, values: Sequence[Any]) -> None:
 def _value(line: str) -> Any:
     try:
         return value_of(line)
-    except ValueError:  # it begins like JSON, and is a text all the same
+    except ValueError:  # it begins like JSON, but is text
         return line
 
 
@@ -170,7 +175,7 @@ def _ending(status: int) -> str:
 
 
 def _detail(out: IO[bytes], err: IO[bytes]) -> str:
-    """The ends of what was printed, so that both fit in what is kept."""
+    """Return the ends of both outputs, short enough to be kept with the failure."""
     most = limits.FAILURE_DETAIL_BYTES_MAX // 2 - 20
     parts = [("stdout", _end_of(out, most)), ("stderr", _end_of(err, most))]
     return "\n".join(f"--- {name}:\n{text.rstrip()}" for name, text in parts if text.strip())
@@ -183,7 +188,7 @@ def _end_of(file: IO[bytes], bytes_max: int) -> str:
 
 @contextmanager
 def of_this_machine() -> Iterator[None]:
-    """What this machine has run out of is not the fault of the task that was to have it."""
+    """Turn errors of an exhausted machine into Unavailable: they are not failures of the task."""
     try:
         yield
     except OSError as error:
@@ -193,7 +198,7 @@ def of_this_machine() -> Iterator[None]:
 
 
 def settings_of(words: Sequence[str], into: str | None, root: Any) -> Mapping[str, Any]:
-    """A Command as the plain data that `make` reads."""
+    """Return a Command as the plain data that `make` reads."""
     settings: Mapping[str, Any] = msgspec.to_builtins(Command(list(words), into, root.key()))
     return settings
 

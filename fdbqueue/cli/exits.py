@@ -1,10 +1,10 @@
-"""How the command line ends: one line on standard error, and a status that a shell script can use.
+"""The end of the command line: one line on standard error, and an exit status for shell scripts.
 
 0    done
-1    nothing there, or refused (an empty queue, a value too large, a `clear` without --yes)
+1    nothing found, or refused (an empty queue, a value too large, a `clear` without --yes)
 2    a mistake in the arguments or the input (no such queue), or an environment that does not work
 130  interrupted (143 terminated, 129 hung up)
-141  the reader of our output went away
+141  the reader of our output closed the pipe
 """
 
 import os
@@ -47,19 +47,19 @@ REFUSALS = (
 
 
 class Refused(click.ClickException):
-    """Nothing there, or not done, for a reason that the message gives."""
+    """Nothing was found, or the command was refused; the message says why."""
 
     exit_code = REFUSED
 
 
 class Trouble(click.ClickException):
-    """The input or the environment is not as it has to be."""
+    """The arguments, the input or the environment prevent the command."""
 
     exit_code = TROUBLE
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run `command` and return the process's exit status."""
+    """Run `command`; return the exit status of the process."""
     _fill_standard_descriptors()
     try:
         with Signals() as signals:
@@ -87,7 +87,7 @@ def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Si
 
 
 def say(message: str) -> None:
-    """One line on standard error, if there is one: cut, for a mistaken argument may have megabytes."""
+    """Print one line on standard error, if that is open. It is cut, as an argument may have megabytes."""
     if sys.stderr is not None:
         line = shortened(visible(" ".join(message.split())), MESSAGE_LENGTH_MAX)
         print(f"fdbqueue: {line}", file=sys.stderr, flush=True)
@@ -99,8 +99,8 @@ def _say(message: str, status: int) -> int:
 
 
 def _fill_standard_descriptors() -> None:
-    # With one of 0, 1, 2 closed, the first file that the engine opens would take its number, and what is
-    # meant for standard output or error would be written into the data.
+    # If descriptor 0, 1 or 2 is closed, the first file that the engine opens gets its number, and our output
+    # would be written into the data.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)

@@ -1,7 +1,7 @@
 """`fdbqueue get`: an item leaves the queue when its line has been read, not before.
 
-A pipe takes dozens of lines before its reader sees the first, and keeps them when the reader leaves. So the
-next line is written when the last one has been read, and held items that were not read go back.
+A pipe accepts dozens of lines before its reader reads the first, and drops them if the reader ends. So each
+line is written after the one before it was read, and held items that were not read go back to the queue.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from fdbqueue.database import Database
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.signals import Signals
 
-# A batch is held for a slow reader at most this long: held items are out of reach of other readers, and come
-# back by themselves after limits.REQUEST_DEADLINE_S.
+# Longest time for which a batch is held for a slow reader. Other readers cannot get held items, which go back
+# by themselves after limits.REQUEST_DEADLINE_S.
 HELD_S = 0.5
 
 
 def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n: int, wait_s: float) -> int:
-    """Write up to `n` items as lines, waiting up to `wait_s` seconds for them; how many it was."""
+    """Write up to `n` items as lines, waiting up to `wait_s` for them. Return the number of items."""
     monotonic = database.runtime.monotonic
     until, left, most = monotonic() + wait_s, n, limits.SERVE_MAX
     while left:
-        # Wait here, with nothing held, for a slow reader.
+        # Wait for a slow reader here, where no item is held.
         out.is_drained(None)
         out.wait()
         held, shown = _show(holder, out, signals, min(left, most), monotonic)
         left -= shown
-        # A slow reader's items are moved out of the queue and back once for each that it reads: hold few.
+        # For each line that a slow reader reads, all held items are moved out and back: hold few of them.
         most = min(limits.SERVE_MAX, 2 * max(shown, 1))
         if not held:
             patience_s = until - monotonic()
@@ -42,7 +42,7 @@ def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n
 def _show(
     holder: Holder, out: LineWriter, signals: Signals, n: int, monotonic: Callable[[], float]
 ) -> tuple[int, int]:
-    """Hold some items, and write each when the one before it has been read; how many of each."""
+    """Hold items, and write each after the one before it was read. Return the numbers held and read."""
     shown = 0
     with signals.deferred():
         values = holder.hold(n)
@@ -51,7 +51,7 @@ def _show(
             for value in values:
                 if signals.arrived or not out.write(line_of(value)):
                     break
-                drained = out.is_drained(until_s - monotonic())  # ReaderGone: this line was not read
+                drained = out.is_drained(until_s - monotonic())  # raises ReaderGone if this line was not read
                 shown += 1
                 if not drained:
                     break

@@ -1,4 +1,4 @@
-"""What every command shares: the program itself, where its queues are, and names that a shell completes."""
+"""The program itself, and the options and arguments that all commands share."""
 
 import sys
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from fdbqueue.signals import Signals
 from fdbqueue.version import __version__
 
 _URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE] or embedded:PATH")
-_ROOT = click.option("--root", metavar="A[/B...]", help="the subspace that all queues are under [fdbqueue]")
+_ROOT = click.option("--root", metavar="A[/B...]", help="the subspace of all queues [fdbqueue]")
 _SHARED = click.option(
-    "--shared-directory", "shared", is_flag=True, help="trust all who may write to the directory of embedded:"
+    "--shared-directory", "shared", is_flag=True, help="trust all users that may write to its directory"
 )
 OUTER_URL, OUTER_ROOT, OUTER_SHARED = "fdbqueue.url", "fdbqueue.root", "fdbqueue.shared"
 
@@ -28,10 +28,10 @@ OUTER_URL, OUTER_ROOT, OUTER_SHARED = "fdbqueue.url", "fdbqueue.root", "fdbqueue
 @_SHARED
 @click.pass_context
 def cli(context: click.Context, url: str | None, root: str | None, shared: bool) -> None:
-    """Queues and tasks of a database, and workers for them.
+    """Use the queues and tasks of a database, and run workers for them.
 
     The database is --url, else $FDBQUEUE_URL, else the cluster of $FDB_CLUSTER_FILE, else
-    embedded:./fdbqueue-data. Status: 0 done; 1 nothing there, or refused; 2 a mistake, or no database.
+    embedded:./fdbqueue-data. Status: 0 done; 1 nothing found, or refused; 2 a mistake, or no database.
     """
     context.meta.update({OUTER_URL: url, OUTER_ROOT: root, OUTER_SHARED: shared})
     if context.invoked_subcommand is None:
@@ -39,7 +39,7 @@ def cli(context: click.Context, url: str | None, root: str | None, shared: bool)
 
 
 def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the Place of the options that may stand before it or behind it."""
+    """Give `command` a Place, from the options before or behind its name."""
 
     @_URL
     @_ROOT
@@ -56,7 +56,7 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 def place_of(
     url: str | None, root: str | None, outer_url: str | None, outer_root: str | None, shared: bool = False
 ) -> Place:
-    """The Place of the options behind the command, else of those before it. Raises UsageError."""
+    """Return the Place; options behind the command come before those in front of it. Raises UsageError."""
     url, root = outer_url if url is None else url, outer_root if root is None else root
     if root is not None and not all(root.split("/")):
         raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
@@ -64,7 +64,7 @@ def place_of(
 
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """What a shell may complete the name of a queue to, in the database that the line so far names."""
+    """Return names of queues that begin with `incomplete`, in the database that the line names."""
     outer = context.find_root().params
     url = context.params.get("url") or outer.get("url")
     root = context.params.get("root") or outer.get("root")

@@ -1,4 +1,4 @@
-"""Commands that put into any queue, and those that get out of a plain one."""
+"""`fdbqueue put` for all queues, and `get`, `peek`, `size` and `clear` for plain ones."""
 
 import io
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ _NOTHING = object()
 @queue_argument
 @click.argument("data", nargs=-1)
 @click.option("--lines", type=Input("rb"), metavar="FILE|-", help="put each line of a file")
-@click.option("--text", is_flag=True, help="take everything as text, never as JSON")
+@click.option("--text", is_flag=True, help="put all data as text, never as JSON")
 @create_option
-@click.option("--priority", "pri", type=int, metavar="N", help="of tasks: the lowest comes first")
-@click.option("--delay", type=Seconds(), metavar="S", help="of tasks: not before S seconds from now")
+@click.option("--priority", "pri", type=int, metavar="N", help="of tasks: the lowest is taken first")
+@click.option("--delay", type=Seconds(), metavar="S", help="of tasks: ready in S seconds")
 @click.option("--ttl", type=SPAN, metavar="S", help="of tasks: they live S seconds")
 @click.option("--ttr", type=SPAN, metavar="S", help="of tasks: each lease lasts S seconds")
-@click.option("--key", metavar="KEY", help="of tasks: whose they are; JSON, or else a text")
-@click.option("--cost", type=int, metavar="N", help="of tasks: they count as N of their key")
+@click.option("--key", metavar="KEY", help="of tasks: the task key, as JSON or text")
+@click.option("--cost", type=int, metavar="N", help="of tasks: each counts as N tasks of its key")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
@@ -54,12 +54,12 @@ def put(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Put DATA into QUEUE, which has to be there: `create` makes one, --create a plain one.
+    """Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one.
 
-    JSON is put as its value, other data as text: 42 is a number, hello a text. Data that begins like JSON
-    ({, [ or a quote) and is none is refused. Empty lines are skipped. Data that begins with a dash comes
-    after --. The options of tasks are for task queues whose kind has them (`create`); --json prints the new
-    tasks, one a line.
+    JSON is put as its value, other data as text: 42 is a number, hello a text. Data is refused if it begins
+    like JSON ({, [ or a quote) but is not JSON. Empty lines are skipped. Write -- before data that begins
+    with a dash. Options of tasks are for task queues of a kind that has them (see `create`). With --json,
+    each new task is printed on a line.
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
@@ -81,17 +81,17 @@ def put(
 @queue_argument
 @click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="up to N items [1]")
 @click.option(
-    "--wait", "wait_s", type=Seconds(endless=True), default=0.0, metavar="S", help="up to S seconds"
+    "--wait", "wait_s", type=Seconds(endless=True), default=0.0, metavar="S", help="wait up to S seconds"
 )
 @in_a_place
 @click.pass_obj
 def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -> None:
     """Take items out of QUEUE and print them, one JSON value a line.
 
-    An item leaves the queue once its line has been written; on a pipe, once it has been read, and only then
-    comes the next line. After Ctrl-C, or when the reader of a pipe goes away, the other items are back in
-    their old places. After a crash they come back within seconds, and with them, perhaps, the last line.
-    Tasks are not got, they are worked on: `work`.
+    An item leaves the queue when its line was written; on a pipe, when the line was read, and only then is
+    the next one written. After Ctrl-C, or when the reader closes the pipe, the other items are back in their
+    places. After a crash they come back within seconds; the item of the last line may come back too. Tasks
+    cannot be got: `work` runs a handler for each.
     """
     with place.queue(queue) as (database, found):
         shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)
@@ -104,7 +104,7 @@ def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -
 @in_a_place
 @click.pass_obj
 def peek(signals: Signals, place: Place, queue: str) -> None:
-    """Print the first item of QUEUE, which stays, as JSON."""
+    """Print the first item of QUEUE as JSON, without removing it."""
     with place.queue(queue) as (database, found):
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
@@ -124,13 +124,14 @@ def size(signals: Signals, place: Place, queue: str) -> None:
 
 @cli.command()
 @queue_argument
-@click.option("--yes", is_flag=True, help="do it")
+@click.option("--yes", is_flag=True, help="confirm")
 @in_a_place
 def clear(place: Place, queue: str, yes: bool) -> None:
     """Remove every item of QUEUE."""
     with place.queue(queue) as (database, found):
         if not yes:
-            raise Refused(f"clear would remove {found.size(database)} item(s) of {queue!r}: say --yes")
+            there = f"{found.size(database)} item(s) of {queue!r}"
+            raise Refused(f"clear would remove {there}: confirm with --yes")
 
         def body(tr: Any) -> int:
             removed = found.size(tr)
@@ -156,7 +157,7 @@ def _sink(
     options: dict[str, Any],
     as_json: bool,
 ) -> tuple[Sink, int]:
-    """Where values go, and how many of them in one transaction."""
+    """Return the function that puts values, and the largest number of values for one transaction."""
     if kind == PLAIN:
         _refuse_task_options(name, options, as_json)
         plain = Queue.named(database, name, root=place.root)
@@ -168,7 +169,7 @@ def _refuse_task_options(name: str, options: dict[str, Any], as_json: bool) -> N
     given = [f"--{'priority' if option == 'pri' else option}" for option in options]
     given += ["--json"] if as_json else []
     if given:
-        wanted = f"for task queues, and {name!r} is none: `fdbqueue create {name}` makes one"
+        wanted = f"for task queues, and {name!r} is not one: `fdbqueue create {name}` makes one"
         raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
 
 
@@ -182,5 +183,5 @@ def _task_sink(
             for task in tasks:
                 out.print(line_of(task_record(task)))
 
-    # A batch has to find room whole: in a bounded queue that may never come.
+    # A batch needs room for all its tasks at once: a bounded queue may never have it.
     return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX

@@ -1,4 +1,4 @@
-"""Verbs over as many tasks as there are: bounded transactions one after another, and how far it has come."""
+"""Verbs on any number of tasks: bounded transactions, one after another, with a progress bar."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ from fdbqueue.tasks.queue import TaskQueue
 
 
 def step_by_step(signals: Signals, doing: str, most: int, step: Callable[[int], int]) -> int:
-    """Have `step` do up to `most`, some at a time, until it finds no more; how many it did.
+    """Call `step` with a small number until it has done `most`, or finds no more. Return the number done.
 
-    More may come meanwhile: so many as there were are enough, and it ends. A signal comes between two steps.
+    The bound `most` ends the loop also while other processes put tasks. A signal takes effect between two
+    steps.
     """
     total = 0
     with _bar(doing, most) as advance:
@@ -30,13 +31,13 @@ def step_by_step(signals: Signals, doing: str, most: int, step: Callable[[int], 
 
 
 def remove_all(signals: Signals, database: Database, queue: TaskQueue, most: int) -> int:
-    """Remove as many tasks as there are; how many that was."""
+    """Remove up to `most` tasks; return their number."""
     return step_by_step(signals, "removing", most, lambda few: queue.truncate_some(database, few))
 
 
 @contextmanager
 def _bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; both on standard error."""
+    """Show a bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _nothing

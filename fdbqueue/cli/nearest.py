@@ -1,4 +1,4 @@
-"""Which names are like a name that there is not."""
+"""The names that are most like a mistyped one."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ _LIKENESS = 0.6
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """The `names` most like `name`, in any case of letters, the nearest first; then those that contain it."""
+    """Return the `names` most like `name`, ignoring case, the nearest first; then names that contain it."""
     by_lower: dict[str, list[str]] = {}
     for known in names:
         by_lower.setdefault(known.lower(), []).append(known)

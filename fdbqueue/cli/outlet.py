@@ -1,7 +1,7 @@
-"""The outputs of a fleet's commands on our own: on a pipe one after the other, each read before the next.
+"""The outputs of the commands of a fleet, on our standard output; on a pipe, each is read before the next.
 
-A pipe takes the outputs of many tasks before its reader sees the first. If those tasks were acked then, a
-reader that leaves (`head -1`) would take all of them along. So a task is acked when its output was read.
+A pipe accepts the outputs of many tasks before its reader reads the first. If those tasks were acked then, a
+reader that ends (`head -1`) would lose the outputs of all. So a task is acked when its output was read.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ PIECE_BYTES = 65_536
 
 
 class Outlet:
-    """Standard output as all threads and processes of a fleet share it."""
+    """Standard output, which all threads and processes of a fleet share."""
 
     def __init__(self) -> None:
         self._is_pipe = stat.S_ISFIFO(os.fstat(STDOUT).st_mode)
@@ -41,8 +41,8 @@ class Outlet:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Nothing else of this fleet is in the pipe meanwhile."""
-        with self._lock:  # a record lock keeps out other processes, and no thread of this one
+        """Keep other outputs of this fleet out of the pipe."""
+        with self._lock:  # a record lock keeps out other processes, but not threads of this one
             fcntl.lockf(STDOUT, fcntl.LOCK_EX)
             try:
                 yield
@@ -51,8 +51,10 @@ class Outlet:
 
 
 def pass_on(file: IO[bytes], descriptor: int) -> None:
-    """Write a whole file, of whatever size, to one of our own descriptors. On a terminal the text erases the
-    progress bar and ends with a whole line, as the bar would erase a part of one. Raises OSError.
+    """Write a whole file, of any size, to one of our descriptors. Raises OSError.
+
+    On a terminal the text first erases the progress bar. It ends with a whole line, as the bar would erase a
+    part of one.
     """
     if not _size_of(file):
         return
@@ -66,13 +68,13 @@ def pass_on(file: IO[bytes], descriptor: int) -> None:
 
 
 def _line_end(file: IO[bytes]) -> bytes:
-    """The end that the last line of a file lacks."""
+    """Return the newline that the last line of a file lacks, if any."""
     file.seek(-1, os.SEEK_END)
     return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def pass_on_errors(err: IO[bytes]) -> None:
-    """Write a command's standard error to ours, unless that is closed."""
+    """Write the standard error of a command to ours, unless that is closed."""
     with suppress(OSError):
         pass_on(err, STDERR)
 

@@ -1,8 +1,8 @@
-"""Standard output as something that says how much of it was written, and how much was read.
+"""Standard output, with an answer to how much of it was written, and how much was read.
 
-A buffered stream would accept lines that never reach the reader, and so would a pipe, which the kernel lets
-take 64 kB before anything reads it. A LineWriter writes straight to the descriptor, only when there is room:
-a pipe that polls writable takes PIPE_BUF bytes without blocking. Its `is_drained` says that a line was read.
+A buffered stream accepts lines that may never reach the reader. So does a pipe, which holds 64 kB. A
+LineWriter writes to the descriptor itself, only when there is room: a pipe that polls writable accepts
+PIPE_BUF bytes without blocking. Its `is_drained` says that a line was read.
 """
 
 import fcntl
@@ -24,18 +24,18 @@ _UNREAD_BYTES = {stat.S_IFIFO: termios.FIONREAD, stat.S_IFSOCK: termios.TIOCOUTQ
 
 
 class ReaderGone(Exception):
-    """Nothing reads standard output any more."""
+    """The reader of standard output has closed it."""
 
 
 class LineWriter:
     def __init__(self, descriptor: int, check: Callable[[], None]) -> None:
-        """`check` is called now and then by a line that waits for room in its middle; it may raise."""
+        """`check` is called now and then while half a line waits for room; it may raise."""
         self._descriptor = descriptor
         self._check = check
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self._gone = select.poll()
-        self._gone.register(descriptor, 0)  # errors only: a pipe with room is no news
+        self._gone.register(descriptor, 0)  # errors only, not the readiness for a write
         self._counts_unread = _UNREAD_BYTES.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
 
     def is_read(self) -> bool:
@@ -77,7 +77,7 @@ class LineWriter:
         return True
 
     def print(self, line: bytes) -> None:
-        """Write the line, however long it takes."""
+        """Wait for room, then write the line."""
         self.wait()
         self.write(line)
 
@@ -94,8 +94,8 @@ class LineWriter:
         return True
 
     def _is_gone(self, within_s: float) -> bool:
-        """True if the reader has gone, or goes within the time."""
-        if within_s < 0.001:  # poll() knows milliseconds only
+        """True if the reader has closed the pipe, or closes it within the time."""
+        if within_s < 0.001:  # poll() counts in milliseconds
             RealRuntime.sleep(within_s)
             within_s = 0
         return bool(self._gone.poll(within_s * 1000))

@@ -1,4 +1,4 @@
-"""Types of parameters that refuse what click lets pass."""
+"""Types of parameters that refuse values which click accepts."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from fdbqueue.visible import told
 
 
 class Seconds(click.types.FloatParamType):
-    """A number of seconds: no nan, and less than a hundred years, unless they may be `endless`."""
+    """A number of seconds: not nan, and less than a hundred years unless `endless`."""
 
     name = "seconds"
 
@@ -23,12 +23,12 @@ class Seconds(click.types.FloatParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
         if math.isnan(seconds) or (abs(seconds) >= limits.SPAN_MAX_S and not self._endless):
-            self.fail(f"{value} is no number of seconds within a hundred years.", param, ctx)
+            self.fail(f"{value} is not a number of seconds within a hundred years.", param, ctx)
         return seconds
 
 
 class SecondsRange(click.FloatRange):
-    """Seconds within bounds, which its help shows."""
+    """Seconds within bounds, which the help text shows."""
 
     name = "seconds range"
 
@@ -42,7 +42,7 @@ class SecondsRange(click.FloatRange):
 
 
 class Input(click.File):
-    """A file to read, - for standard input. Raises Trouble if that is closed."""
+    """A file to read; - is standard input. Raises Trouble if that is closed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "-" and sys.stdin is None:
@@ -51,7 +51,7 @@ class Input(click.File):
 
 
 class UsablePath(click.Path):
-    """A path. One that no file can have is refused before the first of its levels is made."""
+    """A path. An impossible one is refused before the first of its directories is made."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "\x00" in value or len(os.fsencode(value)) > limits.URL_BYTES_MAX:

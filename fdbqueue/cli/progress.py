@@ -1,4 +1,4 @@
-"""How a fleet gets on: a live line on a terminal, a line now and then in a pipe, and one at the end."""
+"""The progress of a fleet: a live line on a terminal, a line every 10 s elsewhere, and one at the end."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from fdbqueue.signals import Signals
 LIVE_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
 WINDOW_S = 10.0
-"""Rates are those of so many seconds."""
+"""Length of the time over which rates are measured."""
 
 
 class Pace:
-    """How fast something goes, by what it came to during the last seconds."""
+    """The rate of a count, measured over the last seconds."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
@@ -44,7 +44,7 @@ class Pace:
 
     @property
     def eta_s(self) -> float | None:
-        """When nothing is left, if it goes on like this; None if it does not become less."""
+        """Time until nothing is left, at the present rate; None if the number left does not fall."""
         drained_per_s = -self._per_s(2)
         return self._seen[-1][2] / drained_per_s if drained_per_s > 0 else None
 
@@ -56,7 +56,7 @@ class Pace:
 
 
 class Progress:
-    """A context manager around a fleet's run."""
+    """A context manager around the run of a fleet, which shows its progress."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Progress:
         prints: bool,
         quiet: bool = False,
     ) -> None:
-        """`prints`: whether the fleet itself writes to standard output. `quiet`: no progress is told."""
+        """`prints`: True if the fleet itself writes to standard output. `quiet`: show no progress."""
         self._place, self._database, self._queues = place, database, queues
         self._output, self._as_json = stdout_of(signals), as_json
         self._monotonic = database.runtime.monotonic
@@ -97,7 +97,7 @@ class Progress:
             self._live.stop()
 
     def tick(self, status: FleetStatus) -> bool:
-        """Tell how it goes, if it is time. Whether to go on: not if the output goes nowhere."""
+        """Show the progress, if it is due. Return False if the reader of standard output has closed it."""
         self._unheard = self._unheard or (self._prints and not self._output.is_read())
         now_s = self._monotonic()
         if now_s >= self._next_s and not self._unheard:
@@ -111,7 +111,7 @@ class Progress:
         self._tell(self._record(status))
 
     def end(self, status: FleetStatus) -> None:
-        """Tell what it came to. Raises ReaderGone if that is why it ended."""
+        """Show the final counts. Raises ReaderGone if the fleet ended because of it."""
         self.__exit__()
         if self._unheard:
             raise ReaderGone
@@ -124,10 +124,10 @@ class Progress:
             return
         say(f"{_told(_counts(status))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
         if self.buried:
-            say(f"what was buried is listed by: fdbqueue tasks {self._queues[0]} --state buried")
+            say(f"to list the buried tasks: fdbqueue tasks {self._queues[0]} --state buried")
 
     def _tell(self, record: dict[str, Any]) -> None:
-        if self._told == record and not self._live:  # an idle fleet has nothing new to say
+        if self._told == record and not self._live:  # an idle fleet has no news
             return
         self._told = record
         if self._as_json:
@@ -139,13 +139,13 @@ class Progress:
         if record["left"] and record["eta_s"] is not None:
             line += f", eta {span(record['eta_s'])}"
         if self._live:
-            # A second row of the bar would not be erased by the lines of the processes.
+            # Lines of the processes erase one row only: the bar must not have a second.
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         else:
             say(line)
 
     def _print(self, record: dict[str, Any]) -> None:
-        # Without room it is left out: a reader who stands still does not stop who looks after the fleet.
+        # Without room the line is dropped: a slow reader must not block the supervisor.
         self._output.write(line_of(record))
 
     def _record(self, status: FleetStatus) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Progress:
         return {**_counts(status), **pace}
 
     def _count_left(self) -> int:
-        """Tasks that are not buried. What it last was, if the database does not tell."""
+        """Return the number of tasks that are not buried; the last one if the database is away."""
         try:
             return sum(map(self._left_in, self._queues))
         except troubles():
@@ -170,6 +170,6 @@ def _counts(status: FleetStatus) -> dict[str, int]:
 
 
 def _told(counts: dict[str, Any]) -> str:
-    """Those that went wrong only if any did."""
+    """Return the counts as a text, without failures that are 0."""
     wrong = [f"{counts[name]:,} {name}" for name in ("failed", "snoozed", "buried", "lost") if counts[name]]
     return ", ".join([f"{counts['done']:,} done", *wrong])

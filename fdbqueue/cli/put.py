@@ -1,4 +1,4 @@
-"""`fdbqueue put`: values in batches of one transaction each, and how far it has come."""
+"""`fdbqueue put`: puts values in batches, one transaction each, and shows the progress."""
 
 import io
 import os
@@ -15,11 +15,11 @@ from fdbqueue.signals import Signals
 
 REPORT_EVERY = 10_000
 Sink = Callable[[Sequence[Any]], None]
-"""Puts some values, in order, in one transaction."""
+"""A function that puts values, in order, in one transaction."""
 
 
 class Report(Protocol):
-    """Who is told how far it has come; a context manager that says the total at its end."""
+    """A context manager that shows the progress, and the total at its end."""
 
     def __enter__(self) -> "Report": ...
     def __exit__(self, *exc: object) -> None: ...
@@ -27,7 +27,7 @@ class Report(Protocol):
 
 
 def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
-    """Put `values`, in order, in as few transactions as they fit in."""
+    """Put `values`, in order, in as few transactions as possible."""
     for batch in batches_of(values, batch_max):
         try:
             sink(batch)
@@ -36,7 +36,7 @@ def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
 
 
 def put_lines(sink: Sink, lines: LineReader, batch_max: int, report: Report, signals: Signals) -> None:
-    """Put the values of all lines; those of a batch are in before the report says so, whatever happens."""
+    """Put the values of all lines. A batch is reported after its commit, also if a signal arrives."""
     with report:
         for values in lines.batches():
             with signals.deferred():
@@ -46,7 +46,7 @@ def put_lines(sink: Sink, lines: LineReader, batch_max: int, report: Report, sig
 
 
 def batches_of(values: Sequence[Any], batch_max: int = limits.BATCH_ITEMS_MAX) -> Iterator[Sequence[Any]]:
-    """Consecutive parts of `values` that one transaction may carry."""
+    """Split `values` into consecutive parts, each small enough for one transaction."""
     start = size_bytes = 0
     for end, value in enumerate(values):
         size_bytes += (length := len(line_of(value)))
@@ -58,7 +58,7 @@ def batches_of(values: Sequence[Any], batch_max: int = limits.BATCH_ITEMS_MAX) -
 
 
 def report_on(stream: io.BufferedReader) -> Report:
-    """A bar on a terminal, plain lines elsewhere; both on standard error."""
+    """Return a bar for a terminal, plain lines otherwise; both on standard error."""
     console = Console(stderr=True)
     return BarReport(console, _length_of(stream)) if console.is_terminal else PlainReport()
 
@@ -106,6 +106,6 @@ class BarReport(PlainReport):
 
 
 def _length_of(stream: io.BufferedReader) -> int | None:
-    """How many bytes a regular file has; None for a pipe or a terminal, which do not say."""
+    """Return the size of a regular file in bytes; None for a pipe or a terminal."""
     status = os.fstat(stream.fileno())
     return status.st_size or None

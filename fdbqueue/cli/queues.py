@@ -1,4 +1,4 @@
-"""Commands about queues as wholes: which there are, making one, looking at it, pausing it, dropping it."""
+"""Commands on whole queues: `queues`, `create`, `stats`, `pause`, `resume` and `drop`."""
 
 from typing import Any
 
@@ -26,10 +26,10 @@ from fdbqueue.tasks.queue import TaskQueue
 @in_a_place
 @click.pass_obj
 def queues(signals: Signals, place: Place, as_json: bool) -> None:
-    """List the queues, with their kinds and what is in them.
+    """List the queues, with their kinds and the numbers of their tasks or items.
 
-    Columns: name, kind, ready, taken, buried, delayed, done, paused; of a plain queue, or one of elements,
-    the number of its items stands under ready.
+    Columns: name, kind, ready, taken, buried, delayed, done, paused. For a queue of items or elements, the
+    column ready has their number.
     """
     with place.database() as database:
         records = queue_records(place, database)
@@ -39,14 +39,14 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @cli.command()
 @click.argument("queue", metavar="QUEUE")
 @click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), default="fifo", help="[fifo]")
-@click.option("--ttl", type=SPAN, metavar="S", help="its tasks live S seconds [for ever]")
+@click.option("--ttl", type=SPAN, metavar="S", help="a task lives S seconds [for ever]")
 @click.option("--ttr", type=SPAN, metavar="S", help="a lease lasts S seconds [for ever]")
-@click.option("--priority", "pri", type=int, default=0, metavar="N", help="that its tasks have [0]")
+@click.option("--priority", "pri", type=int, default=0, metavar="N", help="of its tasks [0]")
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
 @click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
-@click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="that key's share of a round [1]")
+@click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="tasks of KEY in a round [1]")
 @click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
-@click.option("--if-not-exists", is_flag=True, help="no failure if there is one, of whatever kind")
+@click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists, of any kind")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -60,11 +60,11 @@ def create(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Create QUEUE, a queue of tasks (or, of kind `queue`, a plain one of items).
+    """Create QUEUE, a queue of tasks, or with --kind queue a plain queue of items.
 
-    fifo: the first that came. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: also
-    with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds. An option
-    that the kind does not have is a mistake.
+    fifo: the oldest task first. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: as
+    fifottl, with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds. An
+    option that the kind does not have is refused.
     """
     options["weights"] = dict(map(_weight, options["weights"])) or None
     if kind == PLAIN:
@@ -85,7 +85,7 @@ def create(
 @in_a_place
 @click.pass_obj
 def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> None:
-    """Print what is in QUEUE, and what has been done there; without QUEUE, of each."""
+    """Print the statistics of QUEUE; without QUEUE, of all queues."""
     with place.database() as database:
         if queue is None:
             records = queue_records(place, database)
@@ -105,9 +105,9 @@ def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> N
 @in_a_place
 @click.pass_obj
 def pause(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
-    """Have nothing taken from QUEUE until it is resumed; workers obey within a second.
+    """Let no task be taken from QUEUE until `resume`. Workers obey within a second.
 
-    Puts go on, and so does what has been taken.
+    Puts go on, and so do tasks that were taken.
     """
     with place.tasks(queue) as (database, found):
         found.pause(database)
@@ -120,7 +120,7 @@ def pause(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
 @in_a_place
 @click.pass_obj
 def resume(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
-    """Undo `pause`."""
+    """Let tasks be taken from QUEUE again, after `pause`."""
     with place.tasks(queue) as (database, found):
         found.resume(database)
     tell(signals, f"{queue!r} is resumed", {"queue": queue, "paused": False}, as_json)
@@ -128,14 +128,15 @@ def resume(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
 
 @cli.command()
 @queue_argument
-@click.option("--yes", is_flag=True, help="do it")
+@click.option("--yes", is_flag=True, help="confirm")
 @json_option
 @in_a_place
 @click.pass_obj
 def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
-    """Remove QUEUE and all that is in it. Refused while somebody waits for its tasks, or holds one.
+    """Remove QUEUE and its contents. Refused while a call waits for its tasks, or a session holds one.
 
-    The tasks go first, some at a time, then the queue: interrupted, it is still there, with the rest.
+    The tasks are removed first, in bounded transactions, then the queue. If the command is interrupted, the
+    queue is left with the other tasks.
     """
     with place.database() as database:
         try:
@@ -144,9 +145,9 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
             items = _items_in(queue_record(place, database, found))
             there = f"the {items} item(s)"
         except DefinitionUnreadable as reason:
-            tasks, items, there = None, 0, f"all that is there (unread, as {reason})"
+            tasks, items, there = None, 0, f"all its contents (not counted: {reason})"
         if not yes:
-            raise Refused(f"drop would remove {queue!r} and {there} in it: say --yes")
+            raise Refused(f"drop would remove {queue!r} and {there} in it: confirm with --yes")
         if tasks is None:
             place.registry.drop(database, queue)
         else:
@@ -164,7 +165,7 @@ def _create(database: Database, place: Place, name: str, kind: str, options: dic
 
 def _drop_tasks(signals: Signals, database: Database, queue: TaskQueue, there: int) -> None:
     busy = queue.busy(database)
-    if busy:  # said before anything is removed
+    if busy:  # refuse before any task is removed
         raise QueueBusy(name=queue.name, reason=busy)
     remove_all(signals, database, queue, there)
     queue.drop(database)
@@ -183,12 +184,12 @@ def _weight(text: str) -> tuple[Any, int]:
         found, shares = _tuples(value_of(key)), int(weight if equals else "")
         hash(found)
     except (ValueError, TypeError, RecursionError):
-        raise click.BadParameter(f"{text!r} is no KEY=N", param_hint="--weight") from None
+        raise click.BadParameter(f"{text!r} is not of the form KEY=N", param_hint="--weight") from None
     return found, shares
 
 
 def _tuples(value: Any) -> Any:
-    """A list as the tuple that the tuple layer takes it for."""
+    """Turn lists into tuples, as the tuple layer returns them."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -216,7 +217,7 @@ NUMBER_COLUMNS: Columns = {"what": field("what"), "value": field("value")}
 
 
 def _statistic_lines(record: Record) -> list[Record]:
-    """One line a number, named as the JSON names it."""
+    """Return one line per number, named as in the JSON."""
     flat: dict[str, Any] = {}
     for name, value in record.items():
         if name in ("options", "tasks", "calls", "ends"):

@@ -1,14 +1,13 @@
-"""A process that outlives a worker by a moment: it kills what the worker had running when it died.
+"""Reaper: a process that outlives its worker by a moment, and kills the commands that the worker left.
 
-A worker that is killed cannot end its commands, and a command that goes on would do its work beside the next
-attempt at the same task. So the worker tells a small process, through a pipe, which process groups it has
-begun and which have ended; the pipe's end is the worker's.
+A killed worker cannot end its commands. A command that goes on would work beside the next attempt at the same
+task. So the worker writes to the reaper, through a pipe, each process group that it starts, and each that has
+ended. The pipe ends when the worker dies.
 
-It may die after it has started a command and before it can tell of it. So it tells before which files the
-command is about to have for its standard input and outputs: temporary ones, nobody else's. A new process
-holds the worker's end of the pipe until it has those files and a process group of its own; so when the pipe
-has ended, every command can be found by them (where there is /proc, and unless it has replaced all three in
-the moment between).
+The worker may die after it has started a command and before it has written the group. So it first writes the
+names of the three temporary files that will be the standard input and outputs of the command. A new process
+holds the worker's end of the pipe until it has those files and a group of its own. So when the pipe ends,
+the reaper finds each command by its files, if there is /proc and the command has not replaced all three.
 """
 
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-# Standard library only, and nothing of the site: it starts in a few milliseconds and is small.
+# Only the standard library, without site packages: the process starts in milliseconds and is small.
 _PROGRAM = """
 import os, signal, sys
 
@@ -54,15 +53,16 @@ for process in os.listdir("/proc") if files and os.path.isdir("/proc") else ():
 
 class Reaper:
     def __init__(self) -> None:
-        # A session of its own, and no descriptor of ours: what ends the worker does not end it.
+        # In a session of its own, and without our descriptors: a signal that ends the worker does not end it.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM], stdin=subprocess.PIPE, start_new_session=True
         )
 
     @contextmanager
     def watching(self, files: Sequence[IO[Any]]) -> Iterator[Callable[[int], None]]:
-        """While in here, the death of this process is that of the command that has these `files`, and of the
-        process group that the function is called with.
+        """Within the block, if this process dies, the command with these `files` is killed.
+
+        So is the process group that the yielded function is called with.
         """
         told = [_name(file) for file in files]
         self._tell("+", told)
@@ -78,7 +78,7 @@ class Reaper:
 
     def _tell(self, sign: str, names: Sequence[str]) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # somebody has killed it: then there is nobody to tell
+        with suppress(BrokenPipeError):  # the reaper was killed: commands can no longer be watched
             self._process.stdin.write("".join(f"{sign}{name}\n" for name in names).encode())
             self._process.stdin.flush()
 

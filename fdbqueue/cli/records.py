@@ -1,4 +1,4 @@
-"""Queues and tasks as records: what --json prints, and what columns are made of."""
+"""Queues and tasks as records, which --json prints, and which columns are made from."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ STATES: Mapping[str, TaskState] = {
 
 
 def task_record(task: Task) -> dict[str, Any]:
-    """A task with the names that Task gives its parts; the state as a word."""
+    """Return a task as a record with the names of its attributes; the state is a word."""
     return {
         "id": task.id,
         "state": task.state.name.lower(),
@@ -42,14 +42,14 @@ def task_record(task: Task) -> dict[str, Any]:
 
 
 def _told(data: Any) -> Any:
-    """The data, or why they cannot be read, with what is stored, in base64."""
+    """Return the data. If unreadable, return the reason and the stored bytes in base64."""
     if not isinstance(data, Unreadable):
         return data
     return {"unreadable": str(data.error), "payload": b64encode(data.payload).decode()}
 
 
 def queue_record(place: Place, database: Database, definition: Definition) -> Record:
-    """A queue, what it was created with, and what is in it, as far as its kind is known here.
+    """Return a queue with its options and counts, if this process knows its kind.
 
     Raises DefinitionUnreadable.
     """
@@ -73,7 +73,7 @@ def queue_record(place: Place, database: Database, definition: Definition) -> Re
 
 
 def queue_records(place: Place, database: Database) -> list[Record]:
-    """All queues; not those that are dropped while we look."""
+    """Return the records of all queues, without queues that are dropped meanwhile."""
     records = []
     for definition in place.definitions(database):
         with suppress(QueueNotFound):
@@ -89,7 +89,7 @@ def _record_or_error(place: Place, database: Database, definition: Definition) -
 
 
 def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:
-    """What is written down of its failed attempts, the oldest first."""
+    """Return the failures that are kept with the task, the oldest first."""
     if not task.attempts:
         return []
     with suppress(TaskNotFound):
@@ -98,7 +98,7 @@ def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[di
 
 
 def options_of(definition: Definition) -> dict[str, Any]:
-    """The options that differ from the default; weights by their keys, those that are no texts as JSON."""
+    """Return the options that differ from the default. Keys of weights are texts, or else JSON."""
     usual = Settings().to_options()
     given = as_given(definition.options)
     if given.get("weights"):

@@ -1,4 +1,4 @@
-"""Where a command finds its queue: --url, --root, and the queue's name."""
+"""Place: the database and root of a command, by --url and --root, and the queues there."""
 
 import re
 from collections.abc import Iterator
@@ -34,16 +34,16 @@ CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
 
 @dataclass(frozen=True)
 class Place:
-    """Which database, and under which root in it."""
+    """A database, and a root in it."""
 
     url: str
     root: Subspace
 
     @classmethod
     def of(cls, url: str | None, root: str | None, shared: bool = False) -> "Place":
-        """The place of --url, --root and --shared-directory; None stands for the usual one.
+        """Return the place of --url, --root and --shared-directory; None is the default.
 
-        Raises InvalidArgument for what is `shared` and no directory.
+        Raises InvalidArgument if `shared` is given with a URL that is not a directory.
         """
         where = url_from_environment() if url is None else url
         return cls(
@@ -53,7 +53,7 @@ class Place:
 
     @contextmanager
     def database(self, *, create: bool = False, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
-        """The open database. Raises Trouble if there is none, unless `create` makes a directory one."""
+        """Open the database. Raises Trouble if there is none; with `create`, a directory gets one."""
         if self.url == PRIVATE_URL:
             raise Trouble(f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster")
         with self._opened(create) as database:
@@ -63,7 +63,7 @@ class Place:
 
     @contextmanager
     def queue(self, name: str) -> Iterator[tuple[Database, Queue]]:
-        """The plain queue of that name. Raises Trouble if there is none."""
+        """Open the plain queue of that name. Raises Trouble if there is none."""
         with self.database() as database:
             try:
                 queue = Queue.named(database, name, create=False, root=self.root)
@@ -73,30 +73,30 @@ class Place:
 
     @contextmanager
     def tasks(self, name: str) -> Iterator[tuple[Database, TaskQueue]]:
-        """The task queue of that name. Raises Trouble if there is none, or it has no tasks."""
+        """Open the task queue of that name. Raises Trouble if there is none, or if it is of another kind."""
         with self.database() as database:
             yield database, self.tasks_in(database, name)
 
     def tasks_in(self, database: Database, name: str) -> TaskQueue:
-        """The task queue of that name. Raises Trouble."""
+        """Return the task queue of that name. Raises Trouble."""
         found = self.definition(database, name)
         if found.kind == PLAIN:
             raise Trouble(f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear")
         if found.kind in ELEMENT_KINDS:
-            raise Trouble(f"{name!r} is an element queue: `fdbqueue elements --help` tells what can be done")
+            raise Trouble(f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands")
         if not is_kind(found.kind):
-            raise Trouble(f"{name!r} is of kind {found.kind}, which is no kind of task queue here")
+            raise Trouble(f"{name!r} is of kind {found.kind}, which this release does not know")
         return TaskQueue(database, self.registry, found)
 
     def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
-        """The queue that is registered as `name`. Raises Trouble, which tells of the `cure`."""
+        """Return the definition of `name`. Raises Trouble with the `cure` in its message."""
         try:
             return self.registry.find(database, name)
         except QueueNotFound:
             raise self.missing(database, name, cure) from None
 
     def kind_of(self, database: Database, name: str, cure: str, otherwise: str | None) -> str:
-        """The kind of the queue of that name; `otherwise` if there is none. Raises Trouble without either."""
+        """Return the kind of the queue; `otherwise` if there is no queue. Raises Trouble if that is None."""
         try:
             return self.registry.find(database, name).kind
         except QueueNotFound:
@@ -105,7 +105,7 @@ class Place:
             return otherwise
 
     def definitions(self, database: Database) -> Iterator[Definition]:
-        """Every queue under the root, in the order of their names; a bounded read at a time."""
+        """Read all definitions under the root, by name, in bounded transactions."""
         after = ""
         while found := self.registry.names(database, after):
             yield from found
@@ -116,7 +116,7 @@ class Place:
         return Registry(self.root)
 
     def missing(self, database: Database, name: str, cure: str) -> Trouble:
-        """There is no queue of that name: the names nearest to it, and the `cure` with `name` in it."""
+        """Return an error that lists the names nearest to `name`, and the `cure`."""
         names = (found.name for found in islice(self.definitions(database), NAMES_COMPARED_MAX))
         like = ", ".join(map(repr, nearest(name, names)))
         meant = f" (did you mean {like}?)" if like else ""
@@ -136,9 +136,9 @@ class Place:
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:
-    """Names of queues that begin with `prefix`; none if the database does not tell: a shell is waiting.
+    """Return names of queues that begin with `prefix`; none if the database does not answer in time.
 
-    A name that a shell would read as anything but itself is not among them: bash inserts it unquoted.
+    Names with special characters of a shell are left out, as bash inserts names unquoted.
     """
     try:
         with place.database(timeout_s=COMPLETION_TIMEOUT_S) as database:

@@ -1,4 +1,4 @@
-"""What commands print: a table on a terminal, lines with tabs between in a pipe, JSON for programs."""
+"""The output of commands: a table on a terminal, tab-separated lines in a pipe, or JSON."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ Columns = Mapping[str, Callable[[Record], str]]
 
 
 def show(signals: Signals, records: Iterable[Record], columns: Columns, as_json: bool) -> None:
-    """Print `records`: as JSON whole, otherwise what `columns` make of them."""
+    """Print `records`: all of each as JSON, or its `columns`."""
     if on_a_terminal() and not as_json:
         Console(highlight=False).print(table_of(records, columns))
         return
@@ -30,7 +30,7 @@ def show(signals: Signals, records: Iterable[Record], columns: Columns, as_json:
 
 
 def tell(signals: Signals, message: str, record: Record, as_json: bool) -> None:
-    """Say what has been done: a message for people, on standard error, or `record` for programs."""
+    """Report a change: as `record` in JSON, or as `message` on standard error."""
     if as_json:
         stdout_of(signals).print(line_of(record))
     else:
@@ -48,7 +48,7 @@ def table_of(records: Iterable[Record], columns: Columns) -> Table:
         numeric = bool(shown) and all(_is_numeric(row[number]) for row in shown)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        table.add_row(*map(Text, map(visible, row)))  # not as markup: square brackets would be styles to rich
+        table.add_row(*map(Text, map(visible, row)))  # as Text: rich would read square brackets as styles
     return table
 
 
@@ -57,12 +57,12 @@ def plain_line(record: Record, columns: Columns) -> bytes:
 
 
 def field(name: str) -> Callable[[Record], str]:
-    """A column that shows one field as it is; what is not there, as nothing."""
+    """Return a column of one field; empty where the field is missing or None."""
     return lambda record: "" if record.get(name) is None else str(record[name])
 
 
 def span(seconds: float | None) -> str:
-    """A length of time as people say it: 42s, 3m10s, 2h5m, 4d3h."""
+    """Return a length of time as a short text: 42s, 3m10s, 2h5m, 4d3h."""
     if seconds is None:
         return ""
     whole = max(0, int(seconds))

@@ -1,4 +1,4 @@
-"""Commands about the tasks of a queue: looking at them, and what anybody may do to them."""
+"""Commands on the tasks of a queue: list them, and the verbs that need no lease."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,18 +26,18 @@ from fdbqueue.tasks.queue import TaskQueue
 @in_a_place
 @click.pass_obj
 def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as_json: bool) -> None:
-    """List the first tasks of QUEUE in a state, in their order.
+    """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, key, data, and how its last attempt failed. --json has all that is known; its
-    `history` tells of each failed attempt that is kept when it was, its error, and its traceback or what
-    the program printed. Where more tasks follow the last one, standard error says so.
+    Columns: id, age, attempts, key, data, last error. With --json, each task has all its attributes; its
+    `history` has the time and the error of each failed attempt that is kept, with its traceback or the output
+    of its command. If more tasks follow, standard error says so.
     """
     with place.tasks(queue) as (database, found):
         show(signals, _listed(database, found, STATES[state], count), TASK_COLUMNS, as_json)
 
 
 def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Record]:
-    """The first tasks in that state, a page at a time."""
+    """Read the first tasks in that state, page by page."""
     left, after = count, None
     while left:
         page = queue.tasks(database, state, left, after=after)
@@ -60,7 +60,7 @@ def _listed_record(database: Database, queue: TaskQueue, task: Task) -> Record:
 @cli.command()
 @queue_argument
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [1]")
-@click.option("--all", "everything", is_flag=True, help="as many as there are")
+@click.option("--all", "everything", is_flag=True, help="all buried tasks")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -84,7 +84,7 @@ def kick(
 @in_a_place
 @click.pass_obj
 def bury(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Put tasks aside until they are kicked. Who holds one finds its lease over."""
+    """Bury tasks: they are not taken until `kick`. The lease of a taken task ends."""
     _to_each(signals, place, queue, ids, as_json, TaskQueue.bury, "buried")
 
 
@@ -95,7 +95,7 @@ def bury(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_js
 @in_a_place
 @click.pass_obj
 def delete(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove tasks, in whatever state."""
+    """Remove tasks, in any state."""
     _to_each(signals, place, queue, ids, as_json, TaskQueue.delete, "deleted")
 
 
@@ -105,9 +105,9 @@ def delete(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_
 @in_a_place
 @click.pass_obj
 def release_all(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
-    """Give back the taken tasks of QUEUE, whoever holds them: their leases are over.
+    """Release the taken tasks of QUEUE: their leases end, and they are ready again.
 
-    So many as are taken when it begins; workers go on and take them again.
+    It releases the number of tasks that are taken when it begins. Running workers take them again.
     """
     with place.tasks(queue) as (database, found):
         taken = found.statistics(database)["tasks"]["taken"]
@@ -117,19 +117,20 @@ def release_all(signals: Signals, place: Place, queue: str, as_json: bool) -> No
 
 @cli.command()
 @queue_argument
-@click.option("--yes", is_flag=True, help="do it")
+@click.option("--yes", is_flag=True, help="confirm")
 @json_option
 @in_a_place
 @click.pass_obj
 def truncate(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
-    """Remove every task of QUEUE, in whatever state; taken ones, too.
+    """Remove all tasks of QUEUE, in any state; taken ones, too.
 
-    Some at a time, so that nobody else has to wait: interrupted, the rest is still there.
+    Tasks are removed in bounded transactions, so other calls do not wait. If the command is interrupted, the
+    other tasks are left.
     """
     with place.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         if not yes:
-            raise Refused(f"truncate would remove {there} task(s) of {queue!r}: say --yes")
+            raise Refused(f"truncate would remove {there} task(s) of {queue!r}: confirm with --yes")
         removed = remove_all(signals, database, found, there)
     tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
 
@@ -143,7 +144,7 @@ def _to_each(
     verb: Callable[[TaskQueue, Database, str], Task],
     done: str,
 ) -> None:
-    """Do it to each task; those that are not there are told of at the end."""
+    """Apply `verb` to each task. Missing tasks are reported at the end."""
     missing = []
     with place.tasks(queue) as (database, found):
         for id_ in ids:

@@ -1,4 +1,4 @@
-"""`fdbqueue top`: what happens in the queues, again and again."""
+"""`fdbqueue top`: the counts and rates of queues, in intervals."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -31,21 +31,21 @@ KEYS_SHOWN = 20
 
 @cli.command()
 @click.argument("queue", nargs=-1, metavar="[QUEUE]...", shell_complete=queue_names)
-@click.option("--interval", type=SecondsRange(min=0.1), default=1.0, metavar="S", help="seconds [1]")
-@click.option("-n", "times", type=click.IntRange(min=1), metavar="N", help="N times, then end")
+@click.option("--interval", type=SecondsRange(min=0.1), default=1.0, metavar="S", help="every S seconds [1]")
+@click.option("-n", "times", type=click.IntRange(min=1), metavar="N", help="print N times, then end")
 @json_option
 @in_a_place
 @click.pass_obj
 def top(
     signals: Signals, place: Place, queue: tuple[str, ...], interval: float, times: int | None, as_json: bool
 ) -> None:
-    """Watch task queues: depth by state, rates, and how long the next task has waited.
+    """Watch task queues: numbers of tasks by state, rates, and the wait of the next task.
 
-    With QUEUE, only those, and the busiest keys of those that have keys. Columns: queue, ready, taken,
+    With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
     buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable.
-    `due` counts those of the delayed whose time has come, up to 1,000; the next three count tasks that have
-    ended so; `unreadable` counts what was set aside (`fdbqueue aside`). On a terminal, also each worker. In a
-    pipe, a line a queue, once in each interval; keys only with --json.
+    `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks
+    by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
+    each worker. A pipe gets one line per queue in each interval; keys only with --json.
     """
     with place.database() as database:
         for name in queue:
@@ -61,7 +61,7 @@ def top(
 
 
 class Samples:
-    """The queues as they are now, with rates since the last look."""
+    """Reads the counts of the queues, and computes rates since the read before."""
 
     def __init__(self, place: Place, database: Database, names: tuple[str, ...]) -> None:
         self._place = place
@@ -92,7 +92,7 @@ class Samples:
         return records
 
     def workers(self) -> list[Record]:
-        """The workers of the queues that are watched, on whatever machine."""
+        """Return the workers of the watched queues, on all machines."""
         watched = set(self._names)
         return [
             _worker_record(worker, self._runtime.now())
@@ -118,7 +118,7 @@ class Samples:
         return record
 
     def _rates(self, name: str, calls: Mapping[str, int]) -> dict[str, float | None]:
-        """Per second since the last look; None at the first."""
+        """Return rates per second since the read before; None at the first."""
         now = self._runtime.monotonic()
         before, counted = self._last.get(name, (now, calls))
         self._last[name] = now, calls
@@ -177,7 +177,7 @@ TOP_COLUMNS: Columns = {
     "workers": field("workers"),
     "paused": lambda record: "paused" if record.get("paused") else "",
 }
-# On a terminal a table of its own: there is no room for more columns beside the rates.
+# A terminal shows these as a second table, as the first one has no room for them.
 END_COLUMNS: Columns = {
     "due": field("due"),
     **{end: _end(end) for end in ("acked", "expired", "deleted")},

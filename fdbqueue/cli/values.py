@@ -1,4 +1,4 @@
-"""Between a text of the command line and a value of a queue."""
+"""Conversion between texts of the command line and values of a queue."""
 
 import io
 from collections.abc import Iterator
@@ -17,10 +17,9 @@ READ_BYTES_MAX = 256 * 1024
 
 
 def value_of(text: str, as_text: bool = False) -> Any:
-    """The value that `text` stands for: JSON if it is JSON, else the text itself.
+    """Return the value of `text`: that of JSON, or else the text itself.
 
-    What begins like an object, a list or a quoted string and is not JSON is a mistake, not a text: raises
-    ValueError.
+    Raises ValueError for a text that begins like an object, a list or a quoted string, but is not JSON.
     """
     if as_text:
         return text
@@ -35,9 +34,9 @@ def value_of(text: str, as_text: bool = False) -> Any:
 
 
 def line_of(value: Any) -> bytes:
-    """`value` as one line of JSON: bytes come out as base64, control and format characters as escapes."""
+    """Return `value` as one line of JSON: bytes as base64, control and format characters as escapes."""
     line = msgspec.json.encode(value)
-    # JSON itself escapes those below U+0020, and lets DEL pass.
+    # JSON escapes characters below U+0020, but not DEL.
     if not line.isascii() or DEL in line:
         line = visible_json(line.decode()).encode()
     return line + b"\n"
@@ -48,7 +47,7 @@ def shortened(text: str, length_max: int = 60) -> str:
 
 
 class LineReader:
-    """The values of a stream's lines, as they come in: what is there now is not kept waiting for more."""
+    """Reads values from the lines of a stream; a line is returned as soon as it was read."""
 
     def __init__(self, stream: io.BufferedReader, as_text: bool = False) -> None:
         self._stream = stream
@@ -57,9 +56,10 @@ class LineReader:
         self.bytes_read = 0
 
     def batches(self) -> Iterator[list[Any]]:
-        """The values of whole lines, a read's worth at a time; empty lines are none.
+        """Return the values of the lines of each read, without empty lines.
 
-        Raises Trouble, after the values before it, for a line that is not UTF-8 or not what it looks like.
+        Raises Trouble for a line that is not UTF-8, or not the JSON that it looks like, after the values
+        before.
         """
         rest = b""
         while chunk := self._stream.read1(READ_BYTES_MAX):

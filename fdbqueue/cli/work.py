@@ -1,4 +1,4 @@
-"""`fdbqueue work`: a fleet of worker processes, from a function or from a command, and how it gets on."""
+"""`fdbqueue work`: runs a fleet of worker processes, with a function or a command as the handler."""
 
 import os
 import shutil
@@ -32,11 +32,11 @@ def _backoff(_: click.Context, __: click.Parameter, text: str) -> Backoff:
     try:
         return Backoff(float(first_s), cap_s=float(cap_s)) if comma else Backoff(float(first_s))
     except (ValueError, InvalidArgument):
-        raise click.BadParameter(f"{text!r} is no S[,CAP], in seconds") from None
+        raise click.BadParameter(f"{text!r} is not of the form S[,CAP], in seconds") from None
 
 
 class WithCommand(click.Command):
-    """Sets aside what stands behind `--`, which click would hand over as more words of ours."""
+    """Keeps the words behind `--` apart, which click would pass on as arguments of ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -50,25 +50,30 @@ class WithCommand(click.Command):
 )
 @click.option("--exec", "executes", is_flag=True, help="run the command behind -- for each task")
 @click.option("--into", metavar="QUEUE", help="with --exec: put each line of its output there, with the ack")
-@click.option("--create", is_flag=True, help="make the queue of --into, a plain one, if there is none")
+@click.option("--create", is_flag=True, help="make a plain queue for --into if there is none")
 @click.option("--processes", type=click.IntRange(min=1), default=2, metavar="N", help="worker processes [2]")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="in each of them [8; 1 with --exec]")
-@click.option("--until-empty", is_flag=True, help="end when nothing is left but buried tasks")
-@click.option("--transactional", is_flag=True, help="function(tr, task), in one transaction with the ack")
-@click.option("--max-attempts", type=click.IntRange(min=1), default=5, metavar="N", help="then bury it [5]")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="per process [8; 1 with --exec]")
+@click.option("--until-empty", is_flag=True, help="end when only buried tasks are left")
+@click.option("--transactional", is_flag=True, help="call function(tr, task) in the transaction of the ack")
+@click.option(
+    "--max-attempts", type=click.IntRange(min=1), default=5, metavar="N", help="failures before burial [5]"
+)
 @click.option(
     "--timeout",
     "timeout_s",
     type=SecondsRange(min=0.001, endless=True),
     metavar="S",
-    help="of an attempt [none]",
+    help="an attempt fails after S seconds [never]",
 )
 @click.option(
-    "--grace", "grace_s", type=SecondsRange(min=0), default=30.0, metavar="S", help="to finish in [30]"
+    "--grace",
+    "grace_s",
+    type=SecondsRange(min=0),
+    default=30.0,
+    metavar="S",
+    help="after a stop, S seconds to finish [30]",
 )
-@click.option(
-    "--weight", "weights", multiple=True, metavar="QUEUE=N", help="how often a queue comes first [1]"
-)
+@click.option("--weight", "weights", multiple=True, metavar="QUEUE=N", help="the weight of a queue [1]")
 @click.option(
     "--recycle-tasks", type=click.IntRange(min=1), metavar="N", help="replace a process after N tasks"
 )
@@ -80,11 +85,9 @@ class WithCommand(click.Command):
     metavar="S[,CAP]",
     help="after a failure: S seconds, doubled each time, CAP at most [1,600]",
 )
-@click.option("--hooks", metavar="MODULE:NAME", help="the Hooks that are told of each task")
-@click.option(
-    "--log-level", type=click.Choice(LEVELS), help="what is logged on standard error [info; error if --quiet]"
-)
-@click.option("--quiet", is_flag=True, help="neither progress nor summary")
+@click.option("--hooks", metavar="MODULE:NAME", help="the Hooks to call for each task")
+@click.option("--log-level", type=click.Choice(LEVELS), help="on standard error [info; error with --quiet]")
+@click.option("--quiet", is_flag=True, help="print no progress and no summary")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -102,17 +105,18 @@ def work(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Work on the tasks of queues: call MODULE:FUNCTION with each, or run a command for each.
+    """Take the tasks of queues: call MODULE:FUNCTION with each, or run a command for each.
 
-    A return acks the task. An exception, or an exit status other than 0, has it tried again after a while,
-    and buried at last, with what went wrong (`tasks QUEUE --state buried`). A worker that dies, or stands
-    still, loses its tasks to others. The first SIGTERM or Ctrl-C lets what runs finish, the second does not.
+    If the function returns, the task is acked. After an exception, or an exit status other than 0, the task
+    is tried again later. After the last attempt it is buried, with its errors (`tasks QUEUE --state buried`).
+    If a worker dies or stalls, other workers take its tasks. After the first SIGTERM or Ctrl-C, running tasks
+    may finish; the second gives them back.
 
-    With --exec, a task's data stands in place of {} inside any ARG, and on standard input: a text as it is,
-    anything else as JSON. There is no shell. Output of a command that succeeds is passed on;
-    with --json, to standard error.
+    With --exec, the data of the task replaces {} inside each ARG, and is the standard input: a text
+    unchanged, other data as JSON. No shell is used. The output of a command that succeeds goes to standard
+    output; with --json, to standard error.
 
-    Status: 0 done, or stopped; 1 if tasks were buried; 2 a mistake: then nothing has been taken.
+    Status: 0 done, or stopped; 1 if tasks were buried; 2 a mistake: then no task was taken.
     """
     command: list[str] | None = click.get_current_context().meta[_COMMAND]
     queues, handler = _split(words, executes, command)
@@ -151,7 +155,7 @@ def _tick(fleet: Fleet, progress: Progress, status: FleetStatus) -> None:
 
 
 def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> tuple[list[str], str]:
-    """The queues, and the handler. Raises UsageError."""
+    """Return the queues and the handler. Raises UsageError."""
     if executes and not command:
         raise click.UsageError("--exec takes its command behind --: work QUEUE --exec -- CMD ARG {}")
     if not executes and command is not None:
@@ -168,7 +172,7 @@ def _execution(
     place: Place, command: list[str], into: str | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     if options["transactional"]:
-        raise click.UsageError("--transactional is for functions: a command knows no transaction")
+        raise click.UsageError("--transactional is for functions: a command has no transaction")
     if shutil.which(command[0]) is None and execute.PLACEHOLDER not in command[0]:
         raise Trouble(f"there is no command {command[0]!r}")
     return {"argument": execute.settings_of(command, into, place.root)}
@@ -179,7 +183,7 @@ def _shares(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:
     for text in weights:
         queue, _, weight = text.rpartition("=")
         if queue not in shares or not weight.isdecimal() or not int(weight):
-            raise click.BadParameter(f"{text!r} is no QUEUE=N of one of the queues", param_hint="--weight")
+            raise click.BadParameter(f"{text!r} is not QUEUE=N with one of the queues", param_hint="--weight")
         shares[queue] = int(weight)
     return shares
 
@@ -191,8 +195,8 @@ def _require_results(place: Place, database: Database, into: str, create: bool) 
 
 
 def _look_in_working_directory() -> None:
-    # Where `python -m` looks, too; the program's own directory comes first otherwise. Only for a MODULE that
-    # the user names: in a directory that others write to, a namesake of any other may be planted.
+    # As `python -m` does. Only for modules that the user names: other users could plant a module in a
+    # directory that they may write to.
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,3 +1,3 @@
-"""`fdbqueue demo`: a fleet counts source files, is killed and stalled at it, and each part counts once."""
+"""`fdbqueue demo`: a fleet counts source files exactly once, though its processes are killed and stalled."""
 
 from fdbqueue.demo.show import main as main

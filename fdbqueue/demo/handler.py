@@ -1,4 +1,4 @@
-"""What the demo's workers do with a task: count a part of a file, and say so as the task is acked."""
+"""The handler of the demo: it counts a part of a file, and writes the result with the ack."""
 
 import logging
 from typing import Any
@@ -14,8 +14,8 @@ HANDLER = f"{__name__}:make"
 
 
 def make(argument: Any) -> "Counting":
-    """The handler of a worker process; `argument` is the prefix of the ledger, in hexadecimal."""
-    # What befalls the workers is arranged, and told of at the end.
+    """Make the handler of a worker process; `argument` is the prefix of the ledger, in hexadecimal."""
+    # The demo causes the troubles itself, and reports them at the end: the log would repeat them.
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     return Counting(Ledger(Subspace((), bytes.fromhex(argument))))
 

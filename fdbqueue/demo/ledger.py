@@ -1,10 +1,10 @@
-"""What the demo keeps in the database.
+"""The keys of the demo in the database.
 
 D["queues", ...]            the root of its task queue
 D["part", path, number]     (digest, lines), written in the transaction of the ack
-D["times", path, number]    how often that happened, an atomic add: the proof of "once"
-D["parts"]                  how many parts were counted, an atomic add
-D["lines"]                  how many lines they have, an atomic add
+D["times", path, number]    number of these writes, an atomic add: proves "once"
+D["parts"]                  number of counted parts, an atomic add
+D["lines"]                  number of their lines, an atomic add
 """
 
 import struct
@@ -22,7 +22,7 @@ QUEUE = "parts"
 ROWS_PER_READ = 2_000
 _ONE = struct.pack("<q", 1)
 Place = tuple[str, int]
-"""A file's path, and the number of a part of it."""
+"""The path of a file, and the number of a part of it."""
 
 
 class Ledger:
@@ -38,7 +38,7 @@ class Ledger:
         tr.add(self._space["lines"], struct.pack("<q", counted.lines))
 
     def totals(self, tr: Transaction) -> tuple[int, int]:
-        """How many parts, and how many lines."""
+        """Return the numbers of counted parts and of their lines."""
         return _number(tr[self._space["parts"]].value), _number(tr[self._space["lines"]].value)
 
     def parts(self, database: Database) -> dict[Place, Counted]:
@@ -52,7 +52,7 @@ class Ledger:
         tr.clear_range(everything.start, everything.stop)
 
     def _entries(self, database: Database, column: str) -> Iterator[tuple[Any, bytes]]:
-        """A column, so much in one transaction that it is never too old."""
+        """Read a column, ROWS_PER_READ rows per transaction, so that none lasts longer than 5 s."""
         space = self._space[column]
         begin, end = space.range().start, space.range().stop
         while rows := run(database, lambda tr: tr.get_range(begin, end, limit=ROWS_PER_READ).to_list()):  # noqa: B023  # run() is done with it before `begin` moves

@@ -1,4 +1,4 @@
-"""The demo from above: a fleet at work, trouble for it, and a proof of what came out."""
+"""The demo: runs a fleet, kills and stalls its processes, and checks the result."""
 
 import logging
 import tempfile
@@ -28,7 +28,7 @@ from fdbqueue.tasks.queue import TaskQueue
 
 PROCESSES = 4
 THREADS = 4
-# So many that no harmless task comes to the end of them, however often it is in the wrong hands.
+# Enough attempts that no good task uses all of them, though it may lose several workers.
 ATTEMPTS = 10
 LEASE_S = 4.0
 BACKOFF = Backoff(first_s=0.1, growth=1.5, cap_s=1.0)
@@ -40,7 +40,7 @@ ERASE_TIMEOUT_S = 10.0
 
 @dataclass
 class Run:
-    """What happened on the way, and what there was to do."""
+    """The parts to count, and the events of the run."""
 
     parts: Sequence[Part]
     trouble: Trouble = field(default_factory=Trouble)
@@ -49,11 +49,11 @@ class Run:
 
 
 def main(url: str | None, tasks: int) -> int:
-    """Run it on a temporary directory, or on `url`; the process's exit status."""
-    if url == PRIVATE_URL:  # to several processes, a temporary directory is what memory is to one
+    """Run the demo in a temporary directory, or on `url`; return the exit status."""
+    if url == PRIVATE_URL:  # several processes cannot share memory: use a temporary directory
         url = None
     console = Console(highlight=False)
-    # What befalls the workers is arranged: their supervisor's log would be told of nothing else.
+    # The demo causes the troubles itself: the log of the supervisor would only repeat them.
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     with Signals(finally_deaf=True), _somewhere(url) as (where, space), open_database(where) as database:
         ledger = Ledger(space)
@@ -69,14 +69,14 @@ def main(url: str | None, tasks: int) -> int:
 
 @contextmanager
 def _somewhere(url: str | None) -> Iterator[tuple[str, Subspace]]:
-    """A URL, and a part of it that is nobody else's."""
+    """Yield a URL, and an unused subspace there."""
     with tempfile.TemporaryDirectory(prefix="fdbqueue-demo-") as folder:
-        # Its name makes the subspace unique, too, on a cluster that others share.
+        # The name of the directory also makes the subspace unique on a shared cluster.
         yield url or f"embedded:{folder}/data", Subspace(("fdbqueue-demo", folder.rpartition("-")[2]))
 
 
 def _put(console: Console, database: Database, queue: TaskQueue, tasks: int, url: str) -> list[Part]:
-    """Put a task for each part of each file, and the poison among them; the parts."""
+    """Put a task for each part of each file, and one that cannot succeed; return the parts."""
     files = source_files()
     parts = parts_of(files, tasks)
     console.print(
@@ -92,7 +92,7 @@ def _put(console: Console, database: Database, queue: TaskQueue, tasks: int, url
 
 
 def _work(console: Console, database: Database, ledger: Ledger, done: Run, url: str, space: Subspace) -> None:
-    """Have everything counted by a fleet that is killed and stalled all the while."""
+    """Count all parts with a fleet, and kill and stall its processes meanwhile."""
     fleet = _fleet(ledger, url, space)
     began_s = monotonic()
     with console.status("starting") as status, _running(fleet) as is_running:
@@ -129,7 +129,7 @@ def _at_work(fleet: Fleet) -> list[int]:
 
 @contextmanager
 def _running(fleet: Fleet) -> Iterator[Callable[[float], bool]]:
-    """The fleet in a thread of its own: signals are the main thread's, which ends it at once."""
+    """Run the fleet in another thread: the main thread gets the signals, and ends the fleet at once."""
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(fleet.run)
         try:
@@ -147,7 +147,7 @@ def _line(counted: int, done: Run) -> str:
 
 
 def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueue, done: Run) -> bool:
-    """Print what happened, and check it against a walk of our own; whether everything is as it should be."""
+    """Print the events, and check the result against a direct count. Return True if all checks hold."""
     statistics = queue.statistics(database)
     buried = queue.tasks(database, TaskState.BURIED, 10)
     failures = queue.failures(database, buried[0]) if buried else []
@@ -159,15 +159,15 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
         f"each of {len(walked):,} parts of {files:,} files was counted exactly once": _each_once(
             ledger.times(database), walked
         ),
-        f"the sums are those of a direct walk: {len(walked):,} parts, {lines:,} lines": (
+        f"the sums are those of a direct count: {len(walked):,} parts, {lines:,} lines": (
             run(database, ledger.totals) == (len(walked), lines)
         ),
-        "every digest is that of a direct walk": ledger.parts(database) == walked,
+        "every digest is that of a direct count": ledger.parts(database) == walked,
         f"the poisoned task is buried after {ATTEMPTS} attempts, with its traceback": (
             [task.data for task in buried] == [list(POISON)] and _tells_of_poison(failures)
         ),
         "nothing else is in the queue": statistics["tasks"]["total"] == 1,
-        "workers were killed, and stalled past their leases, on the way": (
+        "meanwhile workers were killed, and stalled past their leases": (
             done.trouble.kills > 0 and done.trouble.stalls > 0
         ),
     }
@@ -186,7 +186,7 @@ def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], 
 
 
 def _tells_of_poison(failures: Sequence[Failure]) -> bool:
-    """One of its attempts may have ended with the worker that made it."""
+    """True if each attempt failed, and one has a traceback. The others may have died with their worker."""
     return len(failures) == ATTEMPTS and bool(_tracebacks(failures))
 
 

@@ -1,4 +1,4 @@
-"""What befalls the demo's workers: SIGKILL at any moment, SIGSTOP for longer than a lease lasts."""
+"""The troubles of the demo's workers: SIGKILL at any moment, SIGSTOP for longer than a lease."""
 
 import os
 import random
@@ -13,12 +13,12 @@ STALL_S = 6.0
 
 
 class Trouble:
-    """To be given a `tick` now and then, with the processes that are at work."""
+    """Kills and stalls processes. Call `tick` several times a second with the working processes."""
 
     def __init__(self) -> None:
         self.kills = 0
         self.stalls = 0
-        """How many were stopped for longer than their leases, and went on."""
+        """Number of processes that were stopped for longer than their leases, and went on."""
         self._kill_at_s = self._stall_at_s = float("inf")
         self._stopped: dict[int, float] = {}
 
@@ -36,7 +36,7 @@ class Trouble:
             self.kills += _signalled(random.choice(running), signal.SIGKILL)
 
     def end(self) -> None:
-        """Nobody stays stopped."""
+        """Let all stopped processes go on."""
         self._go_on(float("inf"))
 
     def _stop(self, process: int, now_s: float) -> None:

@@ -14,7 +14,7 @@ from tests.conftest import CLUSTER_FILE
 
 @pytest.fixture(params=["embedded", "fdb"])
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
-    """The program on a database of its own, or below a root of its own on the cluster."""
+    """The program, with a new database, or a new root on the cluster."""
     if request.param == "embedded":
         yield Shell(f"embedded:{tmp_path}/data", [], tmp_path)
         return
@@ -28,5 +28,5 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.fixture
 def program(shell: Shell, capfd: pytest.CaptureFixture[str]) -> Within:
-    """The same, within this process."""
+    """The program, run within this process."""
     return Within(shell, capfd)

@@ -1,4 +1,4 @@
-"""Handlers for the tests of `fdbqueue work`: what the worker processes import."""
+"""Handlers for the tests of `fdbqueue work`, which worker processes import."""
 
 import logging
 import os
@@ -12,11 +12,11 @@ from fdbqueue import Bury
 
 
 def nothing(task: Any) -> None:
-    """Done at once."""
+    """End at once."""
 
 
 def bury_or_die(task: Any) -> None:
-    """Ends the process of a task's first attempt if its data says so, before anything is reported."""
+    """Fail, or end the process at the first attempt if the data says so, before its first report."""
     if task.data == "bury":
         raise Bury("told to")
     if task.attempts == 1:
@@ -24,7 +24,7 @@ def bury_or_die(task: Any) -> None:
 
 
 def chatty(task: Any) -> None:
-    """Prints and logs; takes long enough for the progress bar to be there."""
+    """Print and log, slowly enough for the progress bar to appear."""
     time.sleep(0.2)
     print(f"printed {task.data}")
     logging.getLogger("chatty").info("logged %s", task.data)
@@ -36,12 +36,12 @@ def odd(task: Any) -> None:
 
 
 def counted(tr: Any, task: Any) -> None:
-    """Transactional: a counter for each task, in a subspace that the environment names."""
+    """Count each task in its transaction, in a subspace that the environment names."""
     space = Subspace((os.environ["JOBS_SPACE"],))
     tr.add(space.pack((task.data,)), (1).to_bytes(8, "little"))
 
 
 def slow(task: Any) -> None:
-    """Says that it has begun, and takes as many seconds as its data says."""
+    """Report the start, then run for the number of seconds in the data."""
     Path(os.environ["JOBS_FOLDER"], task.id).touch()
     time.sleep(task.data)

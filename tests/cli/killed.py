@@ -1,4 +1,4 @@
-"""A worker that has commands running, and is killed: in its own name, or by somebody else."""
+"""A program with running commands that kills itself, or is killed by the test."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ COMMAND = ["sleep", "1000"]
 
 
 def killed_before_it_tells(name: str) -> None:
-    """Dies between the start of a command and whatever comes after that."""
+    """Die right after the start of a command."""
     run = execute.make({"words": COMMAND})
     popen = subprocess.Popen
 
@@ -26,7 +26,7 @@ def killed_before_it_tells(name: str) -> None:
 
 
 def always_starting(name: str) -> None:
-    """Starts one command after the other, until somebody kills it."""
+    """Start one command after another, until the test kills this process."""
     run = execute.make({"words": COMMAND})
     print("begun", flush=True)
     while True:

@@ -1,4 +1,4 @@
-"""A shell for tests: runs the program in processes of its own, on one database."""
+"""A shell for tests: it runs each command in a process, on one database."""
 
 import json
 import os
@@ -21,7 +21,7 @@ HELD_S = 10.0
 
 
 def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str, str]:
-    """What a process still writes until it ends; `communicate` would forget what `readline` has buffered."""
+    """Return all output until the end; `communicate` would lose lines that `readline` buffered."""
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
@@ -31,7 +31,7 @@ def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str,
 
 
 class Shell:
-    """Runs the program on one database; `url` and `root` are put into every command."""
+    """Runs the program with one `url` and `root` in every command."""
 
     def __init__(self, url: str, root: list[str], folder: Path) -> None:
         self.url = url
@@ -49,7 +49,7 @@ class Shell:
         )
 
     def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
-        """Status, standard output and standard error."""
+        """Return the status, the standard output and the standard error."""
         if given is not None:
             options["stdin"] = subprocess.PIPE
         process = self.start(*arguments, **options)
@@ -57,12 +57,12 @@ class Shell:
         return process.returncode, out, err
 
     def get(self, queue: str, n: int = 1000) -> list[Any]:
-        """Everything that `get` prints, read as JSON."""
+        """Return all items that `get` prints, read as JSON."""
         _, out, _ = self.run("get", queue, "-n", str(n))
         return [json.loads(line) for line in out.splitlines()]
 
     def get_until(self, queue: str, complete: Callable[[list[Any]], bool]) -> list[Any]:
-        """What is left, also what a dead reader still holds."""
+        """Return all items that are left, those that a dead reader holds too."""
         left: list[Any] = []
         deadline = time.monotonic() + HELD_S + PATIENCE_S
         while not complete(left):
@@ -73,7 +73,7 @@ class Shell:
 
 
 class Within(Shell):
-    """Runs the program within this process, which is quicker; what it prints is pytest's to catch."""
+    """Runs the program within this process, which is faster; pytest captures the output."""
 
     def __init__(self, shell: Shell, capture: pytest.CaptureFixture[str]) -> None:
         super().__init__(shell.url, shell.root, shell.folder)
@@ -92,7 +92,7 @@ def read_all(terminal: int) -> str:
     while True:
         try:
             part = os.read(terminal, 65536)
-        except OSError:  # what Linux says when the other side of a terminal is closed
+        except OSError:  # the error of Linux if the other side of a terminal is closed
             part = b""
         if not part:
             os.close(terminal)

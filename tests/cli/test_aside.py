@@ -1,4 +1,4 @@
-"""`fdbqueue aside`: what was set aside is listed, exported and removed."""
+"""`fdbqueue aside`: values that were set aside are listed, exported and removed."""
 
 import json
 from base64 import b64decode
@@ -20,7 +20,7 @@ def poisoned(shell: Shell, count: int) -> None:
         assert queue.dequeue(db) == "good"
 
 
-def test_what_was_set_aside_is_listed(shell: Shell) -> None:
+def test_values_that_were_set_aside_are_listed(shell: Shell) -> None:
     poisoned(shell, 3)
     status, out, err = shell.run("aside", "q", "-n", "2", "--json")
     assert (status, "more follow the first 2" in err) == (0, True)
@@ -32,7 +32,7 @@ def test_what_was_set_aside_is_listed(shell: Shell) -> None:
     assert json.loads(shell.run("stats", "q", "--json")[1])["unreadable"] == 3
 
 
-def test_what_was_exported_can_be_removed(shell: Shell, tmp_path: Path) -> None:
+def test_exported_values_can_be_removed(shell: Shell, tmp_path: Path) -> None:
     poisoned(shell, 3)
     file = tmp_path / "aside.jsonl"
     status, out, _ = shell.run("aside", "q", "--export", str(file), "--json")
@@ -47,8 +47,8 @@ def test_what_was_exported_can_be_removed(shell: Shell, tmp_path: Path) -> None:
     assert shell.run("aside", "nothing")[0] == 2
 
 
-def test_commands_about_tasks_go_on_where_one_cannot_be_read(shell: Shell) -> None:
-    """It is buried with its reason, listed as it is stored, and removed like any other."""
+def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell) -> None:
+    """The task is buried with the reason, listed with its stored bytes, and removed like any other."""
     with fdbqueue.open(shell.url) as db:
         queue = TaskQueue.create(db, "jobs")
         task = queue.put(db, "x" * 500)
@@ -68,7 +68,7 @@ def test_commands_about_tasks_go_on_where_one_cannot_be_read(shell: Shell) -> No
     assert shell.run("drop", "jobs", "--yes")[0] in (0, 1)
 
 
-def test_a_queue_whose_definition_cannot_be_read_is_listed_and_dropped(shell: Shell) -> None:
+def test_a_queue_with_an_unreadable_definition_can_be_dropped(shell: Shell) -> None:
     with fdbqueue.open(shell.url) as db:
         queue = TaskQueue.create(db, "jobs")
         TaskQueue.create(db, "others")

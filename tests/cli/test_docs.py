@@ -1,4 +1,4 @@
-"""docs/cli.md: its reference is what the commands say, and its session can be typed."""
+"""docs/cli.md: its reference has the help texts, and its session runs."""
 
 import re
 import subprocess
@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 
 
-def test_the_reference_is_what_the_commands_say() -> None:
-    """python docs/cli_reference.py rewrites it."""
+def test_the_reference_has_the_help_texts() -> None:
+    """`make docs` rewrites the reference."""
     check = [sys.executable, ROOT / "docs" / "cli_reference.py", "--check"]
     assert subprocess.run(check, check=False).returncode == 0
 

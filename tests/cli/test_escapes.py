@@ -22,7 +22,7 @@ SEEN = r"\x1b]0;owned\x07\x1b[2J\x7f\x9b31m\u202egnp\u200b"
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
-    """On a database with a queue and a buried task, all texts of which are evil."""
+    """The program, on a queue and a buried task full of control characters."""
     url = f"embedded:{tmp_path}/data"
     with fdbqueue.open(url) as db:
         queue = TaskQueue.create(db, EVIL, "utube")
@@ -65,11 +65,11 @@ def test_no_control_character_of_data_is_printed(
             monkeypatch.setattr(f"fdbqueue.cli.{module}.on_a_terminal", lambda: True)
     _, out, err = program.run(*command)
     assert out + err
-    printed = (out + err).replace("\t", "")  # which stands between columns
+    printed = (out + err).replace("\t", "")  # the separator of columns
     assert not HIDDEN & set(printed), visible(printed)
 
 
-def test_json_has_the_same_values_as_escapes(program: Within) -> None:
+def test_json_prints_control_characters_as_escapes(program: Within) -> None:
     _, out, _ = program.run("tasks", EVIL, "--state", "buried", "--json")
     assert not HIDDEN & set(out)
     (task,) = map(json.loads, out.splitlines())
@@ -80,13 +80,13 @@ def test_json_has_the_same_values_as_escapes(program: Within) -> None:
 @pytest.mark.parametrize(
     "value", [EVIL, "plain", "ä\u00a0ö", "\U000e0041", "\U0001f468\u200d\U0001f469", {"\x7f": 1}]
 )
-def test_a_line_of_json_is_the_value(value: object) -> None:
+def test_a_line_of_json_decodes_to_the_value(value: object) -> None:
     line = line_of(value)
     assert json.loads(line) == value
     assert not HIDDEN & set(line.decode())
 
 
-def test_a_tab_in_a_name_makes_no_column(program: Within) -> None:
+def test_a_tab_in_a_name_adds_no_column(program: Within) -> None:
     _, out, _ = program.run("queues")
     evil, plain = (line.split("\t") for line in out.splitlines())
     assert len(evil) == len(plain)
@@ -112,7 +112,7 @@ def test_no_control_character_of_data_is_logged() -> None:
 
 
 def test_a_handler_of_the_program_gets_visible_records(caplog: pytest.LogCaptureFixture) -> None:
-    """Of our loggers. A text that cannot be made breaks no call."""
+    """Records of our loggers only. A record that cannot be formatted breaks no call."""
 
     class Odd:
         def __str__(self) -> str:

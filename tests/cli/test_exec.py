@@ -1,4 +1,4 @@
-"""work --exec: a process for each task: a durable xargs that may be killed at any moment."""
+"""work --exec: a command for each task, which may be killed at any moment."""
 
 import errno
 import json
@@ -35,15 +35,15 @@ def buried(shell: Shell) -> list[dict[str, Any]]:
 
 
 def alive(process: int) -> bool:
-    """Whether there is such a process that is no zombie."""
+    """True if the process exists, and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def test_data_stands_in_any_argument_and_on_standard_input(shell: Shell) -> None:
-    """As it is: there is no shell that would make anything of it."""
+def test_data_is_in_the_arguments_and_on_standard_input(shell: Shell) -> None:
+    """Unchanged: no shell interprets it."""
     data = ["plain", "two words", "$(id) `id` ; 'q' \\ *", "née {}", "", {"a": [1, None]}, 42]
     filled(shell, "q", *data)
     status, out, _ = run(
@@ -57,8 +57,8 @@ def test_data_stands_in_any_argument_and_on_standard_input(shell: Shell) -> None
 def test_a_module_in_the_working_directory_is_not_imported(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a MODULE that is named is looked for there: anybody may have planted others."""
-    python, *module = shells.PROGRAM  # which looks there itself, without -P
+    """Only modules that the user names are looked up there: other users may have planted modules."""
+    python, *module = shells.PROGRAM  # Python itself looks there, without -P
     monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
     for name in ("logging", "selectors", "concurrent", "mmap", "resource", "json", "platform", "sqlite3"):
         (shell.folder / f"{name}.py").write_text("open('planted', 'a').close()\nraise SystemExit(77)\n")
@@ -68,15 +68,15 @@ def test_a_module_in_the_working_directory_is_not_imported(
     assert not (shell.folder / "planted").exists()
 
 
-def test_with_json_the_output_of_commands_goes_to_standard_error(shell: Shell) -> None:
-    """Standard output has nothing but JSON."""
+def test_with_json_output_of_commands_goes_to_standard_error(shell: Shell) -> None:
+    """Standard output has JSON only."""
     filled(shell, "q", "x")
     status, out, err = run(shell, "--json", "--", "sh", "-c", "echo hello; echo oops >&2")
     assert (status, json.loads(out)["done"]) == (0, 1)
     assert sorted(err.splitlines()) == ["hello", "oops"]
 
 
-def test_a_command_that_fails_is_tried_again_and_buried_with_its_output(shell: Shell) -> None:
+def test_a_failing_command_is_buried_with_its_output(shell: Shell) -> None:
     filled(shell, "q", "x")
     script = 'echo "$FDBQUEUE_ATTEMPT of $FDBQUEUE_TASK"; echo oops >&2; exit 3'
     status, out, err = run(shell, "--max-attempts", "2", "--", "sh", "-c", script)
@@ -94,15 +94,15 @@ def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
     assert buried(shell)[0]["history"][0]["message"] == "killed by SIGKILL"
 
 
-def test_what_cannot_be_an_argument_fails_its_task_alone(shell: Shell) -> None:
+def test_data_that_no_argument_can_hold_fails_one_task_only(shell: Shell) -> None:
     filled(shell, "q", "a\0b", "fine")
     status, out, _ = run(shell, "--max-attempts", "1", "--", "echo", "{}")
     assert (status, out) == (1, "fine\n")
     assert "null byte" in buried(shell)[0]["history"][0]["message"]
 
 
-def test_a_reader_that_goes_away_costs_no_attempt(shell: Shell) -> None:
-    """The fleet stops, and each task stays whose output was not read: one output is in the pipe at a time."""
+def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell) -> None:
+    """The fleet stops, and the tasks with unread output stay: the pipe holds one output at a time."""
     filled(shell, "q", *range(40))
     process = shell.start("work", "q", "--exec", "--until-empty", "--", "echo", "{}")
     assert process.stdout is not None
@@ -125,7 +125,7 @@ def test_output_of_any_size_is_passed_on(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EAGAIN, errno.EMFILE])
-def test_what_the_machine_has_run_out_of_is_no_fault_of_the_task(number: int) -> None:
+def test_an_exhausted_machine_is_no_failure_of_the_task(number: int) -> None:
     with pytest.raises(Unavailable), of_this_machine():
         raise OSError(number, "none left")
     assert judge(Unavailable(), "me") == Away()
@@ -142,7 +142,7 @@ def test_output_goes_line_by_line_into_a_queue(shell: Shell) -> None:
     assert lines == [1, [1], "two", "[two]", '{"three"', '[{"three"]']
 
 
-def test_more_output_than_a_transaction_carries_buries_the_task(shell: Shell) -> None:
+def test_output_too_large_for_a_transaction_buries_the_task(shell: Shell) -> None:
     filled(shell, "q", "1001")
     shell.run("create", "out", "--kind", "queue")
     assert run(shell, "--into", "out", "--", "seq", "{}")[0] == 1
@@ -150,7 +150,7 @@ def test_more_output_than_a_transaction_carries_buries_the_task(shell: Shell) ->
     assert shell.run("size", "out")[1] == "0\n"
 
 
-def test_a_command_ends_with_the_lease_it_works_under(shell: Shell) -> None:
+def test_a_command_ends_with_its_lease(shell: Shell) -> None:
     filled(shell, "q", "x", ttr=1)
     begun = shell.folder / "begun"
     working = shell.start(
@@ -166,7 +166,7 @@ def test_a_command_ends_with_the_lease_it_works_under(shell: Shell) -> None:
     assert working.returncode == 0
 
 
-def test_a_command_ends_with_the_worker_that_started_it(shell: Shell) -> None:
+def test_a_command_ends_with_its_worker(shell: Shell) -> None:
     filled(shell, "q", "x", ttr=1_000)
     begun = shell.folder / "begun"
     script = f"sleep 1000 & echo $$ $! > {begun}; wait"
@@ -183,7 +183,7 @@ def test_a_command_ends_with_the_worker_that_started_it(shell: Shell) -> None:
 
 
 def kill_now_and_then(shell: Shell, running: Callable[[], bool]) -> int:
-    """SIGKILL to one worker process after the other; how many."""
+    """Send SIGKILL to one worker process after another; return their number."""
     killed = 0
     with fdbqueue.open(shell.url) as db:
         while running():
@@ -198,8 +198,8 @@ def kill_now_and_then(shell: Shell, running: Callable[[], bool]) -> int:
     return killed
 
 
-def test_each_output_is_there_once_in_spite_of_kills(shell: Shell, rounds: Callable[[int, int], int]) -> None:
-    """The sink is transactional: output comes with the ack, or not at all."""
+def test_each_output_is_put_once_in_spite_of_kills(shell: Shell, rounds: Callable[[int, int], int]) -> None:
+    """The output is put in the transaction of the ack."""
     count = rounds(120, 1_000)
     filled(shell, "q", *range(count), ttr=2)
     shell.run("create", "out", "--kind", "queue")
@@ -212,8 +212,8 @@ def test_each_output_is_there_once_in_spite_of_kills(shell: Shell, rounds: Calla
     assert Counter(shell.get("out", count + 100)) == Counter(range(count))
 
 
-def test_it_goes_on_where_it_was_stopped(shell: Shell) -> None:
-    """Restartable: what is done stays done."""
+def test_a_second_run_does_the_tasks_that_are_left(shell: Shell) -> None:
+    """Tasks that are done stay done."""
     filled(shell, "q", *range(30))
     shell.run("create", "out", "--kind", "queue")
     command = ("--into", "out", "--", "sh", "-c", 'sleep 0.05; echo "$1"', "sh", "{}")

@@ -1,4 +1,4 @@
-"""put, get, size, peek, clear as a shell meets them: real processes, pipes, signals and exit statuses."""
+"""put, get, size, peek and clear in a shell: real processes, pipes, signals and exit statuses."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_values_come_out_in_order_one_json_value_a_line(shell: Shell) -> None:
     assert shell.run("get", "q") == (0, '"quoted"\n', "")
 
 
-def test_nothing_there_is_status_1(shell: Shell) -> None:
+def test_an_empty_queue_is_status_1(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1")
     assert shell.get("q") == [1]
     for command in ("get", "peek"):
@@ -48,12 +48,12 @@ def test_nothing_there_is_status_1(shell: Shell) -> None:
     assert shell.run("size", "q") == (0, "0\n", "")
 
 
-def test_fewer_than_asked_for_is_no_failure(shell: Shell) -> None:
+def test_fewer_items_than_wanted_is_no_failure(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1", "2")
     assert shell.run("get", "q", "-n", "5") == (0, "1\n2\n", "")
 
 
-def test_what_looks_like_json_and_is_not_is_refused_and_nothing_put(shell: Shell) -> None:
+def test_data_that_only_looks_like_json_is_refused(shell: Shell) -> None:
     shell.run("put", "q", "--create", "first")
     for broken in ('{"a": 1', "[1,]", '"open'):
         status, out, err = shell.run("put", "q", "--create", "fine", broken)
@@ -62,7 +62,7 @@ def test_what_looks_like_json_and_is_not_is_refused_and_nothing_put(shell: Shell
     assert shell.get("q") == ["first"]
 
 
-def test_text_is_taken_as_it_is(shell: Shell) -> None:
+def test_text_is_put_unchanged(shell: Shell) -> None:
     assert shell.run("put", "q", "--create", "--text", "42", "{", "née")[0] == 0
     assert shell.get("q") == ["42", "{", "née"]
 
@@ -75,7 +75,7 @@ def test_a_value_too_large_is_refused(shell: Shell) -> None:
     assert shell.get("q") == [1, 2]
 
 
-def test_a_queue_of_bytes_says_what_it_carries(shell: Shell) -> None:
+def test_a_queue_of_bytes_names_the_type_that_it_carries(shell: Shell) -> None:
     root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
     with fdbqueue.open(shell.url) as db:
         fdbqueue.Queue.named(db, "q", codec="bytes", **root).enqueue(db, b"\xff\x00")
@@ -87,10 +87,10 @@ def test_a_queue_of_bytes_says_what_it_carries(shell: Shell) -> None:
     assert shell.run("get", "q") == (0, '"/wA="\n', "")
 
 
-def test_clear_wants_a_yes(shell: Shell) -> None:
+def test_clear_must_be_confirmed(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1", "2")
     status, _, err = shell.run("clear", "q")
-    assert (status, err) == (1, "fdbqueue: clear would remove 2 item(s) of 'q': say --yes\n")
+    assert (status, err) == (1, "fdbqueue: clear would remove 2 item(s) of 'q': confirm with --yes\n")
     assert shell.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
     assert shell.run("size", "q") == (0, "0\n", "")
 
@@ -104,7 +104,7 @@ def test_lines_of_a_file_keep_their_order(shell: Shell, tmp_path: Path) -> None:
     assert shell.get("q", 2_500) == list(range(2_500))
 
 
-def test_one_queue_pours_into_another(shell: Shell) -> None:
+def test_the_output_of_get_is_input_for_put(shell: Shell) -> None:
     shell.run("put", "a", "--create", '{"n": 1}', "two", "3")
     getting = shell.start("get", "a", "-n", "9")
     assert shell.run("put", "b", "--create", "--lines", "-", stdin=getting.stdout)[0] == 0
@@ -113,14 +113,14 @@ def test_one_queue_pours_into_another(shell: Shell) -> None:
     assert shell.get("b") == [{"n": 1}, "two", 3]
 
 
-def test_empty_lines_are_skipped_and_the_last_needs_no_end(shell: Shell) -> None:
+def test_empty_lines_are_skipped_and_the_last_needs_no_newline(shell: Shell) -> None:
     assert (
         shell.run("put", "q", "--create", "--lines", "-", given="a\n\n  \nb\r\nc")[2] == "fdbqueue: 3 put\n"
     )
     assert shell.get("q") == ["a", "b", "c"]
 
 
-def test_a_broken_line_stops_there_and_says_where(shell: Shell) -> None:
+def test_an_invalid_line_stops_the_put_and_is_named(shell: Shell) -> None:
     status, _, err = shell.run("put", "q", "--create", "--lines", "-", given='1\n2\n{"a"\n4\n')
     assert status == 2
     assert err.splitlines()[0] == "fdbqueue: 2 put"
@@ -137,8 +137,8 @@ def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
     assert "line 2" in err
 
 
-def test_lines_are_put_as_they_come(shell: Shell) -> None:
-    """A slow producer's line does not wait for a batch to fill."""
+def test_a_line_is_put_as_soon_as_it_is_read(shell: Shell) -> None:
+    """The line of a slow producer does not wait until a batch is full."""
     process = shell.start("put", "q", "--create", "--lines", "-", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("1\n")
@@ -149,7 +149,7 @@ def test_lines_are_put_as_they_come(shell: Shell) -> None:
     assert (process.returncode, err) == (INTERRUPTED, "fdbqueue: 1 put\n")
 
 
-def test_a_pipe_sees_plain_lines_a_terminal_a_bar(shell: Shell, tmp_path: Path) -> None:
+def test_progress_is_lines_in_a_pipe_and_a_bar_on_a_terminal(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(12_000)))
     _, _, plain = shell.run("put", "q", "--create", "--lines", "lines")
     assert plain.splitlines()[-1] == "fdbqueue: 12000 put"
@@ -177,10 +177,10 @@ def test_a_long_text_is_shortened_in_a_message() -> None:
     assert len(cli_values.shortened("x" * 1_000)) < 70
 
 
-# -- waiting, and readers that go away ------------------------------------------------------------------
+# -- waiting, and readers that end -----------------------------------------------------------------------
 
 
-def test_wait_prints_what_comes_meanwhile(shell: Shell) -> None:
+def test_a_waiting_get_prints_items_that_are_put_meanwhile(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1")
     waiting = shell.start("get", "q", "-n", "2", "--wait", "30")
     assert waiting.stdout is not None
@@ -232,7 +232,7 @@ def test_a_full_disk_takes_nothing(shell: Shell) -> None:
 
 
 def test_a_closed_standard_output_takes_nothing(shell: Shell) -> None:
-    """Descriptor 1 would otherwise become a file of the engine's, and lines be written into the data."""
+    """Otherwise descriptor 1 becomes a file of the engine, and lines are written into the data."""
     shell.run("put", "q", "--create", "1")
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *shell.where, "get", "q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -240,14 +240,14 @@ def test_a_closed_standard_output_takes_nothing(shell: Shell) -> None:
     assert shell.get("q") == [1]
 
 
-def test_a_reader_that_leaves_gets_a_prefix_and_the_rest_stays(shell: Shell) -> None:
-    """Lines so long that the pipe holds a few: most are still in the queue, in order, when it is closed."""
+def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell) -> None:
+    """The lines are long, and the pipe holds a few: most items are still in the queue, in order."""
     items = [f"{number} " + "x" * 5_000 for number in range(100)]
     shell.run("put", "q", "--create", "--lines", "-", given="\n".join(items))
     getting = shell.start("get", "q", "-n", "100")
     assert getting.stdout is not None
     taken = [json.loads(getting.stdout.readline()) for _ in range(3)]
-    time.sleep(0.5)  # the writer fills the pipe, and waits
+    time.sleep(0.5)  # the writer fills the pipe, and blocks
     getting.stdout.close()
     assert getting.communicate(timeout=20)[1] == ""
     assert getting.returncode == CLOSED_PIPE
@@ -257,8 +257,8 @@ def test_a_reader_that_leaves_gets_a_prefix_and_the_rest_stays(shell: Shell) -> 
     assert len(left) > 50
 
 
-def test_a_slow_reader_loses_nothing_and_gets_nothing_twice(shell: Shell) -> None:
-    """A reader that stops for longer than items are held for."""
+def test_a_slow_reader_gets_each_item_once(shell: Shell) -> None:
+    """The reader stops for longer than items are held."""
     items = [f"{number} " + "x" * 3_000 for number in range(60)]
     shell.run("put", "q", "--create", "--lines", "-", given="\n".join(items))
     getting = shell.start("get", "q", "-n", "60")
@@ -302,7 +302,7 @@ def test_a_kill_loses_nothing(shell: Shell) -> None:
     assert len(printed + left) <= len(items) + 4 * 50, "more than what four readers can have held came twice"
 
 
-def test_readers_side_by_side_share_without_overlap(shell: Shell) -> None:
+def test_two_readers_share_the_items_without_overlap(shell: Shell) -> None:
     items = list(range(300))
     shell.run("put", "q", "--create", *map(str, items))
     readers = [shell.start("get", "q", "-n", "100") for _ in range(4)]
@@ -341,13 +341,13 @@ def test_a_mistake_is_status_2_and_one_line(tmp_path: Path, arguments: list[str]
     "arguments",
     [["put", "q", "--create", b"\xff"], ["put", "q", "--create", "--text", b"\xff"], ["put", b"\xff", "1"]],
 )
-def test_arguments_that_are_no_text_are_a_mistake(tmp_path: Path, arguments: list[Any]) -> None:
+def test_arguments_that_are_not_text_are_a_mistake(tmp_path: Path, arguments: list[Any]) -> None:
     status, _, err = Shell(f"embedded:{tmp_path}/data", [], tmp_path).run(*arguments)
     assert status == 2
     assert err.count("\n") == 1
 
 
-def test_a_negative_wait_is_one_look(program: Within) -> None:
+def test_a_negative_wait_tries_once(program: Within) -> None:
     program.run("put", "q", "--create", "1")
     assert program.run("get", "q", "--wait", "-1") == (0, "1\n", "")
     assert program.run("get", "q", "--wait=-inf") == (1, "", "fdbqueue: 'q' is empty\n")
@@ -370,7 +370,7 @@ def test_url_and_root_may_stand_behind_the_command(tmp_path: Path) -> None:
         assert queue.size(db) == 1
 
 
-def test_without_url_the_environment_says_where(tmp_path: Path) -> None:
+def test_without_url_the_environment_names_the_database(tmp_path: Path) -> None:
     shell = Shell("", [], tmp_path)
     shell.where = []
     unset = os.environ | {"FDBQUEUE_URL": "", "FDB_CLUSTER_FILE": ""}
@@ -381,7 +381,7 @@ def test_without_url_the_environment_says_where(tmp_path: Path) -> None:
     assert shell.run("get", "q", env=elsewhere) == (0, "2\n", "")
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_the_message_says_how_to_install(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     status, out, err = Shell("memory:", [], tmp_path).run("size", "q", env=os.environ | {"PYTHONPATH": path})

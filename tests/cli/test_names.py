@@ -1,4 +1,4 @@
-"""A name or a place that was mistyped makes nothing: no queue, no database, no file."""
+"""A mistyped name or place creates no queue, no database and no file."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from fdbqueue.cli.nearest import nearest
 from tests.cli.shell import Shell, Within
 from tests.cli.test_queues import root_of
 
-# Every command that works on a queue, as it is typed; Q stands for the queue.
+# Every command on a queue, as it is typed; Q is the queue.
 COMMANDS: dict[str, list[str]] = {
     "aside": ["Q"],
     "bury": ["Q", "00"],
@@ -52,7 +52,7 @@ def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
-    """On a database that does not exist yet, in an empty directory."""
+    """The program, in an empty directory without a database."""
     monkeypatch.chdir(tmp_path)
     for folder in ("temporary", "obsolete", "00000000"):
         (tmp_path / "dirq" / folder).mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_an_unknown_name_fails_and_lists_the_nearest(program: Within, command: s
         assert fdbqueue.list_queues(db) == ["emails", "other"]
 
 
-def test_into_an_unknown_queue_fails_before_anything_runs(program: Within) -> None:
+def test_into_an_unknown_queue_fails_before_a_command_runs(program: Within) -> None:
     with fdbqueue.open(program.url) as db:
         TaskQueue.create(db, "emails")
     status, _, err = program.run("work", "emails", "--exec", "--into", "reslts", "--", "true")
@@ -104,7 +104,7 @@ def test_create_makes_the_database_and_the_queue(program: Within, command: str) 
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_a_place_without_a_database_stays_as_it_is(program: Within, tmp_path: Path, command: str) -> None:
+def test_a_place_without_a_database_is_not_changed(program: Within, tmp_path: Path, command: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root")
     for place in ("etc", "etc/passwd", "nowhere"):
@@ -119,7 +119,7 @@ def test_a_place_without_a_database_stays_as_it_is(program: Within, tmp_path: Pa
 def test_a_private_database_is_refused(
     program: Within, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
 ) -> None:
-    """Its items would be gone at the end of the command."""
+    """Its items would be lost at the end of the command."""
     program.where = []
     monkeypatch.setenv("FDBQUEUE_URL", "memory:")
     status, out, err = program.run(*typed(command, arguments))
@@ -171,16 +171,16 @@ def test_open_without_create_raises_and_writes_nothing(tmp_path: Path) -> None:
         ("unlike", []),
     ],
 )
-def test_the_nearest_names_are_those_alike(name: str, expected: list[str]) -> None:
+def test_the_nearest_names_are_listed_by_likeness(name: str, expected: list[str]) -> None:
     found = nearest(name, ["emails", "Emails-20", "thumbs", "q"])
     assert found[: len(expected)] == expected or sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize("path", ["a/" * 3_000, "a\x00b"], ids=["long", "NUL"])
-def test_a_path_that_no_directory_can_have_makes_none(
+def test_an_impossible_path_makes_no_directory(
     program: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Not even the first of its levels."""
+    """Not even the first part of the path."""
     monkeypatch.chdir(tmp_path)
     program.run("elements", "add", "e", "x", "--create")
     before = sorted(tmp_path.iterdir())

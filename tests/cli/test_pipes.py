@@ -1,4 +1,4 @@
-"""get into a pipe whose reader leaves early: an item leaves the queue only if its line was read."""
+"""get into a pipe with a reader that ends early: an item leaves the queue only if its line was read."""
 
 import json
 import os
@@ -25,7 +25,7 @@ RUNS = 50
 
 
 def lines(length: int, count: int) -> list[str]:
-    """Texts that become JSON lines of about `length` bytes, all different."""
+    """Different texts that become JSON lines of about `length` bytes."""
     return [str(number % 10) if length < 10 else f"{number:06}".ljust(length, "x") for number in range(count)]
 
 
@@ -35,7 +35,7 @@ def fill(shell: Shell, values: Iterable[int]) -> None:
 
 
 def piped_into(command: list[str], write: Callable[[LineWriter, Signals], object]) -> list[str]:
-    """The lines that `command` prints of those that `write` gives it."""
+    """Return the lines that `command` prints, while `write` writes into its pipe."""
     with TemporaryFile("w+") as printed:  # a pipe would block a reader that prints a long line
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=printed) as reader:
             assert reader.stdin is not None
@@ -62,7 +62,7 @@ def test_head_takes_only_the_items_that_it_read(tmp_path: Path, read: int) -> No
             assert left in (items[read:], items[read + 1 :]), f"run {number}: {len(left)} left"
 
 
-def test_the_program_piped_into_head_keeps_the_rest(shell: Shell, program: Within) -> None:
+def test_get_into_head_keeps_the_unread_items(shell: Shell, program: Within) -> None:
     fill(shell, range(10))
     piped = f"{shlex.join(shell.program('get', 'p', '-n', '10'))} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
@@ -70,8 +70,8 @@ def test_the_program_piped_into_head_keeps_the_rest(shell: Shell, program: Withi
     assert program.get("p") in (list(range(1, 10)), list(range(2, 10)))
 
 
-def test_a_reader_that_stands_still_holds_no_items(shell: Shell, program: Within) -> None:
-    """One line waits in the pipe; the others are in the queue for other readers."""
+def test_a_stalled_reader_holds_no_items(shell: Shell, program: Within) -> None:
+    """One line is in the pipe; the other items are in the queue for other readers."""
     fill(shell, range(10))
     getting = shell.start("get", "p", "-n", "10")
     assert getting.stdout is not None
@@ -99,7 +99,7 @@ def test_a_line_is_drained_when_it_was_read(made: Callable[[], list[int]]) -> No
     os.close(theirs)
 
 
-def test_a_line_that_its_reader_left_in_the_pipe_is_not_drained() -> None:
+def test_a_line_left_in_the_pipe_is_not_drained() -> None:
     ours, theirs = os.pipe()
     out = LineWriter(theirs, lambda: None)
     out.write(b"line\n")

@@ -1,4 +1,4 @@
-"""queues, create, stats, pause, resume, drop, top, completion: about queues as wholes."""
+"""The commands on whole queues: queues, create, stats, pause, resume, drop, top and completion."""
 
 import json
 import os
@@ -34,7 +34,10 @@ def test_a_queue_is_created_listed_and_dropped(program: Within) -> None:
     assert (mail["options"], mail["tasks"]["ready"], mail["paused"]) == ({"ttr": 60.0}, 2, False)
     assert (plain["kind"], plain["items"]) == ("queue", 2)
     status, _, err = program.run("drop", "mail")
-    assert (status, err) == (1, "fdbqueue: drop would remove 'mail' and the 2 item(s) in it: say --yes\n")
+    assert (status, err) == (
+        1,
+        "fdbqueue: drop would remove 'mail' and the 2 item(s) in it: confirm with --yes\n",
+    )
     assert program.run("drop", "mail", "--yes") == (0, "", "fdbqueue: 'mail' is gone\n")
     assert program.run("drop", "plain", "--yes", "--json")[1] == '{"queue":"plain","dropped":true}\n'
     assert program.run("queues") == (0, "", "")
@@ -62,7 +65,7 @@ def test_a_queue_in_use_is_not_dropped_and_keeps_its_tasks(program: Within) -> N
         assert program.run("queues")[1].split() == ["q", "fifo", "2", "1", "0", "0", "0"]
 
 
-def test_creating_twice_is_refused_unless_it_may_exist(program: Within) -> None:
+def test_a_second_create_needs_if_not_exists(program: Within) -> None:
     assert program.run("create", "q", "--kind", "fair", "--weight", "gold=3", "--weight", "7=2")[0] == 0
     compared = "with kind = fair, weights = gold:3 7:2; asked for was kind = fifo, weights = none"
     assert program.run("create", "q") == (1, "", f"fdbqueue: A queue named 'q' exists already, {compared}.\n")
@@ -75,7 +78,7 @@ def test_creating_twice_is_refused_unless_it_may_exist(program: Within) -> None:
     assert program.run("put", "plain", "1")[0] == 0
 
 
-def test_weights_are_for_any_key_that_a_task_may_have(program: Within) -> None:
+def test_weights_are_for_any_task_key(program: Within) -> None:
     weights = ("--weight", "null=2", "--weight", "[1,[2]]=3")
     status, out, _ = program.run("create", "q", "--kind", "fair", "--json", *weights)
     assert (status, json.loads(out)["options"]["weights"]) == (0, {"null": 2, "[1,[2]]": 3})
@@ -97,7 +100,7 @@ def test_statistics_are_lines_of_name_and_value(program: Within) -> None:
     assert [json.loads(line)["name"] for line in program.run("stats", "--json")[1].splitlines()] == ["q", "r"]
 
 
-def test_a_paused_queue_gives_nothing_until_it_is_resumed(program: Within) -> None:
+def test_no_task_of_a_paused_queue_is_taken_until_resume(program: Within) -> None:
     program.run("create", "q")
     program.run("put", "q", "1")
     assert program.run("pause", "q") == (0, "", "fdbqueue: 'q' is paused\n")
@@ -109,13 +112,13 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(program: Within) -> No
         assert queue.take(db, 0) is not None
 
 
-def test_what_is_of_no_known_kind_is_listed(tmp_path: Path) -> None:
+def test_a_queue_of_an_unknown_kind_is_listed(tmp_path: Path) -> None:
     shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
     with fdbqueue.open(shell.url) as db:
         Registry(DEFAULT_ROOT).create(db, "odd", "peculiar", {"a": 1})
     assert shell.run("queues") == (0, "odd\tpeculiar\t\t\t\t\t\t\n", "")
     for command in (["tasks"], ["drop"], ["drop", "--yes"]):
-        said = "fdbqueue: 'odd' is of kind peculiar, which is no kind of task queue here\n"
+        said = "fdbqueue: 'odd' is of kind peculiar, which this release does not know\n"
         assert shell.run(*command, "odd") == (2, "", said)
 
 
@@ -170,7 +173,7 @@ def test_a_mistake_is_status_2_and_one_line(known: Within, arguments: list[str],
 
 @pytest.fixture
 def known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
-    """A database with a task queue and a plain one."""
+    """A database with a task queue and a plain queue."""
     shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
     with fdbqueue.open(shell.url) as db:
         TaskQueue.create(db, "fifo")
@@ -182,7 +185,7 @@ def known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
 # -- top ------------------------------------------------------------------------------------------------
 
 
-def test_top_in_a_pipe_is_a_line_a_queue_in_each_interval(program: Within) -> None:
+def test_top_in_a_pipe_prints_a_line_per_queue_and_interval(program: Within) -> None:
     program.run("create", "q")
     program.run("create", "r")
     program.run("put", "q", "1", "2")
@@ -197,7 +200,7 @@ def test_top_in_a_pipe_is_a_line_a_queue_in_each_interval(program: Within) -> No
     assert (only["due"], only["ends"]) == (0, {"acked": 0, "expired": 0, "deleted": 0, "buried": 0})
 
 
-def test_stats_and_top_tell_how_tasks_have_ended_and_what_is_due(program: Within) -> None:
+def test_stats_and_top_count_ended_and_due_tasks(program: Within) -> None:
     program.run("create", "q", "--kind", "fifottl")
     with fdbqueue.open(program.url) as db:
         queue = TaskQueue.open(db, "q", root=root_of(program))
@@ -223,7 +226,7 @@ def test_stats_and_top_tell_how_tasks_have_ended_and_what_is_due(program: Within
     assert (lines["ends.acked"], lines["ends.deleted"], lines["tasks.due"]) == ("2", "1", "0")
 
 
-def test_looking_sweeps_where_no_worker_runs(shell: Shell) -> None:
+def test_stats_sweep_where_no_worker_runs(shell: Shell) -> None:
     shell.run("create", "q", "--kind", "fifottl")
     shell.run("put", "q", "1", "--delay", "0.1")
 
@@ -234,7 +237,7 @@ def test_looking_sweeps_where_no_worker_runs(shell: Shell) -> None:
     wait_until(lambda: (tasks := seen())["ready"] == 1 and not tasks["delayed"])
 
 
-def test_top_tells_rates_and_workers(shell: Shell) -> None:
+def test_top_shows_rates_and_workers(shell: Shell) -> None:
     shell.run("create", "q")
     watching = shell.start("top", "q", "--json", "--interval", "0.2")
     assert watching.stdout is not None
@@ -255,7 +258,7 @@ def test_top_tells_rates_and_workers(shell: Shell) -> None:
     assert (seen["ready"], seen["taken"], seen["workers"]) == (0, 0, 1)
 
 
-def test_top_tells_the_busiest_keys(program: Within) -> None:
+def test_top_shows_the_busiest_keys(program: Within) -> None:
     program.run("create", "u", "--kind", "utube")
     for key in ("one", "two", "two"):
         program.run("put", "u", "x", "--key", key)
@@ -286,7 +289,7 @@ def test_top_on_a_terminal_is_a_table(shell: Shell) -> None:
         assert word in screen
 
 
-def test_spans_are_told_as_people_do() -> None:
+def test_lengths_of_time_are_short_texts() -> None:
     spans = [span(seconds) for seconds in (None, 0.4, 59, 60, 61, 3_600, 7_260, 86_400, 270_000)]
     assert spans == ["", "0s", "59s", "1m", "1m1s", "1h", "2h1m", "1d", "3d3h"]
 
@@ -295,7 +298,7 @@ def test_spans_are_told_as_people_do() -> None:
 
 
 def completions(shell: Shell, words: str) -> list[str]:
-    """What bash is offered for the last of `words`."""
+    """Return the completions of bash for the last of `words`."""
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     environment = os.environ | asked | {"_FDBQUEUE_COMPLETE": "bash_complete", "FDBQUEUE_URL": shell.url}
     shell.where = []
@@ -315,12 +318,12 @@ def test_a_shell_completes_commands_and_queues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_completion_script_is_the_shells(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_completion_script_is_for_the_shell(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = Within(Shell("memory:", [], Path()), capfd).run("completion", name)
     assert status == 0
     assert "_FDBQUEUE_COMPLETE" in out
 
 
-def test_every_command_says_what_it_does() -> None:
+def test_every_command_has_a_help_text() -> None:
     for name, command in cli.commands.items():
         assert command.help, name

@@ -1,4 +1,4 @@
-"""Commands end with the worker that started them, at whatever moment it is killed."""
+"""Commands end with the worker that started them, killed at any moment."""
 
 import os
 import random
@@ -21,7 +21,7 @@ STARTS_S = 0.05
 
 @pytest.fixture
 def name() -> str:
-    """What the commands of this test are called, in their environment."""
+    """The name of the commands of this test, in their environment."""
     return f"test-{os.urandom(8).hex()}"
 
 
@@ -31,7 +31,7 @@ def started(work: Callable[[str], None], name: str) -> subprocess.Popen[bytes]:
 
 
 def commands(name: str) -> list[int]:
-    """The processes that work at the task of that name."""
+    """Return the ids of the running commands of that name."""
     return [process for process in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_at(name, process)]
 
 
@@ -43,14 +43,14 @@ def is_at(name: str, process: int) -> bool:
     return f"FDBQUEUE_TASK={name}".encode() in environment.split(b"\0") and alive(process)
 
 
-def test_a_worker_may_die_before_it_can_tell_of_the_command_that_it_has_started(name: str) -> None:
+def test_a_worker_may_die_before_it_reports_its_command(name: str) -> None:
     with started(killed.killed_before_it_tells, name) as worker:
         assert worker.wait(30) == -signal.SIGKILL
     wait_until(lambda: not commands(name))
 
 
 def test_a_worker_may_die_at_any_moment(name: str, rounds: Callable[[int, int], int]) -> None:
-    """While one command after the other is started."""
+    """Also while commands are started one after another."""
     for _ in range(rounds(6, 60)):
         with started(killed.always_starting, name) as worker:
             assert worker.stdout is not None

@@ -1,4 +1,4 @@
-"""--shared-directory: for a directory that others may write to, and nothing else."""
+"""--shared-directory: only for a directory that other users may write to."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def open_to_all(tmp_path: Path) -> Shell:
-    """The program, without options of a place; its usual directory is writable by everybody."""
+    """The program without --url; all users may write to its default directory."""
     path = tmp_path / "fdbqueue-data"
     path.mkdir()
     path.chmod(0o777)
@@ -20,7 +20,7 @@ def open_to_all(tmp_path: Path) -> Shell:
 
 
 def test_a_directory_that_others_may_write_to_needs_the_option(open_to_all: Shell) -> None:
-    """Before the command or behind it; what refuses names it."""
+    """In front of the command or behind it; the refusal names the option."""
     status, _, err = open_to_all.run("create", "q")
     assert status == 2
     assert "--shared-directory" in err
@@ -34,7 +34,7 @@ def test_a_directory_that_others_may_write_to_needs_the_option(open_to_all: Shel
     assert (status, out) == (0, "x\n"), err
 
 
-def test_what_is_no_directory_cannot_be_shared(open_to_all: Shell) -> None:
+def test_only_a_directory_can_be_shared(open_to_all: Shell) -> None:
     status, _, err = open_to_all.run("--url", "fdb:", "--shared-directory", "queues")
     assert status == 2
     assert "shared_directory must be False for fdb:" in err
@@ -42,7 +42,7 @@ def test_what_is_no_directory_cannot_be_shared(open_to_all: Shell) -> None:
 
 
 def test_a_planted_directory_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    """The usual directory, in a working directory that others use."""
+    """The default directory, in a working directory that other users write to."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     planted = tmp_path / "fdbqueue-data"

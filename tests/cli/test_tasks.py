@@ -1,4 +1,4 @@
-"""tasks, kick, bury, delete, release-all, truncate: what anybody may do to tasks."""
+"""The commands on tasks: tasks, kick, bury, delete, release-all and truncate."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from tests.cli.test_queues import root_of
 
 
 def put(program: Within, *arguments: str) -> list[str]:
-    """The ids of the new tasks."""
+    """Put tasks; return their ids."""
     _, out, _ = program.run("put", *arguments, "--json")
     return [json.loads(line)["id"] for line in out.splitlines()]
 
@@ -22,7 +22,7 @@ def listed(program: Within, state: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_options_of_a_put_are_the_tasks(program: Within) -> None:
+def test_options_of_a_put_are_those_of_the_tasks(program: Within) -> None:
     program.run("create", "q", "--kind", "utubettl")
     put(program, "q", "last", "--priority", "9", "--ttl", "100", "--key", "k")
     put(program, "q", "later", "--delay", "100", "--key", "7")
@@ -42,7 +42,7 @@ def test_lines_become_tasks(shell: Shell, program: Within) -> None:
     assert [task["data"] for task in listed(program, "ready")] == [1, "two", [3]]
 
 
-def test_tasks_lists_as_many_as_are_asked_for(program: Within) -> None:
+def test_tasks_lists_the_first_n(program: Within) -> None:
     program.run("create", "q")
     with fdbqueue.open(program.url) as db:
         queue = TaskQueue.open(db, "q", root=root_of(program))
@@ -57,7 +57,7 @@ def test_tasks_lists_as_many_as_are_asked_for(program: Within) -> None:
     assert err == "fdbqueue: more tasks follow the first 100: -n N lists N\n"
 
 
-def test_a_task_is_listed_with_how_it_failed(program: Within) -> None:
+def test_a_task_is_listed_with_its_failures(program: Within) -> None:
     program.run("create", "q")
     put(program, "q", "poison")
     with fdbqueue.open(program.url) as db:
@@ -95,8 +95,8 @@ def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     assert [task["data"] for task in listed(program, "ready")] == ["a", "b", "c"]
 
 
-def test_many_are_released_kicked_and_removed_some_at_a_time(program: Within) -> None:
-    """More than one transaction may change."""
+def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None:
+    """There are more tasks than one transaction may change."""
     program.run("create", "q", "--kind", "fair")
     put(program, "q", *map(str, range(450)))
     with fdbqueue.open(program.url) as db:
@@ -109,7 +109,10 @@ def test_many_are_released_kicked_and_removed_some_at_a_time(program: Within) ->
         assert program.run("kick", "q", "--all") == (0, "", "fdbqueue: 300 kicked\n")
         queue.take_many(db, 50, 0)
         status, _, err = program.run("truncate", "q")
-        assert (status, err) == (1, "fdbqueue: truncate would remove 450 task(s) of 'q': say --yes\n")
+        assert (status, err) == (
+            1,
+            "fdbqueue: truncate would remove 450 task(s) of 'q': confirm with --yes\n",
+        )
         assert program.run("truncate", "q", "--yes") == (0, "", "fdbqueue: 450 removed\n")
         found = queue.statistics(db)
         assert set(found["tasks"].values()) == {0}
@@ -118,7 +121,7 @@ def test_many_are_released_kicked_and_removed_some_at_a_time(program: Within) ->
 
 
 def test_removing_some_keeps_order_and_statistics_of_the_rest(program: Within) -> None:
-    """What is left after an interruption is a queue like any other."""
+    """After an interruption the queue is sound."""
     program.run("create", "q", "--kind", "utube")
     for number in range(6):
         put(program, "q", str(number), "--key", "ab"[number % 2])

@@ -1,4 +1,4 @@
-"""work: a fleet from the command line; what it says, how it ends, what it refuses."""
+"""work: a fleet from the command line; its output, its end, and the arguments that it refuses."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_function_is_called_with_each_task(shell: Shell) -> None:
     assert statistics(shell)["tasks"] | {"done": 0} == dict.fromkeys(statistics(shell)["tasks"], 0)
 
 
-def test_what_fails_is_buried_and_told_of(shell: Shell) -> None:
+def test_a_task_that_fails_is_buried_and_reported(shell: Shell) -> None:
     filled(shell, "q", *range(6))
     arguments = ("q", f"{JOBS}:odd", "--until-empty", "--max-attempts", "1", "--processes", "1", "--json")
     status, out, err = shell.run("work", *arguments, cwd=HERE)
@@ -73,7 +73,7 @@ def test_what_fails_is_buried_and_told_of(shell: Shell) -> None:
 
 
 def test_a_burial_counts_though_its_process_died(shell: Shell) -> None:
-    """The process ends before it has reported anything."""
+    """The process ends before its first report."""
     filled(shell, "q", "bury", "die", ttr=4)
     arguments = ("q", f"{JOBS}:bury_or_die", "--until-empty", "--processes", "1", "--threads", "1", "--json")
     status, out, _ = shell.run("work", *arguments, cwd=HERE)
@@ -113,8 +113,8 @@ def test_sigterm_and_the_tasks_given_back_are_logged(shell: Shell, tmp_path: Pat
     assert summary.startswith("fdbqueue: 0 done in ")
 
 
-def test_the_lines_of_processes_are_never_on_that_of_the_bar(shell: Shell) -> None:
-    """On a terminal, on which everything is written."""
+def test_lines_of_processes_never_hit_the_progress_bar(shell: Shell) -> None:
+    """On a terminal, which all processes write to."""
     filled(shell, "q", *range(12))
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "60"}
@@ -130,7 +130,7 @@ def test_the_lines_of_processes_are_never_on_that_of_the_bar(shell: Shell) -> No
 
 
 def shown(written: str) -> list[str]:
-    """The lines of a terminal after `written`: lines may be erased and drawn anew."""
+    """Return the lines of a terminal after `written`, with erased lines left out."""
     lines, row, column = [""], 0, 0
     for control, text in re.findall(r"(\r|\n|\x1b\[[?\d;]*[A-Za-z])|([^\r\n\x1b]+)", written):
         line = lines[row]
@@ -163,7 +163,7 @@ def test_an_idle_fleet_does_not_repeat_itself(
     assert [line.split()[1] for line in lines].count("0") == 1
 
 
-def test_the_version_is_told(shell: Shell) -> None:
+def test_the_version_is_printed(shell: Shell) -> None:
     assert shell.run("--version") == (0, f"fdbqueue {fdbqueue.__version__}\n", "")
 
 
@@ -174,7 +174,7 @@ def test_the_modules_of_the_working_directory_are_found(shell: Shell, tmp_path: 
     assert (status, out) == (0, "hello\n")
 
 
-def test_sigterm_lets_what_runs_finish_and_gives_back_the_rest(shell: Shell, tmp_path: Path) -> None:
+def test_sigterm_lets_running_tasks_finish_and_takes_no_more(shell: Shell, tmp_path: Path) -> None:
     filled(shell, "q", 1, 1, 1, 1)
     (tmp_path / "begun").mkdir()
     environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
@@ -188,7 +188,7 @@ def test_sigterm_lets_what_runs_finish_and_gives_back_the_rest(shell: Shell, tmp
     assert (found["done"], found["ready"], found["taken"]) == (2, 2, 0)
 
 
-def test_the_second_signal_waits_for_nobody(shell: Shell, tmp_path: Path) -> None:
+def test_the_second_signal_ends_running_tasks_at_once(shell: Shell, tmp_path: Path) -> None:
     filled(shell, "q", 1_000)
     (tmp_path / "begun").mkdir()
     environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
@@ -197,7 +197,7 @@ def test_the_second_signal_waits_for_nobody(shell: Shell, tmp_path: Path) -> Non
     working.send_signal(signal.SIGINT)
     assert working.stderr is not None
     for line in working.stderr:
-        if "a second signal ends them at once" in line:  # two that come at once may be heard as one
+        if "a second signal ends them at once" in line:  # two pending signals may arrive as one
             break
     working.send_signal(signal.SIGINT)
     rest_of(working)
@@ -205,7 +205,7 @@ def test_the_second_signal_waits_for_nobody(shell: Shell, tmp_path: Path) -> Non
     assert statistics(shell)["tasks"]["ready"] == 1
 
 
-def test_a_terminal_sees_a_live_line(shell: Shell) -> None:
+def test_a_terminal_shows_a_live_line(shell: Shell) -> None:
     filled(shell, "q", *([0.05] * 60))
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "JOBS_FOLDER": str(shell.folder)}
@@ -219,8 +219,8 @@ def test_a_terminal_sees_a_live_line(shell: Shell) -> None:
         assert words in seen
 
 
-def test_a_reader_that_stands_still_does_not_hold_up_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes are looked after, and signals heard; one that has gone away ends it."""
+def test_a_stalled_reader_does_not_block_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor goes on and hears signals; a reader that closes the pipe ends the fleet."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
@@ -242,7 +242,7 @@ def test_a_reader_that_stands_still_does_not_hold_up_the_fleet(monkeypatch: pyte
     os.close(writing)
 
 
-def test_the_pace_is_that_of_the_last_seconds() -> None:
+def test_the_rate_is_that_of_the_last_seconds() -> None:
     pace = Pace(window_s=10)
     pace.see(0, 0, 100)
     assert (pace.done_per_s, pace.eta_s) == (0, None)
@@ -295,8 +295,8 @@ def test_a_mistake_is_status_2_one_line_and_nothing_taken(
     assert statistics(shell)["calls"]["take"] == 0
 
 
-def test_output_of_the_program_is_not_that_of_its_supervisor(shell: Shell) -> None:
-    """Killed workers are told of in plain lines."""
+def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> None:
+    """The log has a line for each killed worker."""
     filled(shell, "q", *range(20))
     done = subprocess.run(
         [

@@ -17,7 +17,7 @@ def queue(db: Database, space: Any) -> TaskQueue:
 
 @pytest.fixture
 def work(db: Database, space: Any, queue: TaskQueue) -> Callable[..., list[tuple[str, Any]]]:
-    """Work until the queue is empty; what happened to which data, in order."""
+    """Work until the queue is empty; return each outcome with its data, in order."""
 
     def run(handler: Callable[..., object], **options: Any) -> list[tuple[str, Any]]:
         told: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Handlers that worker processes import: what they do is in the task."""
+"""Handlers that worker processes import: each task says how its handler acts."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue import Bury, Done, Hooks, TaskQueue
 from fdbqueue.embedded import stores
 
-# Where the test says: what its processes inherit is the environment.
+# The test chooses the subspace: processes inherit the environment.
 SPACE = "FDBQUEUE_TEST_SPACE"
 EFFECTS = Subspace(("effects",), bytes.fromhex(os.environ.get(SPACE, "")))
 _kept = []
@@ -22,12 +22,12 @@ _attempts = []
 
 
 def effect(task):
-    """Counts itself in the database, in the transaction of its ack."""
+    """Count the attempt in the database, in the transaction of its ack."""
     raise Done(lambda tr: tr.add(EFFECTS[task.data].key(), b"\x01"))
 
 
 def obey(task):
-    """Do what the task says: ["sleep", s], ["die"], ["stop"], ["leak", MB], ["fork"], ["exit"], ["raise"]."""
+    """Act as the task says: ["sleep", s], ["die"], ["stop"], ["leak", MB], ["fork"], ["exit"], ["raise"]."""
     what, *arguments = task.data
     _attempts.append(task.attempts)
     deeds[what](*arguments)
@@ -35,7 +35,7 @@ def obey(task):
 
 
 def put_next(task):
-    """Puts the data of the task into another queue of the same database."""
+    """Put the data of the task into another queue of the same database."""
     root = Subspace((), bytes.fromhex(os.environ[SPACE]))
     TaskQueue.open(task.database, "next", root=root).put(task.database, task.data)
 
@@ -49,7 +49,7 @@ def leak(mb):
 
 
 def fork():
-    """A child that returns into the handler's caller, as one that forgets to exit does."""
+    """Fork a child that returns into the caller of the handler, as it does not exit."""
     child = os.fork()
     if child:
         assert os.waitpid(child, 0)[1] == 0
@@ -60,10 +60,10 @@ def sub():
 
 
 def stop_once():
-    """Between commits: who stops in the middle of one stops every writer of the directory.
+    """Stop this process between commits: within one, it would stop every writer of the directory.
 
-    The signal is this thread's own: one of the process may be taken by another thread, and this one be
-    stopped a little later, when it has gone on to its ack.
+    The signal goes to this thread. Another thread might take a signal to the process, and this thread would
+    stop a little later, in its ack.
     """
     if _attempts[-1] == 1:
         with contextlib.ExitStack() as stack:
@@ -91,7 +91,7 @@ def bury():
 
 
 def die_first():
-    """At its first attempt, before anything is reported."""
+    """End the process at the first attempt, before its first report."""
     if _attempts[-1] == 1:
         os._exit(3)
 
@@ -113,7 +113,7 @@ deeds = {
 
 
 def factory(argument):
-    """A handler that has been told something."""
+    """Make a handler that has an argument."""
 
     def handler(task):
         raise Done(lambda tr: tr.set(EFFECTS[task.id].key(), argument.encode()))

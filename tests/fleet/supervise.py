@@ -1,4 +1,4 @@
-"""A program that runs a fleet: `supervise.py URL OPTIONS`, options as JSON. Prints what it did as JSON."""
+"""A program that runs a fleet: `supervise.py URL OPTIONS`, options as JSON. Prints the status as JSON."""
 
 import dataclasses
 import json

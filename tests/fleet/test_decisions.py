@@ -1,4 +1,4 @@
-"""What is decided without a database: delays, shares, what an error says of a task."""
+"""Decisions without a database: delays, shares, starts, and the meaning of errors."""
 
 import logging
 from dataclasses import fields
@@ -24,20 +24,20 @@ def test_the_delay_grows_up_to_its_cap():
     assert backoff.delay_s(10**9, 1.0) == 20
 
 
-def test_what_failed_together_does_not_come_back_together():
-    """At random between a half of the delay and the whole."""
+def test_the_delay_is_random_from_a_half_to_the_whole():
+    """So tasks that failed together are not ready again together."""
     backoff = Backoff(first_s=8, cap_s=100)
     assert [backoff.delay_s(1, random) for random in (0.0, 0.5, 1.0)] == [4, 6, 8]
 
 
 @pytest.mark.parametrize("bad", [{"first_s": -1}, {"growth": 0.5}, {"cap_s": "long"}])
-def test_a_backoff_that_is_none_is_refused(bad):
+def test_an_invalid_backoff_is_refused(bad):
     with pytest.raises(InvalidArgument):
         Backoff(**bad)
 
 
 def test_each_queue_gets_its_share():
-    """Whatever the size of the batches; over time exactly by weight."""
+    """With batches of any size, the shares approach the weights."""
     shares, got = Shares([3, 1]), [0, 0]
     for batch in (1, 4, 2, 7, 1, 3) * 40:
         first = shares.order()[0]
@@ -46,7 +46,7 @@ def test_each_queue_gets_its_share():
     assert abs(got[0] / sum(got) - 0.75) < 0.02
 
 
-def test_a_queue_that_was_empty_has_saved_up_nothing():
+def test_an_empty_queue_saves_up_no_turns():
     shares = Shares([1, 1])
     for _ in range(100):
         shares.took(0, 1)
@@ -100,17 +100,17 @@ def test_options_of_a_worker_are_checked_numbers():
 
 
 @pytest.mark.parametrize("error", [NotTaken(id="x"), LeaseLost(id="x")])
-def test_a_lease_that_is_lost_says_nothing_of_the_task(error):
+def test_a_lost_lease_is_no_failure_of_the_task(error):
     assert judge(error, "me") == Lost()
 
 
 @pytest.mark.parametrize("error", [FDBError(1031), FDBError(1009), FDBError(1021), DatabaseClosed()])
-def test_a_database_that_is_away_is_not_the_fault_of_the_task(error):
+def test_a_database_that_is_away_is_no_failure_of_the_task(error):
     assert judge(error, "me") == Away()
 
 
 @pytest.mark.parametrize("error", [FDBError(1007), FDBError(2101), KeyError("k"), SystemExit(3)])
-def test_every_other_error_is(error):
+def test_every_other_error_is_a_failure_of_the_task(error):
     judgement = judge(error, "me")
     assert isinstance(judgement, Failed)
     assert judgement.failure.error == type(error).__name__
@@ -123,7 +123,7 @@ def test_named_verdicts_carry_their_reasons():
         Retry(float("inf"))
 
 
-def test_the_last_attempt_buries():
+def test_the_last_failure_buries_the_task():
     policy, failed = Policy(3, Backoff()), Failed(Failure("E"))
     assert [policy.buries(failed, n) for n in (1, 2, 3, 4)] == [False, False, True, True]
     assert not Policy(None, Backoff()).buries(failed, 10**6)

@@ -1,4 +1,4 @@
-"""docs/workers.md: its examples print what they say."""
+"""docs/workers.md: its examples print the promised lines."""
 
 import re
 
@@ -14,8 +14,8 @@ def test_an_example_prints_the_output_in_its_comments(example):
     assert printed(example, logs=True) == promised(example) != []
 
 
-def test_what_it_names_exists():
-    """Every class and error that the page names is in the package."""
+def test_each_class_on_the_page_is_exported():
+    """Classes and errors alike."""
     import fdbqueue
     from fdbqueue import errors
 

@@ -1,4 +1,4 @@
-"""Threads of a worker: errors are planted at each step, and leases live on, and tasks are settled."""
+"""Threads of a worker: an error at any step ends no lease, and leaves no task unsettled."""
 
 import threading
 from collections import Counter
@@ -39,7 +39,7 @@ def ended_threads():
 
 
 class Beaten:
-    """Two leases and a heartbeat that is told when to beat."""
+    """Two leases, and a heartbeat that the test ticks."""
 
     def __init__(self, db, space):
         queues = [TaskQueue.create(db, name, "fifottl", ttr=20, root=space) for name in "ab"]
@@ -98,7 +98,7 @@ def test_a_step_of_the_heartbeat_that_fails_costs_no_lease(db, space, monkeypatc
     assert all(beaten.renewed())
 
 
-def test_a_handler_that_overran_is_given_up_when_a_thread_can_be_had(db, space):
+def test_an_overrun_is_ended_once_a_thread_can_be_started(db, space):
     beaten, given_up = Beaten(db, space), []
     beaten.heartbeat._timeout_s = 0.0
     beaten.heartbeat.began(beaten.holds[0])
@@ -129,7 +129,7 @@ def test_a_heartbeat_that_is_ended_is_replaced(db, space, monkeypatch, error):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_leases_are_lost_if_their_heartbeat_cannot_be_replaced(db, space, monkeypatch):
+def test_leases_end_if_the_heartbeat_cannot_be_replaced(db, space, monkeypatch):
     beaten = Beaten(db, space)
     monkeypatch.setattr(beaten.heartbeat, "_chores", failing(GreenletExit()))
     monkeypatch.setattr(RealRuntime, "spawn", failing(RuntimeError("can't start new thread")))
@@ -140,7 +140,7 @@ def test_leases_are_lost_if_their_heartbeat_cannot_be_replaced(db, space, monkey
 
 
 class Worked:
-    """What threads of a pool have done, and how a job ends."""
+    """A pool, and the jobs that its threads have done."""
 
     def __init__(self):
         self.done, self._semaphore = [], threading.Semaphore(0)
@@ -171,7 +171,7 @@ def test_a_pool_keeps_its_size(db, error):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_pool_is_made_up_when_a_thread_can_be_had_again(db, monkeypatch):
+def test_a_pool_is_full_again_once_threads_can_be_started(db, monkeypatch):
     worked = Worked()
     pool = Pool(db, 1, worked, db.runtime.event())
     with monkeypatch.context() as patch:
@@ -186,8 +186,8 @@ def test_a_pool_is_made_up_when_a_thread_can_be_had_again(db, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_wait_ends_if_a_thread_has_ended_and_cannot_be_replaced(db, monkeypatch):
-    """The wait has no end of its own, and the next one tries again to start a thread."""
+def test_a_wait_ends_if_a_thread_cannot_be_replaced(db, monkeypatch):
+    """Without a timeout too; the next wait tries again to start a thread."""
     freed = db.runtime.event()
     pool = Pool(db, 1, Worked(), freed)
     with monkeypatch.context() as patch:
@@ -233,8 +233,8 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_an_error_of_whatever_kind_is_a_failed_attempt(db, space, odd, kind):
-    """Also one that cannot be formatted: its thread goes on, and its task does not stay taken."""
+def test_an_error_of_any_kind_is_a_failed_attempt(db, space, odd, kind):
+    """Also an error that cannot be formatted: the thread goes on, and the task does not stay taken."""
     queue = TaskQueue.create(db, "odd", kind, root=space)
     ids = [queue.put(db, data).id for data in ("odd", "good")]
 
@@ -249,8 +249,8 @@ def test_an_error_of_whatever_kind_is_a_failed_attempt(db, space, odd, kind):
     assert worker.status().tally.done == 1
 
 
-def test_a_failure_that_the_disk_refuses_does_not_hold_its_task(db, space, monkeypatch):
-    """The leases of this kind never end on their own."""
+def test_a_failure_that_the_disk_refuses_releases_its_task(db, space, monkeypatch):
+    """Leases of this kind have no end, so none would expire."""
     queue, fail, full = (
         TaskQueue.create(db, "full", "fifo", root=space),
         Settling.fail,
@@ -282,12 +282,12 @@ def test_hooks_and_backoff_are_checked_when_a_worker_is_made(db, queue, space, w
         Worker(db, queue, print, root=space, **wrong)
 
 
-def test_the_backoff_of_a_fleet_is_checked_before_a_process_starts(tmp_path):
+def test_the_backoff_of_a_fleet_is_checked_before_its_start(tmp_path):
     with pytest.raises(InvalidArgument, match="backoff"):
         Fleet(f"embedded:{tmp_path}", "jobs", "m:f", backoff=5)
 
 
-def test_a_worker_that_cannot_start_its_threads_leaves_none(db, queue, space, monkeypatch):
+def test_a_worker_that_cannot_start_leaves_no_thread(db, queue, space, monkeypatch):
     spawn, started = RealRuntime.spawn, []
 
     def spawn_three(runtime, target, name):
@@ -325,7 +325,7 @@ def test_a_take_that_fails_once_ends_no_worker(db, queue, space, monkeypatch, er
     assert queue.statistics(db)["tasks"]["done"] == 1
 
 
-def test_an_end_that_fails_half_way_ends_the_rest(db, queue, space, monkeypatch):
+def test_a_step_that_fails_at_the_end_skips_no_other(db, queue, space, monkeypatch):
     worker = Worker(db, queue, print, root=space)
     monkeypatch.setattr(worker, "_finish", failing(SystemExit(1)))
     worker.start()
@@ -336,7 +336,7 @@ def test_an_end_that_fails_half_way_ends_the_rest(db, queue, space, monkeypatch)
 
 
 def test_a_supervisor_that_cannot_start_a_process_tries_again(tmp_path, monkeypatch):
-    """Out of processes, descriptors or memory: the fleet that is there goes on."""
+    """Without processes, descriptors or memory: the running processes go on."""
     url = f"embedded:{tmp_path}"
     monkeypatch.setattr(supervisor, "RESTART", Backoff(first_s=0.01))
     start, failures = supervisor.Process, [OSError(11, "no process"), OSError(24, "too many files")]
@@ -355,8 +355,8 @@ def test_a_supervisor_that_cannot_start_a_process_tries_again(tmp_path, monkeypa
     assert failures == []
 
 
-def test_a_queue_that_fails_keeps_no_other_waiting(db, space, monkeypatch):
-    """It is asked again after a pause, and the others have no pause."""
+def test_a_failing_queue_delays_no_other(db, space, monkeypatch):
+    """The failing queue has a pause; the others have none."""
     queues = [TaskQueue.create(db, name, root=space) for name in ("bad", "good")]
     for queue in queues:
         queue.put_many(db, range(10))

@@ -1,4 +1,4 @@
-"""Leases under a handler: kept alive, lost, late. And the ends of a worker."""
+"""Leases while a handler runs: renewed, lost, or late. And the end of a worker."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
-TTR_S = 4.0  # heartbeats come each third of it; a busy machine may be late by the rest
+TTR_S = 4.0  # a heartbeat comes each third of it; the rest is for a busy machine
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def short(db, space):
 
 
 class Gate:
-    """A handler that says when it has begun, and ends when told to."""
+    """A handler that reports its start, and ends when the test opens it."""
 
     def __init__(self):
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ def gate():
 
 
 class Told:
-    """Hooks that remember what happened, and can be waited for."""
+    """Hooks that record events; the test can wait for one."""
 
     def __init__(self):
         self.names, self._changed = [], threading.Condition()
@@ -89,7 +89,7 @@ def renewals(monkeypatch):
     return times
 
 
-def test_a_lease_is_kept_alive_while_its_handler_runs(db, short, gate, told, renewals):
+def test_a_lease_is_renewed_while_its_handler_runs(db, short, gate, told, renewals):
     """A renewal keeps the ttr. Leases of many times their ttr are in tests/fleet/test_outages.py."""
     worker = Worker(db, short, gate, hooks=told.hooks)
     short.put(db, "x")
@@ -105,8 +105,8 @@ def test_a_lease_is_kept_alive_while_its_handler_runs(db, short, gate, told, ren
 
 
 @pytest.mark.parametrize("how", ["bury", "delete", "release_all"])
-def test_a_handler_is_told_that_its_lease_is_lost(db, short, gate, told, how):
-    """And cancelled at its next check; its late end counts for nothing."""
+def test_a_handler_learns_that_its_lease_is_lost(db, short, gate, told, how):
+    """Its next `check` raises, and its late return changes nothing."""
     checked = []
 
     def handler(task):
@@ -133,7 +133,7 @@ def test_a_handler_is_told_that_its_lease_is_lost(db, short, gate, told, how):
     assert (checked, short.statistics(db)["calls"]["ack"]) == ([True], 0)
 
 
-def test_a_lease_that_does_not_end_on_its_own_is_looked_after_too(db, space, gate):
+def test_a_lease_without_an_end_is_renewed_too(db, space, gate):
     q = TaskQueue.create(db, "lasting", "fifo", root=space)
     worker = Worker(db, q, gate, session_ttr_s=1.5, root=space)
     id_ = q.put(db, "x").id
@@ -146,8 +146,8 @@ def test_a_lease_that_does_not_end_on_its_own_is_looked_after_too(db, space, gat
     assert worker.join(20)
 
 
-def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, renewals):
-    """Its task is acked: of that lease there is nothing to renew."""
+def test_a_slow_hook_renews_no_lease_of_an_acked_task(db, short, gate, renewals):
+    """The ack has ended the lease."""
     worker = Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))
     short.put(db, "x")
     worker.start()
@@ -159,8 +159,8 @@ def test_a_hook_that_takes_long_costs_the_database_nothing(db, short, gate, rene
     assert len(renewals) <= 1
 
 
-def test_a_lease_that_is_over_on_arrival_begins_nothing(db, queue, told, monkeypatch):
-    """No handler sees the task before somebody really holds it; and that was no attempt."""
+def test_a_task_that_arrives_too_late_is_not_begun(db, queue, told, monkeypatch):
+    """The late take is no attempt; a handler gets the task from the next one."""
     seen, late, take = [], [True], Feed.take
 
     def take_late(feed, *args):
@@ -179,8 +179,8 @@ def test_a_lease_that_is_over_on_arrival_begins_nothing(db, queue, told, monkeyp
     assert (seen, late) == ([(False, 0)], [])
 
 
-def test_a_handler_that_hangs_costs_its_attempt_and_no_thread(db, queue, told):
-    """With a timeout: another thread takes its place, and where it hangs is written down."""
+def test_a_hanging_handler_costs_an_attempt_but_no_thread(db, queue, told):
+    """With a timeout, another thread takes its place, and the failure has its stack."""
     hang, done = threading.Event(), []
 
     def handler(task):
@@ -201,7 +201,7 @@ def test_a_handler_that_hangs_costs_its_attempt_and_no_thread(db, queue, told):
     hang.set()
 
 
-def test_a_late_thread_that_was_given_up_ends_quietly(db, queue, told):
+def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
     hang = threading.Event()
     queue.put(db, "hangs")
     worker = Worker(
@@ -216,14 +216,14 @@ def test_a_late_thread_that_was_given_up_ends_quietly(db, queue, told):
     assert worker.join(20)
 
 
-def test_a_handler_that_ends_as_it_is_given_up_leaves_no_thread_too_many(db, queue, told, monkeypatch):
-    """It has been claimed, and ends before another thread is hired: the worker would never be all idle."""
+def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monkeypatch):
+    """With a thread too many, the worker would never count all of them as idle."""
     may_end, ended, hire, remove = threading.Event(), threading.Event(), Pool.replace, Heartbeat.remove
 
     def hire_late(pool, *arguments):
         may_end.set()
         assert ended.wait(20)
-        time.sleep(0.05)  # it goes back to its seat
+        time.sleep(0.05)  # the thread becomes idle
         hire(pool, *arguments)
 
     def remove_and_tell(heartbeat, hold):
@@ -242,7 +242,7 @@ def test_a_handler_that_ends_as_it_is_given_up_leaves_no_thread_too_many(db, que
 
 
 class Owing:
-    """A heartbeat that owes word of tasks whose attempts are not to count."""
+    """A heartbeat with many attempts to excuse."""
 
     def __init__(self, db, queue, space, count):
         session = Session(db, root=space)
@@ -259,16 +259,16 @@ class Owing:
         return self.runtime.monotonic() + 20
 
 
-def test_a_heartbeat_owes_nothing_when_it_ends(db, queue, space):
-    """However much it was."""
+def test_a_heartbeat_excuses_all_attempts_before_its_end(db, queue, space):
+    """Whatever their number is."""
     owing = Owing(db, queue, space, 100)
     owing.heartbeat.start()
     owing.heartbeat.end(20)
     assert queue.statistics(db)["tasks"]["ready"] == 100
 
 
-def test_a_heartbeat_sends_word_until_it_owes_none(db, queue, space):
-    """A few at a time, and not only when it is woken."""
+def test_a_heartbeat_excuses_all_attempts(db, queue, space):
+    """A few per beat, without being woken for each."""
     owing = Owing(db, queue, space, 100)
     owing.heartbeat.start()
     wait_until(lambda: queue.statistics(db)["tasks"]["ready"] == 100)
@@ -276,8 +276,8 @@ def test_a_heartbeat_sends_word_until_it_owes_none(db, queue, space):
 
 
 @pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
-def test_word_that_cannot_be_sent_is_in_nobodys_way(db, queue, space, monkeypatch, code, left):
-    """Neither in that of others nor of the chores; and it is tried again if the database was away."""
+def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, code, left):
+    """Nor the chores. If the database was away, the excuse is tried again."""
     owing = Owing(db, queue, space, 3)
     bad, excuse = owing.holds[0].task.id, TaskQueue.excuse
 
@@ -294,8 +294,8 @@ def test_word_that_cannot_be_sent_is_in_nobodys_way(db, queue, space, monkeypatc
     assert len(owing.heartbeat._owed) == left
 
 
-def test_stopping_lets_what_runs_finish(db, queue, gate, told):
-    """And takes no more."""
+def test_a_stop_lets_running_handlers_finish(db, queue, gate, told):
+    """The stopping worker takes no more tasks."""
     queue.put_many(db, [1, 2])
     worker = Worker(db, queue, gate, threads=1, hooks=told.hooks)
     worker.start()
@@ -309,8 +309,8 @@ def test_stopping_lets_what_runs_finish(db, queue, gate, told):
 
 
 @pytest.mark.parametrize("how", [{"grace_s": 0.1}, {"at_once": True}])
-def test_what_does_not_finish_in_its_grace_is_released(db, queue, gate, told, how):
-    """As if it had not been taken: no attempt is counted, and its handler's late end changes nothing."""
+def test_a_task_that_outlasts_the_grace_is_released(db, queue, gate, told, how):
+    """No failure is counted, and the late return of its handler changes nothing."""
     id_ = queue.put(db, 1).id
     worker = Worker(db, queue, gate, hooks=told.hooks, grace_s=how.get("grace_s", 60))
     worker.start()
@@ -325,22 +325,22 @@ def test_what_does_not_finish_in_its_grace_is_released(db, queue, gate, told, ho
 
 
 @pytest.mark.parametrize("how", [{}, {"at_once": True}])
-def test_a_worker_whose_threads_are_all_busy_stops_in_time(db, queue, gate, told, how):
-    """Its grace begins when it is told to stop, not when a thread is free again."""
+def test_a_worker_with_busy_threads_stops_in_time(db, queue, gate, told, how):
+    """The grace begins at the stop, not when a thread is idle again."""
     worker = Worker(
         db, queue, gate, threads=1, grace_s=0 if not how else 30, max_attempts=None, hooks=told.hooks
     )
     queue.put(db, "x")
     worker.start()
     assert gate.begun.wait(20)
-    time.sleep(0.1)  # it waits for its thread
+    time.sleep(0.1)  # it waits for an idle thread
     worker.stop(**how)
     assert worker.join(10)
     assert queue.statistics(db)["tasks"]["ready"] == 1
 
 
 def test_an_idle_worker_stops_at_once(db, queue, space):
-    """Though it stands in the lines of its queues; and leaves nobody there to be served."""
+    """Also while it waits in lines; its requests leave them."""
     other = TaskQueue.create(db, "other", root=space)
     for queues in ([queue], [queue, other]):
         worker = Worker(db, queues, print)
@@ -353,7 +353,7 @@ def test_an_idle_worker_stops_at_once(db, queue, space):
         queue.drop(db) if queues == [queue, other] else None
 
 
-def test_what_is_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told):
+def test_a_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told):
     other = TaskQueue.create(db, "other", root=space)
     worker = Worker(db, {"jobs": 2, "other": 1}, lambda _: None, hooks=told.hooks, root=space)
     worker.start()
@@ -388,7 +388,7 @@ def test_workers_obey_pause_and_resume(db, queue, told):
     assert worker.join(20)
 
 
-def test_workers_are_seen_while_they_live(db, queue, space, gate):
+def test_workers_are_listed_while_they_live(db, queue, space, gate):
     worker = Worker(db, queue, gate, threads=3, root=space)
     id_ = queue.put(db, 1).id
     worker.start()
@@ -402,11 +402,11 @@ def test_workers_are_seen_while_they_live(db, queue, space, gate):
     assert workers(db, root=space) == []
 
 
-def test_a_worker_of_very_many_queues_is_seen_with_as_many_as_there_is_room_for(db, space):
-    """And how many more: a value has 100,000 bytes at most."""
+def test_a_presence_lists_the_queues_that_it_has_room_for(db, space):
+    """And the number of the others: a value has 100,000 bytes at most."""
     queues = [TaskQueue.create(db, f"{number:03}" + 490 * "\n", root=space) for number in range(210)]
     worker = Worker(db, queues[:1], print, root=space)
-    worker._queues = [(queue, 1) for queue in queues]  # it need not wait in all their lines
+    worker._queues = [(queue, 1) for queue in queues]  # so the worker does not wait in all lines
     worker.start()
     wait_until(lambda: workers(db, root=space))
     [seen] = workers(db, root=space)
@@ -417,7 +417,7 @@ def test_a_worker_of_very_many_queues_is_seen_with_as_many_as_there_is_room_for(
 
 
 def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, space):
-    """Once, however often its transaction is tried, and not at all if it fails."""
+    """Once, whatever the number of tries; not at all if the handler fails."""
 
     def handler(tr, task):
         tr.add(space["n"][task.data].key(), b"\x01")
@@ -430,7 +430,7 @@ def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, sp
     assert [db[space["n"][n].key()] for n in range(5)] == [b"\x01"] * 5
 
 
-def test_a_transactional_handler_that_is_too_slow_is_told_so(db, queue, work, monkeypatch):
+def test_a_transactional_handler_that_is_too_slow_fails(db, queue, work, monkeypatch):
     monkeypatch.setattr("fdbqueue.limits.EFFECT_MAX_S", 0.05)
     id_ = queue.put(db, 1).id
     assert work(lambda *_: time.sleep(0.1), transactional=True, max_attempts=1) == [("buried", 1)]
@@ -439,7 +439,7 @@ def test_a_transactional_handler_that_is_too_slow_is_told_so(db, queue, work, mo
     assert "commits none after 5 s" in failure.message
 
 
-def test_a_transactional_handler_that_writes_too_much_is_told_so(db, queue, work, space):
+def test_a_transactional_handler_that_writes_too_much_fails(db, queue, work, space):
     def handler(tr, _):
         for n in range(100):
             tr[space["n"][n].key()] = bytes(92_000)
@@ -462,7 +462,7 @@ def test_a_transactional_handler_may_raise_done_with_an_effect(db, queue, work, 
 
 
 def test_an_effect_of_a_lost_lease_does_not_happen(db, queue, space, told):
-    """The ack of a late holder cannot count, nor can what it wanted to write with it."""
+    """The ack of a late holder does not commit, so neither does the effect."""
 
     def handler(task):
         queue.delete(db, task.id)
@@ -486,7 +486,7 @@ def test_an_effect_of_a_lost_lease_does_not_happen(db, queue, space, told):
         {"handler": "no function"},
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_taken(db, queue, space, bad):
+def test_wrong_arguments_are_refused_before_a_take(db, queue, space, bad):
     queue.put(db, 1)
     with pytest.raises(InvalidArgument):
         Worker(db, **{"queues": "jobs", "handler": print, "root": space, **bad})
@@ -502,14 +502,14 @@ def test_a_missing_queue_is_refused(db, space):
 def test_a_worker_whose_last_queue_is_dropped_ends(db, queue):
     worker = Worker(db, queue, print)
     worker.start()
-    queue._shape.registry.drop(db, "jobs")  # the queue's own `drop` refuses while somebody waits in its line
+    queue._shape.registry.drop(db, "jobs")  # the `drop` of the queue refuses while a call waits in its line
     assert worker.join(20)
     assert isinstance(worker.error, QueueNotFound)
 
 
 @pytest.mark.parametrize("until_empty", [True, False])
 def test_a_worker_goes_on_without_a_queue_that_is_dropped(db, queue, space, told, caplog, until_empty):
-    """With the others, until they are empty; and says so."""
+    """It logs that, and works until the other queues are empty."""
     other = TaskQueue.create(db, "other", root=space)
 
     def handler(task):
@@ -529,7 +529,7 @@ def test_a_worker_goes_on_without_a_queue_that_is_dropped(db, queue, space, told
     assert "the queue 'other' is gone" in caplog.text
 
 
-def test_a_worker_works_once(db, queue):
+def test_a_worker_can_run_only_once(db, queue):
     worker = Worker(db, queue, print)
     worker.run(until_empty=True)
     with pytest.raises(WorkerUsed):

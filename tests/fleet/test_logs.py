@@ -1,4 +1,4 @@
-"""Logs of a fleet's processes, and the slots in which they write their tasks."""
+"""Logs of worker processes, and the slots for their running tasks."""
 
 import os
 import subprocess
@@ -31,8 +31,8 @@ print("b", file=sys.stderr)
 """
 
 
-def test_a_log_that_the_program_configures_takes_over() -> None:
-    """No line comes twice, and none in our format."""
+def test_a_log_that_the_program_configures_is_used_alone() -> None:
+    """No line is written twice, and none in our format."""
     done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, check=True)
     first, second = done.stderr.splitlines()
     assert first.endswith("] one")
@@ -51,7 +51,7 @@ def event(name, id_):
     return Event(name, task)
 
 
-def test_a_task_has_a_slot_from_its_start_to_its_end(at_work):
+def test_a_task_has_a_slot_while_its_handler_runs(at_work):
     told = []
     hooks = at_work.told_to(Hooks(started=told.append))
     hooks.started(event("started", "A"))
@@ -75,7 +75,7 @@ def test_only_the_first_tasks_are_named():
     assert named(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
-def test_a_task_that_no_worker_has_handed_out_has_no_database():
+def test_a_task_without_a_worker_has_no_database():
     with pytest.raises(InvalidArgument, match="passed to a handler"):
         _ = event("started", "A").task.database
 

@@ -1,4 +1,4 @@
-"""Whose fault a lost lease is: simulated outages, standstills and deaths, each longer than the ttr."""
+"""Blame for a lost lease: simulated outages, stalls and deaths, each longer than the ttr."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ AT_S, BUSY_S = 4.0, 20.0
 
 
 class Scene:
-    """One worker with one task, at which it is for a long time; another that has nothing to do; no chance."""
+    """A worker with one long task, and an idle worker, without random faults."""
 
     def __init__(self, kind="fifottl", seed=0, ttr_s=TTR_S, **options):
         self.simulation = Simulation(seed, faults=Faults())
@@ -71,7 +71,7 @@ class Scene:
         return self
 
     def at(self, when_s, what):
-        """Do something to the first worker's machine."""
+        """Act on the machine of the first worker."""
         scheduler = self.simulation.scheduler
         host = self.simulation._machines[0].runtime.host
         scheduler.call_at(when_s, lambda: what(scheduler, host))
@@ -87,8 +87,9 @@ def die(scheduler, host):
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utubettl"])
 def test_an_outage_longer_than_the_lease_costs_no_attempt(kind):
-    """Though whoever swept first found the lease over, or the session dead; in whatever phase of its beats.
-    That was its only attempt: the task comes back even if it has been buried.
+    """The first sweep found the lease over, or the session dead; at any phase of the heartbeat.
+
+    The task had one attempt, so the sweep buried it; it is ready again.
     """
     for seed in range(20):
         scene = Scene(kind=kind, seed=seed)
@@ -99,8 +100,8 @@ def test_an_outage_longer_than_the_lease_costs_no_attempt(kind):
 
 
 @pytest.mark.parametrize("what", [stall, die])
-def test_a_worker_that_stands_still_or_dies_has_failed(what):
-    """Its only attempt: the task is buried, and stays so when the worker goes on."""
+def test_an_attempt_of_a_worker_that_stalls_or_dies_fails(what):
+    """The task had one attempt: it is buried, also after the worker goes on."""
     scene = Scene()
     scene.at(AT_S, what)
     scene.run()
@@ -108,7 +109,7 @@ def test_a_worker_that_stands_still_or_dies_has_failed(what):
 
 
 def test_a_heartbeat_that_fails_is_tried_again(monkeypatch):
-    """The handler runs for six times its ttr, and keeps its lease."""
+    """The handler runs for six times the ttr, and keeps its lease."""
     failing, beat = [RuntimeError("can't start new thread")], Heartbeat._beat
 
     def fail_once(heartbeat):
@@ -121,8 +122,8 @@ def test_a_heartbeat_that_fails_is_tried_again(monkeypatch):
     assert (scene.told, scene.left, scene.effect, failing) == ([1], [], b"\x01", [])
 
 
-def test_a_worker_that_stands_still_during_an_outage_has_failed():
-    """Nobody can tell whether it would have kept its lease."""
+def test_an_attempt_stalled_during_an_outage_fails():
+    """The worker might not have kept its lease without the outage."""
     scene = Scene()
     scene.simulation.outage(AT_S, LONG_S)
     scene.at(AT_S + 0.5, stall)
@@ -130,7 +131,7 @@ def test_a_worker_that_stands_still_during_an_outage_has_failed():
     assert (scene.left, scene.effect) == ([("!", 1)], None)
 
 
-def test_a_worker_that_dies_during_an_outage_has_failed():
+def test_an_attempt_that_dies_during_an_outage_fails():
     scene = Scene()
     scene.simulation.outage(AT_S, LONG_S)
     scene.at(AT_S + 0.5, die)
@@ -138,24 +139,24 @@ def test_a_worker_that_dies_during_an_outage_has_failed():
     assert (scene.left, scene.effect) == ([("!", 1)], None)
 
 
-def test_a_handler_that_overruns_after_an_outage_has_failed(monkeypatch):
-    """The lease has outlasted the outage: what ends the attempt is its own time."""
+def test_an_attempt_that_overruns_after_an_outage_fails(monkeypatch):
+    """The lease outlasted the outage: the timeout ended the attempt."""
     overran = Worker._overran
 
     def overran_at_once(worker, hold):
         overran(worker, hold)
-        hold.take_away()  # as the new thread does, which may come first
+        hold.take_away()  # the new thread does the same, and may come first
 
     monkeypatch.setattr(Worker, "_overran", overran_at_once)
     for seed in range(5):
         scene = Scene(seed=seed, ttr_s=9, max_attempts=2, timeout_s=9, backoff=Backoff(first_s=600))
-        scene.simulation.outage(5.9, 1.5)  # in which the lease is to be renewed
+        scene.simulation.outage(5.9, 1.5)  # within this time the lease is renewed
         scene.run()
         assert (scene.told, scene.left) == ([1], [("~", 1)])
 
 
-def test_a_lease_that_is_all_but_over_on_arrival_costs_no_attempt(monkeypatch):
-    """The answer to the take was on its way for all of it but a moment, too short for any renewal."""
+def test_a_lease_almost_over_on_arrival_costs_no_attempt(monkeypatch):
+    """The answer to the take arrived too late for a renewal."""
     take = Feed.take
 
     def take_late(feed, *args):
@@ -172,7 +173,7 @@ def test_a_lease_that_is_all_but_over_on_arrival_costs_no_attempt(monkeypatch):
 
 
 class Untidy:
-    """Something for the keeper to tidy, in so many transactions, each of which takes a moment."""
+    """Work for the keeper: several transactions, each of a given length."""
 
     def __init__(self, runtime, transactions, error=None):
         self.runtime, self.left, self.error = runtime, transactions, error
@@ -192,8 +193,8 @@ class Untidy:
 
 
 @pytest.mark.parametrize("error", [None, PayloadUnreadable(codec="json", reason="test")])
-def test_what_the_keeper_is_busy_with_is_no_silence_of_the_database(error):
-    """Nor what it cannot do for a reason of ours."""
+def test_a_busy_keeper_is_no_silence_of_the_database(error):
+    """Nor is an error of this process."""
     simulation, silent_s = Simulation(0, faults=Faults()), []
 
     def keep(client):
@@ -208,8 +209,8 @@ def test_what_the_keeper_is_busy_with_is_no_silence_of_the_database(error):
     assert silent_s[0] < 0.2
 
 
-def test_a_worker_that_ends_during_an_outage_leaves_no_question_open():
-    """The next one, of the same process, would find the database to blame for whatever it does."""
+def test_a_worker_that_ends_in_an_outage_ends_its_silence():
+    """Otherwise the next worker of the process would blame the database for all its lost leases."""
     simulation, silent_s = Simulation(0, faults=Faults()), []
 
     def work(client):
@@ -230,18 +231,18 @@ def test_a_worker_that_ends_during_an_outage_leaves_no_question_open():
     assert silent_s[0] < 0.2
 
 
-def test_who_is_to_blame():
-    """A database that was silent, if its client was awake to hear."""
+def test_blame_for_a_lost_lease():
+    """The database, if it was silent while this process was running."""
     assert is_to_blame(unanswered_s=6, stood_still_s=0, lease_s=6)
     assert not is_to_blame(unanswered_s=0.5, stood_still_s=0, lease_s=6)
     assert not is_to_blame(unanswered_s=6, stood_still_s=6, lease_s=6)
     assert not is_to_blame(unanswered_s=2, stood_still_s=2, lease_s=6)
-    assert is_to_blame(unanswered_s=0, stood_still_s=0, lease_s=0.1)  # so short a silence is not noted
+    assert is_to_blame(unanswered_s=0, stood_still_s=0, lease_s=0.1)  # a silence this short is not recorded
     assert not is_to_blame(unanswered_s=0, stood_still_s=0.1, lease_s=0.1)
 
 
-def test_standing_still_adds_up():
-    """A process that is starved never stands still for long; but that is why it has not heard an answer."""
+def test_stalls_add_up():
+    """A starved process has many short stalls, in which it misses answers."""
     simulation, stood_still_s = Simulation(0, faults=Faults()), []
 
     def live(client):

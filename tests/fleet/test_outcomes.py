@@ -1,4 +1,4 @@
-"""The outcome rules: what a handler's ending means for its task. On every engine, with real threads."""
+"""Outcomes: the meaning of the end of a handler for its task. On every engine, with real threads."""
 
 import asyncio
 import logging
@@ -16,15 +16,15 @@ from fdbqueue.sessions.ending import end_session
 from tests.fleet.conftest import SOON
 
 
-def test_a_return_acks(db, queue, work):
+def test_a_return_acks_the_task(db, queue, work):
     queue.put_many(db, range(20))
     assert sorted(work(lambda _: None)) == [("succeeded", n) for n in range(20)]
     assert queue.statistics(db)["calls"]["ack"] == 20
 
 
 @pytest.mark.parametrize("kind", ["fifo", "limfifottl", "utube", "utubettl", "fair"])
-def test_every_kind_of_queue_can_be_worked_on(db, space, kind):
-    """Also those whose tasks have no delay: a task that failed waits for its next attempt nevertheless."""
+def test_a_worker_takes_from_every_kind_of_queue(db, space, kind):
+    """Also from kinds without delays: a failed task waits for its next attempt all the same."""
     q, tried = TaskQueue.create(db, "other", kind, root=space), []
 
     def handler(task):
@@ -37,8 +37,8 @@ def test_every_kind_of_queue_can_be_worked_on(db, space, kind):
     assert sorted(tried) == [1, 1, 2, 2, 3, 3]
 
 
-def test_an_exception_retries_and_is_written_down(db, queue, work):
-    """With its class, message and traceback, which begins in the handler."""
+def test_an_exception_retries_and_is_recorded(db, queue, work):
+    """With its class, its message, and a traceback that begins in the handler."""
     id_ = queue.put(db, "x").id
     seen = []
 
@@ -56,7 +56,7 @@ def test_an_exception_retries_and_is_written_down(db, queue, work):
         queue.failures(db, id_)
 
 
-def test_after_its_last_attempt_a_task_is_buried_with_its_history(db, queue, work):
+def test_after_its_last_attempt_a_task_is_buried(db, queue, work):
     def handler(task):
         raise ValueError(f"attempt {task.attempts}")
 
@@ -70,7 +70,7 @@ def test_after_its_last_attempt_a_task_is_buried_with_its_history(db, queue, wor
     ]
 
 
-def test_a_buried_task_that_is_kicked_has_all_its_attempts_again(db, queue, work):
+def test_a_kicked_task_has_all_its_attempts_again(db, queue, work):
     def handler(_):
         raise ValueError
 
@@ -80,7 +80,7 @@ def test_a_buried_task_that_is_kicked_has_all_its_attempts_again(db, queue, work
     assert work(handler, max_attempts=2) == [("retried", "x"), ("buried", "x")]
 
 
-def test_retry_is_an_attempt_that_chose_its_delay(db, queue, work):
+def test_retry_is_a_failed_attempt_that_chose_its_delay(db, queue, work):
     def handler(_):
         raise Retry(0.01, "not yet", detail="the log")
 
@@ -103,7 +103,7 @@ def test_bury_buries_at_once(db, queue, work):
     assert [failure.message for failure in queue.failures(db, id_)] == ["never"]
 
 
-def test_done_acks_from_anywhere(db, queue, work):
+def test_done_acks_from_any_depth(db, queue, work):
     def handler(_):
         raise Done
 
@@ -112,7 +112,7 @@ def test_done_acks_from_anywhere(db, queue, work):
 
 
 def test_the_effect_of_done_and_the_ack_are_one(db, queue, work, space):
-    """The effect happens if and only if the ack does; one that fails is a failed attempt."""
+    """The effect commits if and only if the ack does. An effect that raises is a failed attempt."""
 
     def handler(task):
         def effect(tr):
@@ -128,15 +128,15 @@ def test_the_effect_of_done_and_the_ack_are_one(db, queue, work, space):
 
 
 def test_an_exit_from_a_handler_is_a_failed_attempt(db, queue, work):
-    """It would end the thread, silently."""
+    """Otherwise SystemExit would end the thread without a word in the log."""
     queue.put(db, "x")
     assert work(lambda _: sys.exit(1), max_attempts=1) == [("buried", "x")]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, GreenletExit])
-def test_what_is_no_exception_is_a_failed_attempt_too(db, queue, work, error):
-    """It passes and ends its thread, and another is at the next task."""
+def test_a_base_exception_is_a_failed_attempt_too(db, queue, work, error):
+    """It ends its thread, and another thread runs the next task."""
 
     def handler(_):
         raise error
@@ -146,8 +146,8 @@ def test_what_is_no_exception_is_a_failed_attempt_too(db, queue, work, error):
 
 
 @pytest.mark.parametrize("verdict", [Bury, lambda reason: Retry(0, reason)])
-def test_a_reason_may_be_anything(db, queue, work, verdict):
-    """An error above all: what could not be written down would leave its task taken."""
+def test_the_reason_of_a_verdict_may_be_any_object(db, queue, work, verdict):
+    """If a reason could not be recorded, its task would stay taken."""
 
     def handler(_):
         raise verdict(KeyError("k"))
@@ -170,8 +170,8 @@ def test_an_error_without_a_text_is_a_failed_attempt(db, queue, work):
     assert queue.failures(db, id_)[0].message == "a Mute without a text (ValueError)"
 
 
-def test_what_is_away_is_left_alone_longer_each_time(db, queue, monkeypatch, space):
-    """Though the queue itself is there all the while; and those who fail together meet one outage."""
+def test_an_outage_has_longer_and_longer_pauses(db, queue, monkeypatch, space):
+    """Although the queue answers all the time; threads that fail together share one pause."""
     monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.05)
     together, delays = threading.Barrier(4), []
 
@@ -198,8 +198,8 @@ def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
     assert work(handler, max_attempts=1) == [("retried", "x")] * 3 + [("succeeded", "x")]
 
 
-def test_an_error_that_cannot_be_written_down_counts_nevertheless(db, space, monkeypatch):
-    """The database is away just then, but that is not what the handler has failed of."""
+def test_a_failure_that_cannot_be_committed_counts(db, space, monkeypatch):
+    """The database is away at that moment, but the handler failed for another reason."""
     q = TaskQueue.create(db, "short", "fifottl", ttr=2, root=space)
     seen, away, fail = [], [FDBError(1031)], Settling.fail
 
@@ -219,8 +219,8 @@ def test_an_error_that_cannot_be_written_down_counts_nevertheless(db, space, mon
     assert (seen, away) == ([0, 1], [])
 
 
-def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, space):
-    """It may have been what killed them."""
+def test_a_task_that_lost_too_many_leases_is_not_begun(db, queue, work, space):
+    """The task is buried: it may have killed its processes."""
     id_ = queue.put(db, "poison").id
     for _ in range(3):
         session = Session(db, root=space)
@@ -231,7 +231,7 @@ def test_a_task_whose_holders_died_too_often_is_buried_unseen(db, queue, work, s
 
 
 def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):
-    """Of tasks whose last holder died each is tried without the others, which the poison may be among."""
+    """A task that lost its last lease may kill its process: the others must not run beside it."""
     session = Session(db, ttr=30, root=space)
     queue.put_many(db, range(4))
     queue.take_many(db, 4, session=session)
@@ -247,7 +247,7 @@ def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):
     assert together == [True] * 4
 
 
-def test_started_is_told_before_the_rest(db, queue):
+def test_the_started_event_comes_first(db, queue):
     told = []
     hooks = Hooks(started=lambda e: told.append(e.name), succeeded=lambda e: told.append(e.name))
     queue.put(db, "x")

@@ -1,4 +1,4 @@
-"""Fleets of real processes: signals, kills, stalls, hangs, leaks, forks; on the durable engines."""
+"""Fleets of real processes on the durable engines: signals, kills, stalls, hangs, leaks and forks."""
 
 import contextlib
 import json
@@ -45,13 +45,13 @@ def _surroundings(monkeypatch, space):
 
 @pytest.fixture
 def fleet_of(url, space):
-    """A fleet of the test's own queue."""
+    """A fleet on the queue of the test."""
     return partial(Fleet, url, "jobs", root=space)
 
 
 @pytest.fixture
 def effects(db, space):
-    """What the handlers have done, by task, when it is called."""
+    """A function that returns the effects of the handlers, by task."""
     under = space["effects"]
     return lambda: {
         under.unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in db[under.range()]
@@ -59,7 +59,7 @@ def effects(db, space):
 
 
 class Supervisor:
-    """A fleet in a program of its own, whose signals can be sent and whose end be waited for."""
+    """A fleet in another program, which the test can signal and wait for."""
 
     def __init__(self, url, space, **options):
         settings = {"queues": "jobs", "handler": OBEY, "session_ttr_s": 1.5, "root": space.key().hex()}
@@ -68,7 +68,7 @@ class Supervisor:
         self.seen = []
 
     def read_until(self, condition):
-        """What it says next that fulfils the condition."""
+        """Return the next line that fulfils the condition."""
         for line in self.process.stdout:
             self.seen.append(json.loads(line))
             if condition(self.seen[-1]):
@@ -76,7 +76,7 @@ class Supervisor:
         raise AssertionError(self.seen)
 
     def wait_until_running(self, tasks=1):
-        """The ids of its processes, once that many tasks run."""
+        """Wait until `count` tasks run; return the ids of the processes."""
         told = self.read_until(lambda said: sum(n for _, _, n in said.get("processes", ())) >= tasks)
         return [pid for pid, _, _ in told["processes"]]
 
@@ -101,7 +101,7 @@ def supervise(url, space):
 
 
 def gone(pid):
-    """Whether the process has ended, as one that nobody waits for too."""
+    """True if the process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -129,10 +129,10 @@ def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue,
     assert kills
 
 
-def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(fleet_of, db, queue, effects):
-    """A lease lost with its process is an attempt; the history says so.
+def test_a_task_that_kills_its_process_is_buried_alone(fleet_of, db, queue, effects):
+    """A lease that ended with its process counts as a failed attempt, and is in the history.
 
-    (One more may be told than processes died: a dead one's place in the line may have been given the task.)
+    There may be one failure more than dead processes: the line may have served the request of a dead one.
     """
     poison = queue.put(db, ["die"]).id
     queue.put_many(db, [["nothing"]] * 40)
@@ -149,7 +149,7 @@ def test_a_task_that_kills_its_process_is_buried_and_its_neighbours_are_not(flee
 
 
 def test_a_worker_that_stalls_past_its_lease_cannot_ack(fleet_of, db, queue, effects):
-    """SIGSTOP while it works; SIGCONT when another has done its task."""
+    """SIGSTOP while it works; SIGCONT when another worker has done its task."""
     id_ = queue.put(db, ["stop"]).id
 
     def go_on_when_done(status):
@@ -164,8 +164,8 @@ def test_a_worker_that_stalls_past_its_lease_cannot_ack(fleet_of, db, queue, eff
     assert fleet.status().tally.lost == 1
 
 
-def test_a_process_that_was_stopped_past_its_lease_has_failed(fleet_of, db, queue, effects):
-    """SIGSTOP is no outage: its only attempt is counted, and not given back by SIGCONT."""
+def test_an_attempt_of_a_stopped_process_fails(fleet_of, db, queue, effects):
+    """SIGSTOP is no outage: the attempt counts, also after SIGCONT."""
     id_ = queue.put(db, ["stop"]).id
     queue.put(db, ["sleep", 4])
 
@@ -181,8 +181,8 @@ def test_a_process_that_was_stopped_past_its_lease_has_failed(fleet_of, db, queu
     assert [failure.outcome for failure in queue.failures(db, id_)] == ["exhausted"]
 
 
-def test_sigterm_finishes_what_runs_and_exits_with_status_0(db, queue, supervise):
-    """And takes no more: of ten tasks those two, and what was done before they were seen to run."""
+def test_sigterm_lets_running_tasks_finish_with_status_0(db, queue, supervise):
+    """No more tasks are taken: of ten, the two that run, and those done before."""
     queue.put_many(db, [["sleep", 1.0]] * 10)
     supervisor = supervise(processes=2, threads=1)
     pids = supervisor.wait_until_running(tasks=2)
@@ -194,8 +194,8 @@ def test_sigterm_finishes_what_runs_and_exits_with_status_0(db, queue, supervise
     assert all(gone(pid) for pid in pids)
 
 
-def test_sigterm_releases_what_does_not_finish_in_its_grace(db, queue, supervise):
-    """And exits with status 0 nevertheless; no attempt is counted."""
+def test_sigterm_releases_tasks_that_outlast_the_grace(db, queue, supervise):
+    """The exit status is 0, and no attempt counts."""
     id_ = queue.put(db, ["sleep", 60]).id
     supervisor = supervise(processes=1, grace_s=0.3)
     supervisor.wait_until_running()
@@ -205,7 +205,7 @@ def test_sigterm_releases_what_does_not_finish_in_its_grace(db, queue, supervise
     assert (task.state.value, task.failures) == ("r", 0)
 
 
-def test_a_second_signal_ends_it_at_once(db, queue, supervise):
+def test_a_second_signal_ends_a_fleet_at_once(db, queue, supervise):
     id_ = queue.put(db, ["sleep", 60]).id
     supervisor = supervise(processes=1, grace_s=60)
     supervisor.wait_until_running()
@@ -218,8 +218,8 @@ def test_a_second_signal_ends_it_at_once(db, queue, supervise):
     assert queue.peek(db, id_).state.value == "r"
 
 
-def test_stopping_at_once_is_heard_by_a_process_that_was_not_looking(fleet_of, db, queue):
-    """Two signals of one number that wait together are one, and would only have it begin its grace."""
+def test_a_busy_process_hears_that_it_must_stop_at_once(fleet_of, db, queue):
+    """Two pending signals of one number arrive as one, which would only begin the grace."""
     queue.put(db, ["sleep", 60])
     fleet, still, began = fleet_of(OBEY, processes=1, threads=1, grace_s=60), [], []
 
@@ -238,7 +238,7 @@ def test_stopping_at_once_is_heard_by_a_process_that_was_not_looking(fleet_of, d
 
 
 def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
-    """Nobody is left behind: they finish what runs, and go."""
+    """They finish their running tasks, and end."""
     queue.put_many(db, [["sleep", 0.5]] * 20)
     supervisor = supervise(processes=2, threads=1)
     pids = supervisor.wait_until_running(tasks=2)
@@ -248,7 +248,7 @@ def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
 
 
 def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
-    """Also one that ends itself with status 0: nobody had told it to."""
+    """Also a process that ends with status 0 without a stop."""
     queue.put(db, ["exit"])
     queue.put(db, ["nothing"])
     fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST)
@@ -257,8 +257,8 @@ def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
     assert (len(effects()), queue.statistics(db)["tasks"]["buried"]) == (1, 1)
 
 
-def test_the_counts_of_a_run_are_exact_though_its_process_died(fleet_of, db, queue):
-    """A process that dies takes its reports with it; the rows that its transactions wrote stay."""
+def test_the_counts_of_a_run_are_exact_though_processes_die(fleet_of, db, queue):
+    """The reports of a dead process are lost; the row of the run has its counts."""
     queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5])
     fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **FAST)
     fleet.run()
@@ -267,8 +267,8 @@ def test_the_counts_of_a_run_are_exact_though_its_process_died(fleet_of, db, que
     assert run_keys(db, fleet) == []
 
 
-def test_two_fleets_on_a_queue_count_each_their_own(url, space, db, queue, supervise):
-    """The one that waits until the queue is empty does not count the burials of the other."""
+def test_each_fleet_on_a_queue_counts_its_own_outcomes(url, space, db, queue, supervise):
+    """A fleet that waits for an empty queue does not count the burials of another."""
     queue.put(db, ["sleep", 1.0])
     other = supervise(processes=1, threads=1, until_empty=True)
     other.wait_until_running()
@@ -283,14 +283,14 @@ def test_two_fleets_on_a_queue_count_each_their_own(url, space, db, queue, super
 
 
 def run_keys(db, fleet):
-    """The rows and memberships of all runs under the fleet's root."""
+    """The rows of all runs under the root, and the runs of all sessions."""
     keys = RootKeys(fleet._root)
     under = (keys.run(b"")[:-2], keys.membership(b"")[:-2])
     return [row.key for prefix in under for row in db.get_range_startswith(prefix)]
 
 
 def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog):
-    """Though the task had just begun, and was in no report."""
+    """Also if the task has just begun, and no report has it."""
     id_ = queue.put(db, ["exit 9"]).id
     fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST).run()
     [line] = [record.getMessage() for record in caplog.records if "ended" in record.getMessage()]
@@ -322,8 +322,8 @@ def test_a_handler_finds_its_database_in_its_task(fleet_of, db, queue, space):
     assert TaskQueue.open(db, "next", root=space).statistics(db)["tasks"]["ready"] == 3
 
 
-def test_a_process_that_leaks_is_recycled(fleet_of, db, queue, effects):
-    """Before its memory is over the limit by much, and without losing a task."""
+def test_a_process_that_leaks_memory_is_recycled(fleet_of, db, queue, effects):
+    """Soon after its memory is above the limit, and without a lost task."""
     queue.put_many(db, [["leak", 60]] * 6)
     fleet, most = fleet_of(OBEY, processes=1, threads=1, recycle_mb=200, **FAST), []
     fleet.run(lambda status: most.append(max((p.rss_bytes for p in status.processes), default=0)))
@@ -333,7 +333,7 @@ def test_a_process_that_leaks_is_recycled(fleet_of, db, queue, effects):
     assert fleet.status().restarts == 0
 
 
-def test_a_process_is_recycled_after_so_many_tasks(fleet_of, db, queue, effects):
+def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, effects):
     queue.put_many(db, [["nothing"]] * 300)
     fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, **FAST)
     fleet.run()
@@ -343,7 +343,7 @@ def test_a_process_is_recycled_after_so_many_tasks(fleet_of, db, queue, effects)
 
 
 def test_a_handler_that_hangs_costs_its_process_at_most(fleet_of, db, queue, effects):
-    """Its attempt fails after the timeout; its process finishes the rest and is replaced."""
+    """The attempt fails after the timeout; the process finishes its other tasks, and is replaced."""
     hanging = queue.put(db, ["sleep", 3600]).id
     queue.put_many(db, [["nothing"]] * 20)
     fleet = fleet_of(OBEY, processes=1, threads=2, timeout_s=0.5, max_attempts=2, **FAST)
@@ -354,14 +354,14 @@ def test_a_handler_that_hangs_costs_its_process_at_most(fleet_of, db, queue, eff
 
 
 def test_a_handler_that_forks_acks_once(fleet_of, db, queue, effects):
-    """Its child neither acks nor takes; children of other programs are its own affair."""
+    """The child neither acks nor takes."""
     queue.put_many(db, [["fork"], ["sub"], ["fork"]])
     fleet_of(OBEY, processes=1, threads=2, **FAST).run()
     assert queue.statistics(db)["calls"]["ack"] == 3
     assert set(effects().values()) == {1}
 
 
-def test_a_transactional_fleet(fleet_of, db, queue, effects):
+def test_a_fleet_runs_transactional_handlers(fleet_of, db, queue, effects):
     queue.put_many(db, range(50))
     fleet_of("tests.fleet.handlers:transactional", transactional=True, **FAST).run()
     assert effects() == dict.fromkeys(range(50), 1)
@@ -373,7 +373,7 @@ def test_a_factory_makes_the_handler_of_its_argument(fleet_of, db, queue, space)
     assert db[space["effects"][id_].key()] == b"told"
 
 
-def test_hooks_are_named_as_handlers_are(fleet_of, db, queue, capfd):
+def test_hooks_are_named_like_handlers(fleet_of, db, queue, capfd):
     queue.put(db, ["raise"])
     hooks = "tests.fleet.handlers:hooks"
     fleet_of(OBEY, processes=1, max_attempts=2, hooks=hooks, **FAST).run()
@@ -392,7 +392,7 @@ def test_hooks_are_named_as_handlers_are(fleet_of, db, queue, capfd):
     ],
 )
 def test_a_handler_that_cannot_be_imported_is_refused(fleet_of, db, queue, handler, why):
-    """In one line, and nothing is taken."""
+    """With an error of one line, and before a take."""
     queue.put(db, 1)
     with pytest.raises(FleetRefused, match=why) as refusal:
         fleet_of(handler, processes=1).run()
@@ -435,13 +435,13 @@ def test_a_factory_of_deferred_work_is_refused(fleet_of, options, why):
     ],
 )
 @pytest.mark.usefixtures("queue")
-def test_what_makes_no_sense_is_refused_before_a_process_starts(url, space, bad, error):
+def test_wrong_arguments_are_refused_before_a_start(url, space, bad, error):
     with pytest.raises(error):
         Fleet(**{"url": url, "queues": "jobs", "handler": OBEY, "root": space, **bad})
 
 
 @pytest.mark.usefixtures("queue")
-def test_signal_handlers_are_as_they_were_afterwards(fleet_of):
+def test_signal_handlers_are_restored_at_the_end(fleet_of):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     fleet_of(OBEY, processes=1, **FAST).run()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
@@ -449,7 +449,7 @@ def test_signal_handlers_are_as_they_were_afterwards(fleet_of):
 
 @pytest.mark.usefixtures("queue")
 def test_a_fleet_that_is_interrupted_leaves_no_process(fleet_of):
-    """Whatever its caller's function raises."""
+    """Also if `on_tick` raises."""
     pids = []
 
     def fail(status):

@@ -1,4 +1,4 @@
-"""Tasks that their handler puts off, or ends by a verb of its own: no failure, and no lost lease."""
+"""Tasks that their handler puts off, or ends with a verb: no failure, and no lost lease."""
 
 import logging
 import threading
@@ -68,8 +68,8 @@ def test_a_snoozed_task_gives_way_within_its_key(db, space):
     assert tried == ["first", "second", "first"]
 
 
-def test_a_snooze_is_told_with_its_reason(db, queue, caplog):
-    """At the level of information: a rate limit is no trouble."""
+def test_a_snooze_is_logged_with_its_reason(db, queue, caplog):
+    """At level info: a rate limit is no trouble."""
     events = []
 
     def handler(task):
@@ -108,7 +108,7 @@ def test_the_delay_of_a_snooze_is_a_number_of_seconds():
 @pytest.mark.parametrize("how", ["database", "its own transaction", "transactional"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how):
-    """Neither told so, nor logged; the verb of the handler decides."""
+    """No event and no log line says so; the verb of the handler is the outcome."""
     names = Names()
     commit = fdbqueue.transactional(lambda tr, task: VERBS[verb](queue, tr, task))
 
@@ -121,7 +121,7 @@ def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how)
 
     queue.put(db, "x")
     with caplog.at_level(logging.INFO, logger="fdbqueue.worker"):
-        # One thread: with two, the second attempt may be told before the first.
+        # One thread: with two, the event of the second attempt may come before that of the first.
         settings = {"hooks": names.hooks, "threads": 1, "transactional": how == "transactional"}
         Worker(db, queue, handler, **settings).run(until_empty=True)
     assert names == TOLD[verb]
@@ -129,7 +129,7 @@ def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how)
 
 
 def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
-    """Its lease is not renewed, and nothing is wrong with that."""
+    """Its ended lease is not renewed, which is no trouble."""
     q, names = TaskQueue.create(db, "short", "fifottl", ttr=2.1, root=space), Names()
 
     def handler(task):
@@ -143,7 +143,7 @@ def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
     assert names == ["snoozed", "succeeded"]
 
 
-def test_an_error_after_the_own_verb_is_logged(db, queue, caplog):
+def test_an_error_after_a_verb_of_the_handler_is_logged(db, queue, caplog):
     names = Names()
 
     def handler(task):
@@ -157,8 +157,8 @@ def test_an_error_after_the_own_verb_is_logged(db, queue, caplog):
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_effect_after_the_own_verb_is_told_as_lost(db, queue, space, transactional):
-    """It has not happened, which must not look like success."""
+def test_an_effect_after_a_verb_of_the_handler_is_lost(db, queue, space, transactional):
+    """The event is lease_lost: an effect that did not commit must not look like success."""
     names = Names()
 
     def handler(*arguments):
