@@ -31,7 +31,6 @@ NOT_YET = frozenset(
     {
         "fdbqueue/fair/",
         "fdbqueue/line/",
-        "fdbqueue/persistent/",
         "fdbqueue/recipe/",
         "tests/engine/",
         "tests/simulation/",

@@ -1,8 +1,8 @@
-"""FairQueue: items come out in rounds, one of each key; no leases. What is taken is gone.
+"""FairQueue: items come out in rounds over their keys; no leases. A taken item is gone.
 
-docs/tasks.md says what a round is. Given a *transaction* a call composes: it happens if and only if that
-transaction commits. Given a *database* it has its effect once (calls/once.py), may wait in a fair line, and
-shares transactions with the calls of other threads (calls/combine.py).
+docs/tasks.md defines a round. Given a *transaction*, a call composes: it happens if and only if that
+transaction commits. Given a *database*, it has its effect once (calls/once.py), may wait in the line, and
+shares transactions with calls of other threads (calls/combine.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +40,10 @@ from fdbqueue.tasks.kinds import Draft, checked_shares, key_bytes, packed_weight
 
 
 class FairQueue(KeepsAside):
-    """A fair queue in a subspace. `key` tells an item's key (a value the tuple layer can pack); `weights`
-    the shares of keys that have more than one a round.
+    """A fair queue in a subspace. `key` computes the key of an item, a value that the tuple layer can pack.
 
-    `capacity` None is unbounded. Everybody who uses the subspace must choose the same. A FairQueue is a
-    value and may be shared by threads.
+    `weights`: quotas of keys in each round, 1 for all others. `capacity`: None is unbounded. Every user of
+    the subspace must choose the same options. A FairQueue is a value: threads may share it.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class FairQueue(KeepsAside):
         type: Any = None,
         root: Any = DEFAULT_ROOT,
     ) -> None:
-        """Raises InvalidArgument, DeferredBody, UnknownCodec, WrongType for the subspace."""
+        """Raises: InvalidArgument, DeferredBody, UnknownCodec; WrongType for the subspace."""
         if capacity is not None:
             checked_whole("capacity", capacity, 0, WHOLE_MAX)
         shares = packed_weights(weights)
@@ -82,10 +81,11 @@ class FairQueue(KeepsAside):
     def put(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
         """Add an item; it counts as `cost` items of its key.
 
-        Reads the last item, the size and how the key stands by snapshot; writes the item and the size;
-        conflicts with what empties or fills its key and, near the capacity, with other puts. Raises
-        FairQueueFull with the `item` and the `current_size`, InvalidArgument, PayloadTooLarge, and whatever
-        the key function raises; then nothing is written.
+        Reads: by snapshot, the last item, the size, and how the key stands.
+        Writes: the item, the size.
+        Conflicts: a change that empties or fills its key; near the capacity, other puts.
+        Raises: FairQueueFull with the `item` and the `current_size`; InvalidArgument, PayloadTooLarge; the
+        errors of the key function. Then nothing is written.
         """
         payload = checked_payload(self._codec.encode(item))
         shares = checked_shares("cost", cost)
@@ -108,19 +108,21 @@ class FairQueue(KeepsAside):
             run_once(as_database(tr), self._root, body)
 
     def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
-        """Remove the next item and return it; None if there is none. All else like `take_item`."""
+        """Remove the next item and return it; None if there is none. All else is as in `take_item`."""
         return self.take_item(tr, timeout, stop=stop)[1]
 
     def take_item(
         self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
     ) -> tuple[bool, Any]:
-        """Remove the next item; whether there was one, and the item.
+        """Remove the next item. Return true and the item, or false and None.
 
-        Given a transaction: reads the first pointer, the state and the line of its key; conflicts with other
-        takers of the same key, with puts only where it leaves the key empty; an answer of nothing, with any
-        put. Given a database: exactly once; waits up to `timeout` seconds, in a fair line. Raises
-        InvalidArgument for a negative timeout, or one beside a transaction, which cannot wait; WaitStopped as
-        soon as `stop`, an event, is set. An item that has been removed before is returned.
+        Given a database: exactly once; waits up to `timeout` seconds, in the line. If `stop`, an event, is
+        set after an item was removed, the item is returned.
+        Reads: in a transaction, the first pointer, and the state and the items of its key.
+        Conflicts: other takers of the same key; puts, only if the key becomes empty. An answer of nothing:
+        any put.
+        Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
+        WaitStopped as soon as `stop` is set.
         """
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)
@@ -135,14 +137,15 @@ class FairQueue(KeepsAside):
         return (True, found[0]) if found else (False, None)
 
     def size(self, tr: DatabaseOrTransaction) -> int:
-        """How many items there are; not counted are those on their way to a caller in the line.
+        """The number of items, without those on their way to a caller in the line.
 
-        Reads one key by snapshot; conflicts with nothing.
+        Reads: one key, by snapshot.
+        Conflicts: none.
         """
         return run(tr, lambda tr: self._items.size(writable(tr)))
 
     def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
-        """The keys of which most items are waiting; exact, and found, as TaskQueue.key_statistics says."""
+        """The keys with the most waiting items: exact, and chosen, as in TaskQueue.key_statistics."""
         checked_keys(limit)
         now_us = (runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime).now_us()
         return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
@@ -150,12 +153,14 @@ class FairQueue(KeepsAside):
     def snapshot(
         self, tr: DatabaseOrTransaction, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None
     ) -> FairSnapshot:
-        """A page of what there is, in the order of arrival: up to `limit`, limits.BATCH_ITEMS_MAX and
-        limits.BATCH_BYTES_MAX bytes, or one item that is larger. Its `next` is the `after` of the page that
-        follows, None at the end.
+        """A page of the items by arrival: at most `limit` and limits.BATCH_ITEMS_MAX items, and
+        limits.BATCH_BYTES_MAX bytes, or one larger item.
 
-        Of the current round, the first limits.BATCH_ITEMS_MAX items are recognised. Reads by snapshot;
-        conflicts with nothing. Raises InvalidArgument.
+        The page's `next` is the `after` of the following page, None at the end. Of the current round, the
+        first limits.BATCH_ITEMS_MAX items are marked.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument.
         """
         most = checked_limit(limit)
         return run(tr, lambda tr: snapshot(writable(tr), self._items, most, after))
@@ -173,13 +178,15 @@ class FairQueue(KeepsAside):
             size = self._items.admit(tr, self._capacity, random)
             if size is not None:
                 raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
-        # Only now: an item that there is no room for is none of the key function's business.
+        # Only now: the key function must not be called for an item that has no room.
         new = draft(payload, self._key_of(item), cost)
         self._items.append(tr, [new], random, now_us)
 
 
 class FairCalls:
-    """What one process keeps for one fair queue of one database: combined calls, a place in the line."""
+    """The services of one process for one fair queue of one database: combined calls, and a place in the
+    line.
+    """
 
     def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
         self._database = database
@@ -188,10 +195,10 @@ class FairCalls:
         self.takes = Takes(database, root, items.line, items.taker.take_in_turn)
 
     def close(self) -> None:
-        """Nothing to end: the database has ended the waits."""
+        """Does nothing: the database has ended the waits."""
 
     def require_none_passed(self) -> None:
-        """Raises the error of an item that was passed over, if there is one left."""
+        """Raises: the error of an item that was passed over, if one is left."""
         if self._items.passed:
             run(self._database, self._items.require_none_passed)
 

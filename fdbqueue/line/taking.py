@@ -1,6 +1,6 @@
-"""The taking half of what one process keeps for one queue: combined calls, and a place in the line.
+"""Takes of one process on one queue: combined calls, and one place in the line for all of them.
 
-Works for any queue that has a line: a recipe queue hands out items, a task queue leases.
+They work for every queue with a line: a recipe queue hands out items, a task queue hands out leases.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ from fdbqueue.waiters import Waiter
 _wrote, _count = attrgetter("wrote"), attrgetter("count")
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
-"""Take so many for a request with such params at such a time, of which nobody in the line has a share."""
+"""Given a transaction, a count, params and a time: take items that belong to no waiting request."""
 
 
 class Takes:
-    """Takes given a database: each has its effect once (receipts), those of several threads combine."""
+    """Takes given a database: each has its effect once (calls/once.py). Those of several threads combine."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Takes:
         new_params: Callable[[], bytes] = bytes,
         give_back: Callable[[Sequence[Any]], None] | None = None,
     ) -> None:
-        """`new_params` makes what the line's source must know of a request; anew for each of them.
-        `give_back` undoes a take; None if a take is final.
+        """`new_params` makes the params of a new request, which the source of the line reads. `give_back`
+        undoes a take; None if a take is final.
         """
         self._database = database
         self._runtime = database.runtime
@@ -55,15 +55,18 @@ class Takes:
         self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give)
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        """Up to `count` that are there now. Raises WaitStopped if `stop` is set, DatabaseClosed."""
+        """Take up to `count` items that are there now.
+
+        Raises: WaitStopped if `stop` is set; DatabaseClosed.
+        """
         with self._database.waiter(stop) as waiter:
             return self._kept(self._takes.call(None, count), waiter)
 
     def wait(self, timeout_s: float, count: int = 1, stop: Stop | None = None) -> Sequence[Any]:
-        """Up to `count`, waiting for the first; empty only if at the end there is none.
+        """Take up to `count` items, and wait for the first. Empty only if there is none at the end.
 
-        Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing. Then
-        the call has left the line, and its results are back in their places.
+        Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes. Then the
+        call has left the line, and its results are back in their places.
         """
         until = self._runtime.monotonic() + timeout_s
         with self._database.waiter(stop) as waiter:
@@ -74,7 +77,7 @@ class Takes:
             return self._kept(call, waiter)
 
     def _kept(self, call: Call, waiter: Waiter) -> Sequence[Any]:
-        """The answer; but if the wait ended while the take committed, the take is undone, where it can be."""
+        """The answer. If the wait was ended while the take committed, the take is undone where it can be."""
         answer: Sequence[Any] = call.answer
         if not waiter.is_ready() or (answer and self._give_back is None):
             return answer
@@ -84,7 +87,7 @@ class Takes:
         return ()
 
     def end_waits(self) -> None:
-        """Those who wait now return, with what there is, as if their time were over."""
+        """End the waits of all callers, as if their time were over: each returns its items so far."""
         self._waits.end_waits()
         self._nudge.give()
 
@@ -95,7 +98,7 @@ class Takes:
             self._new_place(crew, self._claim(crew)).stand(crew, leader)
 
     def _wait_for(self, crew: Combiner, leader: Call) -> bool:
-        """Whether a request is left in the line: if nobody stood there any more, its item would lie."""
+        """True if a request stays in the line: another call has to lead, or its item would lie unused."""
         if self._place is None:
             if self._without_a_place(crew, to_all=False):
                 return False
@@ -109,7 +112,7 @@ class Takes:
         return False
 
     def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
-        """Take for all callers in one transaction, without a request; False if they have to register."""
+        """Take for all callers in one transaction, without a request. False if they have to register."""
         for _ in range(0 if self._memory.is_crowded() else limits.PLAIN_ATTEMPTS_MAX):
             taken = self._attempt(crew, to_all)
             if taken is not None:
@@ -117,7 +120,7 @@ class Takes:
         return False
 
     def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
-        """None if others won the race, or it could not be told what there is: worth another attempt."""
+        """None if another taker won the race, or if the answer is open: worth another attempt."""
         params = self._new_params()
         try:
             taken = run_once(
@@ -136,7 +139,7 @@ class Takes:
         return None if taken.is_open else taken
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
-        # Claimed before anything is read: what is not there now may be told only to these.
+        # Claimed before the first read: only these callers may be told that there is nothing.
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         if not calls:  # all have been stopped
             return Taken()

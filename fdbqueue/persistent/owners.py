@@ -1,11 +1,12 @@
-"""Owners: clients with a name, who get back at once what they held when they died.
+"""Owners: clients with a name. A client that reopens a name gets back at once the items of the client before
+it.
 
-    S[14, owner]            claim   16 random bytes            who fetches for the first time, who reopens
-    S[14, owner, session]   member  the claim it belongs to    who reopens
+    S[14, owner]            claim   16 random bytes            first fetch of a session, next opening of the
+    name S[14, owner, session]   member  the claim it belongs to    next opening of the name
 
-S is the queue. Opening in an owner's name *claims* it; the sessions of earlier claims are over then, and what
-they held is at the front of the queue. A session is enrolled before anything is taken for it, in a
-transaction that reads the claim: whoever has lost the name fetches nothing more.
+S is the queue. Opening in an owner's name *claims* it. Then the sessions of earlier claims are ended, and
+their items are at the front of the queue. A session enrols before it takes anything, in a transaction that
+reads the claim. So a client that has lost the name fetches nothing more.
 """
 
 import struct
@@ -34,7 +35,7 @@ class Owner:
     """A name, claimed."""
 
     def __init__(self, database: Database, shape: Shape, name: str) -> None:
-        """Raises OwnerReplaced if somebody else claims the name meanwhile."""
+        """Raises: OwnerReplaced if another client claims the name meanwhile."""
         self.name = name
         self._database = database
         self._shape = shape
@@ -45,9 +46,9 @@ class Owner:
         self._end_earlier()
 
     def enrol(self, session: Session) -> None:
-        """Raises OwnerReplaced."""
+        """Raises: OwnerReplaced."""
         run_once(self._database, self._shape.root, lambda tr: self._enrol(tr, session))
-        # Those that ended in the background, of whose end nobody told: their members would gather.
+        # Sessions that ended in the background: without this their members would stay for ever.
         over = [former for former in self._enrolled if former.lost]
         self._enrolled.append(session)
         for former in over:
@@ -55,7 +56,7 @@ class Owner:
             self.strike(former)
 
     def strike(self, session: Session) -> None:
-        """`session` has ended."""
+        """Remove the member of a session that has ended."""
         run(self._database, lambda tr: tr.clear(self._member(session.id)))
         with suppress(ValueError):  # another thread has
             self._enrolled.remove(session)
@@ -67,9 +68,9 @@ class Owner:
         tr.set(self._under, self._claim)
 
     def _enrol(self, tr: Transaction, session: Session) -> None:
-        """Reads the claim; writes the member; conflicts with another claim."""
+        """Write the member. Reads: the claim. Conflicts: another claim."""
         self._require_mine(tr)
-        tr.options.set_bypass_storage_quota()  # also on a full disk: who fetches makes room
+        tr.options.set_bypass_storage_quota()  # also on a full disk: a fetch makes room
         tr.set(self._member(session.id), self._claim)
 
     def _end_earlier(self) -> None:
@@ -80,16 +81,16 @@ class Owner:
 
     def _end(self, session: bytes) -> None:
         end_session(self._database, self._shape.root, session, lambda *_: True, died=False)
-        end_in(self._database, self._shape, session, died=False)  # one that had been ended half way
+        end_in(self._database, self._shape, session, died=False)  # for a session that was ended half way
 
     def _earlier(self, tr: Transaction) -> list[bytes]:
-        """The keys of the first members. Reads the claim, too; writes nothing."""
+        """The keys of the first members. Reads: these keys, and the claim."""
         self._require_mine(tr)
         found = tr.get_range(self._under + b"\x00", self._under + b"\xff", limit=limits.DEAD_SESSIONS_MAX)
         return [bytes(entry.key) for entry in found]
 
     def _session_in(self, member: bytes) -> bytes | None:
-        """The session of a member's key; None for a damaged key, which names none."""
+        """The session of a member's key; None for a damaged key."""
         try:
             session = layer.unpack(member, prefix_len=len(self._under))[0]
         except (ValueError, IndexError, struct.error):

@@ -1,12 +1,12 @@
-"""Proxy: queue.Queue's methods, `ack`, and transactions, in the name of one session.
+"""Proxy: the methods of queue.Queue, `ack`, and transactions, in the name of one session.
 
     get             READY -> TAKEN, by the proxy's session: un-acked
     ack, task_done  TAKEN -> gone
     end of a proxy  TAKEN -> READY, in the old place: before all that has waited since
 
-The session is opened by the first get and kept alive in the background. It ends, and what is un-acked goes
-back, when the proxy is closed, is collected, or its thread is over; when its process dies, after `ttr`
-seconds. The last three are found out by asking (Session.wanted), never in a finalizer.
+The first get opens the session, which is renewed in the background. It ends when the proxy is closed or
+collected, when its thread ends, or `ttr` seconds after the death of its process. Then its un-acked items go
+back. The keeper polls for the last three (Session.wanted), because a finalizer could not end a session.
 """
 
 import weakref
@@ -39,7 +39,7 @@ from fdbqueue.task import Task
 
 @dataclass(frozen=True)
 class Client:
-    """What the proxies of one PersistentQueue share."""
+    """The common state of the proxies of one PersistentQueue."""
 
     stored: Stored
     owner: Owner | None
@@ -48,10 +48,9 @@ class Client:
 
 
 class Proxy:
-    """A thread's own hold on a persistent queue. A context manager that closes it.
+    """The hold of one thread on a persistent queue. A context manager that closes it.
 
-    Every method raises ProxyClosed once it is closed, QueueDropped, DatabaseClosed, and the engine's
-    FDBError.
+    Raises: ProxyClosed once it is closed; QueueDropped, DatabaseClosed; the engine's FDBError.
     """
 
     _session: Session | None
@@ -83,7 +82,7 @@ class Proxy:
 
     @property
     def maxsize(self) -> int:
-        """As queue.Queue's it may be changed; who waits for room then notices within seconds."""
+        """The bound of this opener. It may be changed; a waiting put notices within seconds."""
         return self._stored.maxsize
 
     @maxsize.setter
@@ -92,12 +91,12 @@ class Proxy:
 
     @property
     def id(self) -> str | None:
-        """That of its session, in hexadecimal; None before its first get."""
+        """The id of its session, in hexadecimal; None before its first get."""
         return None if self._session is None else self._session.id.hex()
 
     @property
     def unacked(self) -> list[Any]:
-        """What it has fetched and not acked, in the order of fetching."""
+        """Its fetched and un-acked items, in the order of fetching."""
         self._look_around()
         return self._unacked.items()
 
@@ -106,12 +105,14 @@ class Proxy:
     def put(
         self, item: Any, block: bool = True, timeout: float | None = None, *, stop: Stop | None = None
     ) -> None:
-        """Add an item at the end; when this returns it is durable. Waits for room where there is a maxsize.
+        """Add an item at the end; when the call returns, the item is durable. Waits for room if there is a
+        maxsize.
 
-        Raises queue.Full as queue.Queue does, InvalidArgument (a ValueError) for a negative timeout,
-        TypeError for what the codec cannot carry, PayloadTooLarge; WaitStopped as soon as `stop`, an event,
-        is set: nothing has been put. Writes exactly once; conflicts with nothing, save in a bounded queue
-        near its bound with other puts.
+        When `stop`, an event, is set, the call raises WaitStopped and has put nothing.
+        Writes: the item, exactly once.
+        Conflicts: none; in a bounded queue near its bound, other puts.
+        Raises: queue.Full as queue.Queue does; InvalidArgument (a ValueError) for a negative timeout;
+        TypeError for an item that the codec cannot carry; PayloadTooLarge, WaitStopped.
         """
         until = self._until(block, timeout, stop)
         unit = self._look_around()
@@ -126,13 +127,14 @@ class Proxy:
         self.put(item, False)
 
     def get(self, block: bool = True, timeout: float | None = None, *, stop: Stop | None = None) -> Any:
-        """Fetch the first item: from now on it is un-acked here, and nobody else gets it.
+        """Fetch the first item: from now on it is un-acked here, and no other proxy gets it.
 
-        Raises queue.Empty as queue.Queue does, but ends overdue sessions first; InvalidArgument (a
-        ValueError) for a negative timeout; OwnerReplaced; WaitStopped as soon as `stop`, an event, is set:
-        an item that came for this call has gone back. Waits in a fair line, on a watch. In a transaction
-        that has put something, a get without a timeout does not wait: it might be for its own puts. Fetches
-        exactly once; conflicts with other takers of the same item.
+        Overdue sessions are ended before queue.Empty. The call waits in the line, on a watch. In a
+        transaction with puts, a get without a timeout does not wait: it might wait for its own puts. When
+        `stop`, an event, is set, the call raises WaitStopped, and an item that came for it has gone back.
+        Conflicts: other takers of the same item.
+        Raises: queue.Empty as queue.Queue does; InvalidArgument (a ValueError) for a negative timeout;
+        OwnerReplaced, WaitStopped.
         """
         until = self._until(block, timeout, stop)
         self._stored.shape.codec.require()
@@ -152,9 +154,11 @@ class Proxy:
         return self.get(False)
 
     def qsize(self) -> int:
-        """How many items wait; those that are un-acked do not. Conflicts with nothing.
+        """The number of items that wait, without un-acked ones.
 
-        Ends overdue sessions before it answers zero: what a dead process had fetched waits again.
+        Overdue sessions are ended before the answer is zero: items that a dead process had fetched wait
+        again.
+        Conflicts: none.
         """
         self._look_around()
         self._keeper.end_unwanted()
@@ -170,9 +174,10 @@ class Proxy:
         return 0 < self.maxsize <= self.qsize()
 
     def task_done(self) -> None:
-        """Ack the oldest un-acked item that this thread has fetched; if there is none, of the others.
+        """Ack the oldest un-acked item that this thread has fetched; if it has none, the oldest of the
+        others.
 
-        Raises NothingToAck (a ValueError), and what `ack` raises.
+        Raises: NothingToAck (a ValueError); the errors of `ack`.
         """
         unit = self._look_around()
         delivery = self._unacked.pick_oldest(self._runtime.thread_id())
@@ -181,36 +186,37 @@ class Proxy:
         self._finish(unit, delivery)
 
     def join(self, *, stop: Stop | None = None) -> None:
-        """Wait until every item ever put, by whomever, has been acked. One that has come back has not.
+        """Wait until every item ever put has been acked. An item that has come back waits again.
 
-        Raises WaitStopped as soon as `stop`, an event, is set.
+        Raises: WaitStopped as soon as `stop`, an event, is set.
         """
         checked_event("stop", stop)
         self._look_around()
         self._stored.wait_until_finished(stop)
 
-    # What queue.Queue has not.
+    # Beyond queue.Queue.
 
     def ack(self, item: Any) -> None:
-        """`item`, which get has returned, is done and gone for good: the same object, or an equal one.
+        """Remove `item`, which get has returned: the same object, or an equal one.
 
-        Raises NotUnacked (a KeyError), and changes nothing, if it is not un-acked here: not fetched by this
-        proxy, acked already, or lost because its session was over. Conflicts with nothing.
+        Conflicts: none.
+        Raises: NotUnacked (a KeyError) if the item is not un-acked here: not fetched by this proxy, acked
+        already, or lost because its session was over. Then nothing changes.
         """
         unit = self._look_around()
         self._finish(unit, self._unacked.pick(item))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """What this thread gets, puts and acks inside becomes true together at the end of the block.
+        """Commit the gets, puts and acks of this thread inside the block together, at its end.
 
-        After an exception nothing has happened: what was got is back in its old place, nothing was put or
-        acked. Until the end, what is got is in nobody else's hands, what is put is seen by nobody, and the
-        block may take its time. The end raises NotUnacked if the session was over meanwhile, queue.Full if
-        there was no room within the timeouts of the puts, WaitStopped if the `stop` of a put was set before
-        there was room, TooMuchForOneTransaction for more than
-        limits.BATCH_ITEMS_MAX items; then, too, nothing has happened. Raises TransactionOpen inside another.
-        In a child that was forked inside, the end does nothing: the transaction is the parent's.
+        After an exception nothing has happened: fetched items are back in their old places, and nothing was
+        put or acked. Until the end, fetched items are held and puts are invisible, and the block may take any
+        time. In a child that was forked inside, the end does nothing: the transaction is the parent's.
+        Raises: TransactionOpen inside another transaction. At the end: NotUnacked if the session was over
+        meanwhile; queue.Full if there was no room within the timeouts of the puts; WaitStopped if the `stop`
+        of a put was set before there was room; TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX
+        items. Then nothing has happened.
         """
         if self._look_around() is not None:
             raise TransactionOpen
@@ -228,7 +234,9 @@ class Proxy:
             self._units.pop(self._runtime.thread_id(), None)
 
     def close(self) -> None:
-        """End the proxy: what is un-acked goes back to the front of the queue, at once. Twice is once."""
+        """End the proxy. Its un-acked items go back to the front of the queue at once. A second call does
+        nothing.
+        """
         self._forget_what_a_parent_had()
         session, self._session = self._session, None
         self._closed = True
@@ -257,7 +265,7 @@ class Proxy:
             self._start_empty()
 
     def _look_around(self) -> Unit | None:
-        """What every call begins with: the transaction that this thread is in, if it is."""
+        """The open transaction of this thread, or None. Every call begins here. Raises: ProxyClosed."""
         self._forget_what_a_parent_had()
         if self._closed:
             raise ProxyClosed(name=self.name)
@@ -266,7 +274,7 @@ class Proxy:
         return self._units.get(self._runtime.thread_id())
 
     def _until(self, block: bool, timeout: float | None, stop: Stop | None) -> float | None:
-        """When patience ends, as runtime.monotonic(); None for never. Raises InvalidArgument."""
+        """The time limit, as runtime.monotonic(); None without one. Raises: InvalidArgument."""
         if stop is not None:
             checked_event("stop", stop)
         now = self._runtime.monotonic()
@@ -285,7 +293,7 @@ class Proxy:
                 session.lost = True
 
     def _take(self, session: Session, until: float | None, stop: Stop | None) -> Task | None:
-        self._keeper.end_unwanted()  # what they held comes first
+        self._keeper.end_unwanted()  # their items come first
         left = limits.SPAN_MAX_S if until is None else until - self._runtime.monotonic()
         found = self._stored.calls.take(session, 1, min(left, limits.SPAN_MAX_S), stop)
         return found[0] if found else None
@@ -341,14 +349,14 @@ class Proxy:
             raise NotUnacked(item=lost.item) from None
 
     def _undo(self, unit: Unit) -> None:
-        # First: if the queue cannot be reached, what has not gone back to it is still un-acked here.
+        # First: if the queue cannot be reached, items that have not gone back are still un-acked here.
         self._unacked.put_back(unit.acked)
         self._stored.release([delivery.task for delivery in unit.fetched])
         self._unacked.discard(unit.fetched)
 
 
 def checked_maxsize(maxsize: Any) -> int:
-    """Raises InvalidArgument."""
+    """Raises: InvalidArgument."""
     if not is_whole(maxsize):
         raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
     return int(maxsize)

@@ -1,4 +1,4 @@
-"""PersistentQueue: queue.Queue that survives crashes and is shared by processes and machines."""
+"""PersistentQueue: a queue.Queue that survives crashes, and that processes and machines share."""
 
 import weakref
 from itertools import count
@@ -26,7 +26,7 @@ KIND = "fifo"
 class PersistentQueue(KeepsAside, Proxy):
     """A first-in-first-out queue with the methods of queue.Queue, over the fifo task queue of that name.
 
-    It is its own first proxy, for all threads that use it; `connect()` gives a thread one of its own.
+    It is its own first proxy, shared by all threads that use it. `connect()` makes a proxy for one thread.
     """
 
     def __init__(
@@ -43,14 +43,13 @@ class PersistentQueue(KeepsAside, Proxy):
     ) -> None:
         """Open the queue, or create it. `maxsize` bounds the items that wait; zero or less is no bound.
 
-        `owner` names this client: what the last one of this name had not acked is at the front of the queue
-        when this returns, even if it still runs, and it fetches nothing more. `ttr`: so many seconds after
-        the death of the process its items come back (inf: never). `codec` ("json", "bytes", "msgpack", or
-        one of `register_codec`) is decided when the queue is created, "json" if not given. `type` is that of
-        the items of this handle, and is not stored.
-
-        Raises InvalidArgument, UnknownCodec, QueueKindMismatch if the name is that of something else,
-        QueueExists for another codec, or for a temporary queue of another session that lives.
+        `owner` names this client. The un-acked items of the client before it in this name are at the front of
+        the queue when the call returns. If that client still runs, it fetches nothing more. `ttr`: seconds
+        after the death of the process until its items come back (inf: never). `codec` is chosen when the
+        queue is created: "json" (the default), "bytes", "msgpack", or a name given to `register_codec`.
+        `type`: type of the items of this handle; it is not stored.
+        Raises: InvalidArgument, UnknownCodec; QueueKindMismatch for the name of another kind; QueueExists for
+        another codec, or for a temporary queue of another session that lives.
         """
         checked_maxsize(maxsize)
         if owner is not None:
@@ -73,9 +72,10 @@ class PersistentQueue(KeepsAside, Proxy):
         self._proxies: weakref.WeakValueDictionary[int, Proxy] = weakref.WeakValueDictionary()
 
     def connect(self) -> Proxy:
-        """A proxy for the calling thread: when that ends, what it has not acked goes back to the queue.
+        """A proxy for the calling thread. When the thread ends, its un-acked items go back to the queue.
 
-        Safe to call from any number of threads. Raises OwnerReplaced, ProxyClosed.
+        Any number of threads may call this at once.
+        Raises: OwnerReplaced, ProxyClosed.
         """
         self._look_around()
         proxy = Proxy(self._client, next(self._numbers), for_this_thread=True)
@@ -84,7 +84,7 @@ class PersistentQueue(KeepsAside, Proxy):
         return proxy
 
     def close(self) -> None:
-        """Close the queue and all its proxies. What is un-acked goes back to its front."""
+        """Close the queue and all its proxies. Un-acked items go back to its front."""
         for proxy in [known() for known in self._proxies.valuerefs()]:
             if proxy is not None:
                 proxy.close()

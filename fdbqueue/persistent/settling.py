@@ -1,4 +1,4 @@
-"""What a proxy does to the queue at one stroke, in one transaction: acks and puts that happen together."""
+"""The work of a proxy on the queue in one transaction: acks and puts that happen together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ AskOwner = Callable[[Transaction], Callable[[], None]]
 
 @dataclass(frozen=True)
 class Work:
-    """Tasks to be acked, tasks that must still be held but stay, tasks to be put: all or none."""
+    """Tasks to ack, tasks that must still be held but stay, tasks to put: all or none."""
 
     acked: Sequence[Task] = ()
     kept: Sequence[Task] = ()
     puts: Sequence[Draft] = ()
 
     def require_bounded(self) -> None:
-        """Raises TooMuchForOneTransaction."""
+        """Raises: TooMuchForOneTransaction."""
         count = len(self.acked) + len(self.kept) + len(self.puts)
         size_bytes = sum(len(draft.payload) for draft in self.puts)
         if count > limits.BATCH_ITEMS_MAX or (len(self.puts) > 1 and size_bytes > limits.BATCH_BYTES_MAX):
@@ -65,9 +65,11 @@ def admit_waiting(maxsize: int, change: Change, live: Value, wanted: int, random
 
 
 def release(change: Change, tasks: Sequence[Task]) -> None:
-    """Give tasks back to their old places, but those that are not held any more.
+    """Give tasks back to their old places, without those that are no longer held.
 
-    Reads and moves the tasks; conflicts with any change of them.
+    Reads: the tasks.
+    Writes: moves them.
+    Conflicts: a change of the tasks.
     """
     records = change.read(id_bytes(task.id) for task in tasks)
     pairs = zip(tasks, records, strict=True)
@@ -81,12 +83,12 @@ def live_counters(change: Change) -> bytes | None:
 
 
 def waiting_in(live: bytes | None) -> int:
-    """How many items wait, by the counters of the queue."""
+    """The number of items that wait, by the counters of the queue."""
     return unpacked(LIVE, live)["ready"]
 
 
 def unfinished_in(live: bytes | None) -> int:
-    """How many items wait or are un-acked, by the counters of the queue."""
+    """The number of items that wait or are un-acked, by the counters of the queue."""
     counts = unpacked(LIVE, live)
     return sum(counts.values()) - counts["buried"]
 

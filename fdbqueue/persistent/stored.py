@@ -1,7 +1,8 @@
-"""The stored half of a persistent queue, which all its proxies share: puts with a bound, acks, counts.
+"""The stored half of a persistent queue, shared by all its proxies: puts with a bound, acks, counts.
 
-maxsize is the opener's, not the queue's: a put waits until fewer than so many items wait. It is not exceeded
-by puts, if all who put give one (the largest, if they differ). What comes back to the queue never waits.
+maxsize belongs to the opener, not to the queue. A put waits until fewer than maxsize items wait. Puts never
+exceed it if all of them give one; if these differ, the largest counts. Items that come back to the queue
+never wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,12 +42,12 @@ class Stored:
         return keeper_of(self.database, self.shape.root)
 
     def draft(self, item: Any) -> Draft:
-        """Raises TypeError for what the codec cannot carry, PayloadTooLarge."""
+        """Raises: TypeError for an item that the codec cannot carry; PayloadTooLarge."""
         payload = checked_payload(self.shape.codec.encode(item))
         return self.shape.draft(item, payload, {})
 
     def put(self, draft: Draft, until: float | None, stop: Stop | None) -> bool:
-        """False if there was no room `until` then, None for ever. Raises WaitStopped once `stop` is set."""
+        """False if there was no room `until` then, None for ever. Raises: WaitStopped once `stop` is set."""
         if self.maxsize > 0:
             return self.settle(Work(puts=[draft]), until, [] if stop is None else [stop])
         self.calls.put([draft], 0, stop)
@@ -59,10 +60,11 @@ class Stored:
         stops: Sequence[Stop] = (),
         keep: Callable[[bool], None] = lambda _: None,
     ) -> bool:
-        """False, and nothing is done, if there was no room for the puts `until` then, None for ever.
+        """Do the work. False if there was no room for the puts `until` then, None for ever; then nothing is
+        done.
 
-        `keep` is told as soon as it is known, even if this thread is interrupted. Raises NotTaken,
-        TooMuchForOneTransaction, WaitStopped once one of `stops` is set.
+        `keep` hears of the result as soon as it is known, even if this thread is interrupted.
+        Raises: NotTaken, TooMuchForOneTransaction; WaitStopped once one of `stops` is set.
         """
         work.require_bounded()
         room = Room(self.database, self.calls.source, waiting_in, lambda: self.maxsize, len(work.puts))
@@ -71,28 +73,29 @@ class Stored:
             return room.put(attempt, float("inf") if until is None else until, waiter) is None
 
     def release(self, tasks: Sequence[Task]) -> None:
-        """Give tasks back to their old places, in transactions of limits.VERB_BATCH; not those lost since."""
+        """Give tasks back to their old places, limits.VERB_BATCH at a time; not those lost since."""
         for start in range(0, len(tasks), limits.VERB_BATCH):
             self.calls.once(partial(release, tasks=tasks[start : start + limits.VERB_BATCH]))
 
     def waiting(self) -> int:
-        """How many items wait; overdue sessions end before it answers zero.
+        """The number of items that wait. Overdue sessions are ended before the answer is zero.
 
-        Reads one key by snapshot, and the definition; conflicts with nothing.
+        Reads: one key, by snapshot; the definition.
+        Conflicts: none.
         """
         return self._waiting_now() or self._keeper.try_again(self._waiting_now, self._ask_any) or 0
 
     def _waiting_now(self) -> int | None:
-        """None for zero."""
+        """As `waiting`, with None for zero."""
         return run(self.database, lambda tr: waiting_in(self._live(tr))) or None
 
     def _ask_any(self, tr: Transaction) -> Callable[[], bool]:
         return lambda: waiting_in(self._live(tr)) > 0
 
     def wait_until_finished(self, stop: Stop | None) -> None:
-        """Until there is no task in any state but buried, which those are that cannot be read.
+        """Wait until every task is gone or buried. A task that cannot be read is buried.
 
-        Raises WaitStopped once `stop` is set.
+        Raises: WaitStopped once `stop` is set.
         """
         with self.database.waiter(stop) as waiter:
             while (changed := run(self.database, self._watch_unless_finished)) is not None:

@@ -1,7 +1,7 @@
-"""What a proxy has fetched and not acked, in the order of fetching.
+"""The fetched and un-acked items of a proxy, in the order of fetching.
 
-`ack` is given the object that `get` returned: found by identity, as the same object may be un-acked several
-times the first of those; else the first that is equal. Nothing has to be hashable.
+`ack` is given the object that `get` returned. It is found by identity; if the same object was fetched several
+times, the first one counts. Otherwise the first equal item is meant. Items need not be hashable.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from fdbqueue.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """A task in the hands of a proxy. `number`: the how manieth; `thread`: who fetched it."""
+    """A task held by a proxy. `number`: its place in the order of fetching; `thread`: the thread that fetched
+    it.
+    """
 
     number: int
     task: Task
@@ -40,7 +42,7 @@ class Unacked:
         return delivery
 
     def pick(self, item: Any) -> Delivery:
-        """Take out what `ack(item)` is about. Raises NotUnacked."""
+        """Remove and return the delivery that `ack(item)` means. Raises: NotUnacked."""
         with self._lock:
             same = self._of_object.get(id(item)) or [d for d in self._deliveries.values() if d.item == item]
             if not same:
@@ -48,10 +50,10 @@ class Unacked:
             return self._remove(same[0])
 
     def pick_oldest(self, thread: int) -> Delivery | None:
-        """Take out the oldest of those that `thread` fetched; of all, if it has none.
+        """Remove and return the oldest delivery of `thread`; of all threads, if it has none.
 
-        Threads that share a proxy and call task_done() for what each of them has done must not ack what
-        another still works on: that would be lost if they died now.
+        Threads may share a proxy and call task_done() for finished items. One must not ack an item on which
+        another still works: it would be lost if the process died now.
         """
         with self._lock:
             own = (d for d in self._deliveries.values() if d.thread == thread)
@@ -59,14 +61,14 @@ class Unacked:
             return None if oldest is None else self._remove(oldest)
 
     def discard(self, deliveries: list[Delivery]) -> None:
-        """Take these out, as far as they are there."""
+        """Remove these deliveries, as far as they are there."""
         with self._lock:
             for delivery in deliveries:
                 if delivery.number in self._deliveries:
                     self._remove(delivery)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
-        """They are un-acked after all, each in its old place."""
+        """Make these items un-acked again, each in its old place."""
         with self._lock:
             there = sorted([*self._deliveries.values(), *deliveries], key=lambda d: d.number)
             self._clear()

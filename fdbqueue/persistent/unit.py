@@ -1,4 +1,4 @@
-"""Unit: what a thread has done in a transaction of a proxy, before it becomes true."""
+"""Unit: the work of a thread in a transaction of a proxy, before the commit."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from fdbqueue.tasks.kinds import Draft
 
 @dataclass
 class Unit:
-    """An ack outside of a transaction is a unit of its own."""
+    """Deliveries and puts to commit together. An ack outside of a transaction is a unit of its own."""
 
     fetched: list[Delivery] = field(default_factory=list)
     acked: list[Delivery] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Unit:
     stops: list[Stop] = field(default_factory=list)
     """The events of its puts: each of them stops the wait for room."""
     until: float | None = None
-    """As patient as the least patient of the puts; as runtime.monotonic()."""
+    """The earliest time limit of the puts, as runtime.monotonic()."""
     done: bool = False
 
     def put(self, draft: Draft, until: float | None, stop: Stop | None) -> None:
@@ -35,7 +35,7 @@ class Unit:
         return Work([delivery.task for delivery in self.acked], kept, self.puts)
 
     def lose(self, late: NotTaken) -> Delivery:
-        """The delivery that turned out not to be held any more, which is nobody's now."""
+        """Remove and return the delivery of a task that is no longer held."""
         lost = next(d for d in (*self.acked, *self.fetched) if d.task.id == vars(late)["id"])
         self.acked = [delivery for delivery in self.acked if delivery is not lost]
         self.fetched = [delivery for delivery in self.fetched if delivery is not lost]

@@ -1,4 +1,4 @@
-"""What one process keeps for one queue of one database: its combined calls and its place in the line."""
+"""The services of one process for one recipe queue of one database: combined calls, and takes in line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,19 @@ from fdbqueue.seam import Future, Transaction
 
 
 class Calls(Protocol):
-    """How a queue given a database works; an instance per process and database, shared by its threads."""
+    """The calls of a queue given a database. One instance per process and database, shared by its threads."""
 
     def append(self, payloads: Sequence[bytes]) -> None: ...
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        """Up to `count` items that are there now. Raises WaitStopped if `stop` is set, DatabaseClosed."""
+        """Take up to `count` items that are there now.
+
+        Raises: WaitStopped if `stop` is set; DatabaseClosed.
+        """
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        """One item, waiting for it; empty only if at the end there is none.
+        """Take one item, and wait for it. Empty only if there is none at the end.
 
-        Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing.
+        Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes.
         """
 
     def close(self) -> None: ...
@@ -33,7 +36,7 @@ class Calls(Protocol):
 
 
 class QueueCalls:
-    """Calls given a database: each has its effect once (receipts), those of several threads combine."""
+    """Calls that have their effect once (calls/once.py); those of several threads combine."""
 
     def __init__(self, database: Database, recipe: Recipe, root: RootKeys) -> None:
         self._database = database
@@ -42,7 +45,7 @@ class QueueCalls:
         self._takes = Takes(database, root, recipe.line, recipe.taker.take_in_turn)
 
     def close(self) -> None:
-        """Nothing to end: the database has ended the waits."""
+        """Does nothing: the database has ended the waits."""
 
     def is_needed(self) -> bool:
         return False
@@ -57,7 +60,7 @@ class QueueCalls:
         return self._takes.wait(timeout_s, stop=stop) or self._none()
 
     def _none(self) -> Sequence[Any]:
-        """Raises the error of an item that was passed over, if there is one left."""
+        """An empty answer. Raises: the error of an item that was passed over, if one is left."""
         if self._recipe.passed:
             run(self._database, self._recipe.require_none_passed)
         return ()
@@ -68,7 +71,7 @@ class QueueCalls:
 
 
 class SimpleCalls:
-    """The recipe as FoundationDB's documentation has it: plain takes, retried on conflict; for comparison."""
+    """The recipe of FoundationDB's documentation: plain takes, retried after a conflict. For comparison."""
 
     def __init__(self, database: Database, recipe: Recipe, root: RootKeys) -> None:
         self._database = database
@@ -77,7 +80,7 @@ class SimpleCalls:
         self._root = root
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
     def is_needed(self) -> bool:
         return False
@@ -91,7 +94,7 @@ class SimpleCalls:
             return self._take(count, watch=False).values
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        """One item; every waiter wakes at every change, and they race."""
+        """Take one item. Every waiter wakes at every change, and all of them race."""
         until = self._runtime.monotonic() + timeout_s
         with self._database.waiter(stop) as waiter:
             while True:
@@ -106,7 +109,7 @@ class SimpleCalls:
     def _take(self, count: int, watch: bool) -> "SimpleLook":
         def body(tr: Transaction) -> SimpleLook:
             taken = self._recipe.take(tr, count, self._runtime.now_us())
-            # Of a transaction that writes nothing: beside a write, a watch is a read that conflicts.
+            # Only without a write: beside a write, a watch is a read that conflicts.
             unseen = watch and not taken.wrote
             return SimpleLook(taken.values, tr.watch(self._recipe.doorbell) if unseen else None)
 
@@ -115,7 +118,7 @@ class SimpleCalls:
 
 @dataclass(frozen=True)
 class SimpleLook:
-    """What a simple take got, or the watch that tells when to take again."""
+    """The items of a simple take, or the watch that fires when it is time to take again."""
 
     values: Sequence[Any]
     watch: Future | None

@@ -1,13 +1,13 @@
-"""Queue: FoundationDB's recipe, first in first out, with a waiting line where takers meet.
+"""Queue: FoundationDB's recipe, first in first out, with a waiting line for contended takes.
 
     -        enqueue, enqueue_many   ->  an item, last
     first    dequeue, dequeue_many   ->  gone
     first    peek, items             ->  still there
     all      clear                   ->  gone
 
-Given a *transaction* a call composes: it happens if and only if that transaction commits, and what happens
-after an unknown result (1021) is its loop's business. Given a *database* it is retried until it has happened
-exactly once (calls/once.py), it may wait, and calls of several threads share transactions (calls/combine.py).
+Given a *transaction*, a call composes: it happens if and only if that transaction commits. The caller's retry
+loop deals with an unknown result (1021). Given a *database*, a call is retried until it has happened exactly
+once (calls/once.py), and it may wait. Calls of several threads share transactions (calls/combine.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -52,14 +52,15 @@ CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
 class Queue(KeepsAside):
     """A queue in a subspace (anything with `.key()`: a `Subspace`, a `DirectorySubspace`).
 
-    `codec`: "json", "bytes", "msgpack", or one of `register_codec`; the same for every user of the subspace.
-    `type`: that of the values, None for the codec's own types. `contended`: what a dequeue given a database
-    does when others are at it: "staged" stands in a line, "simple" retries. `root` is where receipts are
-    kept. Holds no connection: a Queue is a value and may be shared by threads.
+    `codec`: "json", "bytes", "msgpack", or a name given to `register_codec`; the same for every user of the
+    subspace. `type`: type of the values, None for the codec's own types. `contended`: how a dequeue given a
+    database meets other takers: "staged" stands in the line, "simple" retries. `root`: where receipts are
+    kept. A Queue is a value without a connection: threads may share it.
 
-    Every method takes a database or a transaction first, ours or the binding's, and raises NotADatabase for
-    anything else, DatabaseClosed for a closed one, FDBError when the engine does. It raises SubspaceInUse if
-    the first or the last key of the subspace is of another shape: calls ask until one of ours has been seen.
+    Every method takes a database or a transaction first, ours or the binding's.
+    Raises: NotADatabase for any other first argument; DatabaseClosed for a closed one; the engine's FDBError;
+    SubspaceInUse if the first or the last key of the subspace has another shape. Calls check that until they
+    have seen a key of ours.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class Queue(KeepsAside):
         guard: Guard | None = None,
         name: str = "",
     ) -> None:
-        """`name` is for messages. Raises UnknownCodec, InvalidArgument for `contended` or `type`; WrongType
-        for the subspace.
+        """`name` is for messages.
+
+        Raises: UnknownCodec; InvalidArgument for `contended` or `type`; WrongType for the subspace.
         """
         _require_contended(contended)
         prefix = checked_prefix("subspace", subspace)
@@ -101,13 +103,13 @@ class Queue(KeepsAside):
         create: bool = True,
         root: Any = DEFAULT_ROOT,
     ) -> "Queue":
-        """The queue registered as `name`; registered now if there is none and `create`.
+        """The queue registered as `name`. With `create`, it is registered now if there is none.
 
-        Its codec is decided when it is created ("json" by default), its `type` is that of this handle and is
-        stored nowhere. A call on a value raises UnknownCodec, and changes nothing, if this process has not
-        registered the codec. Raises QueueNotFound without `create`,
-        QueueKindMismatch for a name of another kind, QueueExists for one with another codec. A call on the
-        queue raises QueueDropped after it was dropped.
+        Its codec is chosen when it is created, "json" by default. Its `type` belongs to this handle and is
+        not stored. If this process has not registered the codec, a call on a value raises UnknownCodec and
+        changes nothing. After a drop, a call raises QueueDropped.
+        Raises: QueueNotFound without `create`; QueueKindMismatch for a name of another kind; QueueExists for
+        one with another codec.
         """
         registry = Registry(root)
         _require_contended(contended)
@@ -133,19 +135,21 @@ class Queue(KeepsAside):
     def enqueue(self, tr: DatabaseOrTransaction, value: Any) -> None:
         """Add `value` at the end.
 
-        Reads the last item by snapshot; writes the item and the size; conflicts with nothing. Given a
-        database: exactly once, in a transaction that calls of other threads may share; it also writes a
-        receipt, which tells a retry after an unknown result whether the first attempt had committed. Given a
-        transaction whose loop retries after 1021, it may come twice. Raises TypeError for what the codec
-        cannot carry and PayloadTooLarge, before anything is written.
+        Given a database: exactly once, in a transaction that calls of other threads may share. It also writes
+        a receipt, which tells a retry after an unknown result if the first attempt has committed. Given a
+        transaction in a loop that retries after 1021, the value may come twice.
+        Reads: the last item, by snapshot.
+        Writes: the item, the size.
+        Conflicts: none.
+        Raises: TypeError for a value that the codec cannot carry, PayloadTooLarge; then nothing is written.
         """
         self._append(tr, [checked_payload(self._codec.encode(value))])
 
     def enqueue_many(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
-        """Add `values` at the end, in order, all or none.
+        """Add `values` at the end, in order, all or none. All else is as in `enqueue`.
 
-        Like `enqueue`; raises TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if
-        they are more than one, limits.BATCH_BYTES_MAX bytes.
+        Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if there are several,
+        more than limits.BATCH_BYTES_MAX bytes.
         """
         self._append(
             tr,
@@ -167,12 +171,13 @@ class Queue(KeepsAside):
     ) -> Any | D | None:
         """Remove and return the first value; `default` if there is none.
 
-        Given a transaction: reads the first item serialisably and clears it; conflicts with another taker of
-        the same item, and an answer of nothing with an enqueue. Given a database: exactly once, by a receipt
-        as in `enqueue`; waits up to `timeout` seconds for a value, in a fair line. Raises InvalidArgument for
-        a negative timeout, or one beside a transaction, which cannot wait; PayloadUnreadable if another codec
-        wrote the value; WaitStopped as soon as `stop`, an event, is set. A value that has been removed before
-        is returned.
+        Given a database: exactly once, by a receipt as in `enqueue`. It waits up to `timeout` seconds for a
+        value, in the line. If `stop`, an event, is set after a value was removed, the value is returned.
+        Reads: the first item, serialisably.
+        Writes: clears it.
+        Conflicts: another taker of the same item. An answer of nothing in a transaction: an enqueue.
+        Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
+        PayloadUnreadable if another codec wrote the value; WaitStopped as soon as `stop` is set.
         """
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)
@@ -185,12 +190,12 @@ class Queue(KeepsAside):
         return found[0] if found else default
 
     def dequeue_many(self, tr: DatabaseOrTransaction, n: int) -> list[Any]:
-        """Remove and return the first values: up to `n`, fewer if there are fewer.
+        """Remove and return the first values, up to `n`.
 
-        Fewer, too, if they are more than limits.BATCH_BYTES_MAX bytes, or if others are at it and the line
-        gives limits.SERVE_MAX at a time: an empty list, and only that, means that nothing is there. Reads,
-        writes and conflicts like `dequeue`. Raises InvalidArgument for an `n` that is no count,
-        TooMuchForOneTransaction above limits.BATCH_ITEMS_MAX.
+        It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
+        limits.SERVE_MAX. Only an empty list means that nothing is there. All else is as in `dequeue`.
+        Raises: InvalidArgument for an `n` that is not a count; TooMuchForOneTransaction above
+        limits.BATCH_ITEMS_MAX.
         """
         checked_batch_count("n", n)
         self._codec.require()
@@ -201,41 +206,47 @@ class Queue(KeepsAside):
     def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
         """The first value, which stays; `default` if there is none.
 
-        Reads the first item serialisably; conflicts with its taker, an answer of nothing with an enqueue.
+        Reads: the first item, serialisably.
+        Conflicts: its taker. An answer of nothing: an enqueue.
         """
         found = run(tr, lambda tr: self._recipe.first(tr, 1))
         return found[0] if found else default
 
     def items(self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None) -> Page[Any]:
-        """A page of the values, in order, which stay: up to `limit`, limits.BATCH_ITEMS_MAX and
-        limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the `after` of the page that
-        follows, None at the end.
+        """A page of the values, in order, which stay: at most `limit` and limits.BATCH_ITEMS_MAX values, and
+        limits.BATCH_BYTES_MAX bytes, or one larger value.
 
-        Reads by snapshot; conflicts with nothing. Raises InvalidArgument, PayloadUnreadable.
+        The page's `next` is the `after` of the following page, None at the end.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument, PayloadUnreadable.
         """
         most, place = checked_limit(limit), place_bytes(after)
         return run(tr, lambda tr: self._recipe.page(writable(tr), most, place))
 
     def empty(self, tr: DatabaseOrTransaction) -> bool:
-        """Whether there is nothing to dequeue. Reads, and conflicts, like `peek`."""
+        """True if there is nothing to dequeue. Reads and conflicts as `peek`."""
         return not run(tr, lambda tr: self._recipe.any(tr))
 
     def size(self, tr: DatabaseOrTransaction) -> int:
-        """The number of values; not counted are those on their way to a caller in the line.
+        """The number of values, without those on their way to a caller in the line.
 
-        Reads one counter by snapshot; conflicts with nothing.
+        Reads: one counter, by snapshot.
+        Conflicts: none.
         """
         return run(tr, lambda tr: self._recipe.size(writable(tr)))
 
     def clear(self, tr: DatabaseOrTransaction) -> None:
-        """Remove every value. Clears the queue's ranges; conflicts with every taker.
+        """Remove every value.
 
-        Raises SubspaceInUse, and clears nothing, if the subspace holds keys of something else.
+        Writes: clears the ranges of the queue.
+        Conflicts: every taker.
+        Raises: SubspaceInUse if the subspace holds keys of something else; then nothing is cleared.
         """
         run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
     def holder(self, db: AnyDatabase) -> Holder:
-        """Takes items in two steps, for a reader that can break in between (recipe/holding.py)."""
+        """Takes items in two steps, for a reader that can fail in between (recipe/holding.py)."""
         return Holder(as_database(db), self._root, self._recipe)
 
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
@@ -256,6 +267,6 @@ class Queue(KeepsAside):
 
 
 def _require_contended(contended: Any) -> None:
-    """Raises InvalidArgument."""
+    """Raises: InvalidArgument."""
     if not isinstance(contended, str) or contended not in CALLS:
         raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)
