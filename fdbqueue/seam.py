@@ -1,7 +1,7 @@
-"""The seam between queue code and an engine: the part of the official binding's surface that we use.
+"""The seam between queue code and an engine: the methods of the official binding that queue code calls.
 
-`fdb.Transaction` and `fdbqueue.embedded.Transaction` both have this shape; queue code knows no other. The
-binding has no type stubs, so this is also where its types are written down.
+`fdb.Transaction` and `fdbqueue.embedded.Transaction` both have these methods. The binding has no type stubs,
+so these protocols are also its types.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class Future(Protocol):
 
 
 class Value(Future, Protocol):
-    """A key or a value that may still be on its way; reading `.value` waits for it."""
+    """A key or a value that a read will deliver; `.value` waits for it."""
 
     @property
     def value(self) -> Any: ...
@@ -31,7 +31,7 @@ class KeyValue(Protocol):
 
 
 class Range(Protocol):
-    """The reply to a range read: the first batch is requested at once, iterating waits."""
+    """The result of a range read. The first batch is requested at once; iteration waits for it."""
 
     def __iter__(self) -> Iterator[KeyValue]: ...
     def to_list(self) -> list[KeyValue]: ...

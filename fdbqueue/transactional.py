@@ -31,17 +31,19 @@ def transactional(
     retry_limit: int | None = None,
     timeout_s: float | None = None,
 ) -> F | Callable[[F], F]:
-    """Make `function` run in a transaction of the database that it is given as `parameter`.
+    """Make `function` run in a transaction, whether its `parameter` is given a database or a transaction.
 
-    Given a database (ours or the binding's): create a transaction, run, commit, retry; the function may
-    run several times. Given a transaction: just run in it, the caller commits. The argument may be passed
-    by position or by keyword. `retry_limit` counts retries, `timeout_s` is in seconds over all of them;
-    without both, the retries go on for ever. The binding's decorator has the same contract.
+    Given a database, ours or the binding's, a call creates a transaction, runs the function and commits.
+    After a conflict it retries, so the function may run several times. Given a transaction, a call only runs
+    the function, and the caller commits. The argument may be passed by position or by keyword.
 
-    Raises a TypeError at decoration for a generator or coroutine function (its body would run after the
-    commit) and for a function without that parameter; InvalidArgument for a limit below 0. A call raises
-    NotADatabase for anything else, and TypeError for a function that returns a coroutine or a generator;
-    then nothing is committed.
+    `retry_limit` is the number of retries, `timeout_s` the time for all of them; None is no limit. The
+    decorator of the binding has the same contract. For a type checker the function keeps its signature.
+
+    At decoration, raises: DeferredBody for a generator or coroutine function, as its body would run after the
+    commit; WrongType for a function without the parameter; InvalidArgument for a limit below 0.
+    In a call, raises: NotADatabase for an argument of another type; DeferredResult if the function returns a
+    coroutine or a generator, and then nothing is committed.
     """
     checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
     if retry_limit is not None:
@@ -90,7 +92,7 @@ def _refuse_deferred_bodies(function: Callable[..., Any]) -> None:
 def _position_of(function: Callable[..., Any], parameter: str) -> int:
     try:
         names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some of those that are written in C tell nothing
+    except (TypeError, ValueError):  # functions in C may have no signature
         names = []
     if parameter not in names:
         message = f"{_name_of(function)} has no parameter {parameter!r} to take the transaction"
