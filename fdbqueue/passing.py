@@ -22,7 +22,7 @@ Stored = tuple[bytes, str, Callable[[], bytes]]
 
 @dataclass(frozen=True)
 class Sorted:
-    """Items by what becomes of them; their ids."""
+    """Items that were decoded, or not: by their ids."""
 
     data: Mapping[bytes, Any]
     damaged: Mapping[bytes, FdbQueueError]

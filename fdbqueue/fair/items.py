@@ -1,4 +1,4 @@
-"""The items of a fair queue, in one transaction each: a source that consumes what it hands out.
+"""The items of a fair queue as the source of its line: handing out an item removes it.
 
 A fair item is a task that is only ever ready: taking it removes it. Its keys are those of a task queue
 (records/keys.py) without sessions, timers and counts of calls. In `beside`, 7 is the floor: the index behind

@@ -1,21 +1,22 @@
 """Keys of a waiting line: the only file that builds or parses them.
 
-Line L, a subspace of the queue that it serves. `rid` is the random name of a request. Below the number of the
-column come plain bytes, numbers big-endian in eight of them: a contended take packs and parses some forty
-keys, which the tuple layer makes a third of its cost.
+Line L, a subspace of the queue that it serves. `rid` is the random name of a request. The last column names
+the readers.
 
-    L[0] stamp rid         request   count, deadline_us, params        whoever stands in the line; its owner
-                                                                       and who is behind it watch it
-    L[1] deadline_us rid   due       empty                             whoever finds nothing, or tidies
-    L[2] rid               notice    deadline_us, crowd: served;       its owner, whoever returns the results
-                                     the results, if small
-    L[3] rid item-id       result    what the source delivered         the same
-    L[4] stamp rid         renewal   deadline_us                       who is behind one that looks dead
+    L[0] stamp rid         request   count, deadline_us, params    each look; watches of its owner and of the
+                                                                   request behind it
+    L[1] deadline_us rid   due       empty                         looks that tidy, takes that find nothing
+    L[2] rid               notice    deadline_us, crowd, and       its owner; the return of overdue results
+                                     small results
+    L[3] rid item-id       result    value of a Delivery           as the notice
+    L[4] stamp rid         renewal   deadline_us                   looks of requests behind, past the deadline
 
-The stamp is that of the commit which has written the request: nobody ever comes to stand before one who is
-there already, so who has seen its own request has seen all before it.
+The stamp is the versionstamp of the commit that wrote the request. So no request is ever inserted before
+another, and a transaction that sees its own request sees all requests ahead of it.
 
-Requests and due results are neighbours so that one read with limit 1 tells whether anything is going on.
+Requests and due results are neighbours, so one read with limit 1 tells whether there is any of both. Below a
+column number come plain bytes, and numbers in eight bytes, big-endian. The tuple layer would add a third to
+the cost of a contended take, which packs and parses some forty keys.
 """
 
 import struct
@@ -39,32 +40,37 @@ _RESULT_SIZES = struct.Struct(">HI")
 
 
 class Ticket(Struct, frozen=True):
-    """A place in the line: since when, whose, for how many, with what that the source must know."""
+    """A request in the line."""
 
     stamp: bytes
+    """The versionstamp of its registration; empty for a take without a request."""
     rid: bytes
+    """Its random name."""
     count: int
+    """Items that it waits for."""
     params: bytes = b""
+    """Data for the source, such as a session."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """To the owner of a request: it is served. `results` are ids and values; none if those have own keys."""
+    """Tells the owner of a request that it is served."""
 
     deadline_us: int
     crowd: int
-    """How many requests stood in the line."""
+    """Number of requests in the line at that time."""
     results: Sequence[tuple[bytes, bytes]] = ()
+    """Ids and values of the items; empty if they have keys of their own."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """Results that lie ready for `rid` until `deadline_us`."""
+    """The results of the request `rid` wait for its owner until `deadline_us`."""
 
     deadline_us: int
     rid: bytes
     damaged: bytes = b""
-    """The key, if it is none of ours: due at once, and for nobody."""
+    """The key, if it cannot be parsed: it is due at once, and belongs to no request."""
 
 
 class LineKeys:
@@ -72,7 +78,7 @@ class LineKeys:
         columns: list[bytes] = [layer.pack((n,), prefix=prefix) for n in range(RENEWAL + 1)]
         self._request, self._due, self._notice, self._result, self._renewal = columns
         self.prefix = prefix
-        # A column ends where the next one begins: what follows its prefix may start with any byte.
+        # A column ends where the next one begins: any byte may follow its prefix.
         self.requests = slice(columns[REQUEST], columns[DUE])
         self.due = slice(columns[DUE], columns[NOTICE])
         self.activity = slice(columns[REQUEST], columns[NOTICE])
@@ -83,14 +89,14 @@ class LineKeys:
         return self._request + ticket.stamp + ticket.rid
 
     def request_to_be(self, rid: bytes) -> bytes:
-        """The key of a request whose stamp the commit will tell, for `set_versionstamped_key`."""
+        """The key of a new request, for `set_versionstamped_key`: the commit fills in the stamp."""
         return self._request + bytes(STAMP_BYTES) + rid + _OFFSET.pack(len(self._request))
 
     def renewal(self, ticket: Ticket) -> bytes:
         return self._renewal + ticket.stamp + ticket.rid
 
     def requests_upto(self, ticket: Ticket) -> slice:
-        """Those before that of `ticket`, and that one."""
+        """The request of `ticket` and all requests ahead of it."""
         return slice(self._request, self.request(ticket) + b"\x00")
 
     def notice(self, rid: bytes) -> bytes:
@@ -107,7 +113,7 @@ class LineKeys:
         return slice(under, under + b"\xff")
 
     def is_work(self, activity_key: bytes, now_us: int) -> bool:
-        """Whether there is something to see to before a take: a request, or a result left uncollected."""
+        """True if the first key in `activity` is a request or an overdue result: a take must pass by."""
         return activity_key < self.requests.stop or self.due_of(activity_key).deadline_us < now_us
 
     def due_of(self, key: bytes) -> Due:
@@ -120,8 +126,8 @@ class LineKeys:
         return result_key[len(self._result) + limits.RANDOM_SUFFIX_BYTES :]
 
     def ticket_of(self, key: bytes, value: bytes) -> tuple[Ticket, int]:
-        """The ticket a request stands for, and its first deadline in microseconds."""
-        # A damaged request is one for nothing, of somebody dead: whoever is the first behind it drops it.
+        """The ticket of a request, and its first deadline in microseconds."""
+        # A damaged request counts as a dead one for no items: the first request behind it removes it.
         count, deadline_us = _REQUEST.unpack_from(value) if len(value) >= _REQUEST.size else (0, 0)
         rid_at = len(self._request) + STAMP_BYTES
         ticket = Ticket(key[len(self._request) : rid_at], key[rid_at:], count, value[_REQUEST.size :])
@@ -144,13 +150,13 @@ def notice_value(notice: Notice) -> bytes:
 
 
 def deadline_of(renewal: bytes) -> int:
-    """0 for a damaged one, whose request looks dead."""
+    """The deadline in a renewal, in microseconds; 0 if it is damaged: then its request counts as dead."""
     deadline_us: int = _NUMBER.unpack(renewal)[0] if len(renewal) == _NUMBER.size else 0
     return deadline_us
 
 
 def notice_of(value: bytes) -> Notice | None:
-    """None for a damaged one."""
+    """The notice in `value`; None if it is damaged."""
     try:
         deadline_us, crowd = _NOTICE.unpack_from(value)
         results = list(_results_in(value))

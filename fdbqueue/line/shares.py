@@ -1,4 +1,4 @@
-"""Shares: who in a waiting line is to get what, requests and items both in order. Values; nothing is read."""
+"""Shares: pairs of requests and items, both in order. Pure functions over values."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, islice
@@ -10,13 +10,15 @@ from fdbqueue.line.keys import Ticket
 
 
 class Offer(Struct, frozen=True):
-    """Something available: its identity, what the source stores for it, and its payload's size."""
+    """An available item."""
 
     id: bytes
     value: bytes
+    """The value that the source stores for it."""
     size_bytes: int
+    """Bytes of its payload, wherever that is stored."""
     key: bytes = b""
-    """Those of one key, if they have any, are handed out in their order only."""
+    """Its task key, if any. Items of one task key are handed out in their order only."""
 
 
 class Portion(Struct, frozen=True):
@@ -32,8 +34,8 @@ Pair = tuple[Ticket, Sequence[Offer]]
 
 
 def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
-    """The first of `offers` whose stored values fit into `bytes_max`, and the very first in any case. Asks
-    for no more of them than it needs.
+    """The first offers, at most `bytes_max` of stored values, but at least one offer. Reads no more of
+    `offers` than it needs.
     """
     found: list[Offer] = []
     total = 0
@@ -46,8 +48,8 @@ def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
 
 
 def free_of(left: Iterable[Offer], shares: Sequence[Pair], served: Collection[Ticket]) -> list[Pair]:
-    """The shares of those who are `served`, but for an item of a key of which an earlier one is `left` to
-    others: of a key the second must not come before the first.
+    """The pairs of `served` requests, except where an earlier item of the same task key is left to another
+    request: each task key stays in order.
     """
     keys_left = _keys_of(left)
     free: list[Pair] = []
@@ -65,14 +67,16 @@ def _keys_of(offers: Iterable[Offer]) -> set[bytes]:
 
 
 def at_most(count_max: int, pairs: Sequence[Pair]) -> list[Pair]:
-    """The first of `pairs`, as far as they have so few items; the very first in any case."""
+    """The first pairs, at most `count_max` items together, but at least one pair."""
     totals = accumulate(len(offers) for _, offers in pairs)
     fitting = sum(total <= count_max for total in totals)
     return list(pairs[: max(1, fitting)])
 
 
 def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:
-    """Offers to requests, both in order: as many as each asks for and one collection can carry."""
+    """Pair requests with offers, both in order. Request n gets at most `counts[n]` offers, and no more than
+    one transaction can read.
+    """
     pairs: list[Pair] = []
     rest = offers
     for ticket, count in zip(requests, counts, strict=True):
@@ -84,7 +88,9 @@ def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Off
 
 
 def portion_of(offers: Iterable[Offer]) -> Portion:
-    """The first of `offers` whose payloads one transaction can read. Asks for no more than it needs."""
+    """The first offers, at most limits.BATCH_BYTES_MAX of payload, but at least one offer. Reads no more of
+    `offers` than it needs.
+    """
     found: list[Offer] = []
     total = 0
     for offer in offers:

@@ -68,7 +68,7 @@ class Source(Protocol):
 
 
 class Untimed:
-    """Part of a source whose items never come due."""
+    """Base of a source without timers: its items never come due."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:  # noqa: ARG002  # the line's interface
         return _nothing_due

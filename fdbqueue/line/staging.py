@@ -106,7 +106,7 @@ class Line:
         Conflicts: none.
         """
         self.source.guard(tr)()
-        tr.options.set_bypass_storage_quota()  # also on a full disk: who waits in the line makes room
+        tr.options.set_bypass_storage_quota()  # a take frees space: it must work on a full disk, too
         tr.set_versionstamped_key(
             self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
         )

@@ -1,7 +1,7 @@
-"""One process's place in a waiting line: register, sleep, look, serve.
+"""The request of one process in a waiting line: register, sleep, look, serve.
 
-Each step is a transaction of its own (line/staging.py); this is the loop around them, and the only part that
-waits. It works for the callers of a Combiner: one request in the line stands for all of them.
+Each step is a transaction of its own (line/staging.py). The loop around them is here, and is the only part of
+the line that waits. One request stands for all callers of a Combiner.
 """
 
 import math
@@ -24,7 +24,7 @@ _UNDECIDED = (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING)
 
 
 class Nudge:
-    """Wakes the one who sleeps in a line; if nobody does, the next who would. A `Waitable`."""
+    """Wakes the leader that sleeps in the line, or ends the next sleep at once. A `Waitable`."""
 
     def __init__(self) -> None:
         self._given = False
@@ -35,7 +35,7 @@ class Nudge:
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         self._callback = callback
-        if self._given:  # between the question and this
+        if self._given:  # after the sleeper has asked `is_ready`
             callback(self)
 
     def give(self) -> None:
@@ -49,7 +49,7 @@ class Nudge:
 
 
 class Place:
-    """A request of this process in a line, which outlives the thread that registered it."""
+    """A request of this process in the line. It may outlive the thread that registered it."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Place:
         nudge: Nudge,
         memory: "Memory",
     ) -> None:
-        """Register for `count` items, at most limits.SERVE_MAX of which one turn gives. A `nudge` wakes it
-        to look at its callers' time again.
+        """Register for `count` items, at most limits.SERVE_MAX. The `nudge` ends a sleep when the time of a
+        caller has changed.
         """
         self._nudge = nudge
         self._memory = memory
@@ -77,7 +77,7 @@ class Place:
         self._commit_s = self._runtime.monotonic() - began
 
     def _register(self, rid: bytes, count: int, params: bytes) -> bytes:
-        """The stamp; empty if the request has left the line before it was known."""
+        """Register. Return the stamp; empty if the request left the line before the stamp was known."""
         stamps: list[bytes] = []
 
         def body(tr: Transaction) -> Future:
@@ -85,27 +85,27 @@ class Place:
             return tr.get_versionstamp()
 
         def keep(stamp: Future) -> None:
-            with suppress(*engine_errors()):  # of an attempt whose result was unknown
+            with suppress(*engine_errors()):  # the stamp of an attempt with an unknown result is lost
                 stamps.append(bytes(stamp.wait()))
 
         try:
             run_once(self._database, self._root, body, keep=keep)
             return stamps[0] if stamps else run(self._database, lambda tr: self._line.find(tr, rid)).stamp
         except BaseException:
-            self._abandon(lambda tr: self._line.find(tr, rid))  # it may have been registered all the same
+            self._abandon(lambda tr: self._line.find(tr, rid))  # an attempt may have committed
             raise
 
     def stand(self, crew: Combiner, leader: Call) -> Outcome:
-        """Stand in the line until calls of `crew` are answered, or there is no reason to stand any longer.
+        """Stand in the line until calls of `crew` have answers, or none of them waits any more.
 
-        SERVED: answers have been dealt out. LEFT: the claimed calls that may not wait have been told that
-        there is nothing, or nobody was left to wait. GONE: the request was lost, register again. WAIT: the
-        leader's time is over, the request stays for the others.
+        SERVED: the answers are dealt out. LEFT: the request is withdrawn; calls that may not wait have the
+        answer that there is nothing. GONE: the request was removed, so register again. WAIT: the leader's
+        time is over; the request stays for the other calls.
         """
         try:
             return self._stand(crew, leader)
         except BaseException:
-            # Others who wait go on in this place; those who may not wait register anew.
+            # Other calls that wait keep this request. Calls that may not wait register a new one.
             if leader.until is None or not crew.anyone_else(leader):
                 self._abandon(lambda _: self._ticket)
             raise
@@ -139,9 +139,9 @@ class Place:
 
         def body(tr: Transaction) -> Turn:
             nonlocal attempts
-            # Claimed before anything is read: what is not there now may be told only to these.
+            # Claim before the first read: an answer of nothing holds only for calls that were there then.
             calls = crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX)
-            if not calls:  # all have been stopped meanwhile
+            if not calls:  # all are stopped
                 self._line.withdraw(tr, self._ticket)
                 return Turn(Outcome.LEFT)
             attempts += 1
@@ -174,12 +174,15 @@ class Place:
         woken_by = self._wait(turn.watches, patience)
         if woken_by is not None:
             return woken_by
-        # The requests that the items are for have not taken them: their owners may be dead.
+        # The requests ahead have not taken the items that belong to them: their owners may be dead.
         neglected = otherwise is Otherwise.LEAVE or turn.outcome is Outcome.PENDING
         return Reason.NEGLECT if neglected else Reason.RENEWAL
 
     def _wait(self, watches: Sequence[Future], patience_s: float) -> Reason | None:
-        """The reason that woke it; None if `patience_s` is over. The first watch is of the own request."""
+        """Sleep at most `patience_s`. Return the reason to look, None if no watch fired.
+
+        The first watch is of the request itself.
+        """
         refused = [_is_refused(watch) for watch in watches]
         heard = [watch for watch, is_refused in zip(watches, refused, strict=True) if not is_refused]
         woken = self._runtime.wait_any([*heard, self._nudge], max(0.0, patience_s))
@@ -193,7 +196,7 @@ class Place:
         return Reason.NOTICE if is_served else Reason.SIGNAL
 
     def _patience(self, leader: Call, turn: Turn) -> float:
-        """Seconds to sleep at most. A request behind others looks only to renew itself: watches wake it."""
+        """Seconds to sleep at most. A request behind others looks to renew itself only: watches wake it."""
         look_s = limits.LOOK_EVERY_S if turn.leads or leader.until is None else math.inf
         if leader.until is None or turn.outcome is Outcome.PENDING:
             look_s = min(look_s, self._or_some_commits(limits.SERVE_PATIENCE_S))
@@ -203,14 +206,14 @@ class Place:
         return min(next_event, self._jittered(look_s))
 
     def _or_some_commits(self, seconds: float) -> float:
-        """On a slow disk others need longer to take their shares than on a fast one."""
+        """`seconds`, or limits.SERVE_PATIENCE_COMMITS commits: on a slow disk, takes ahead need longer."""
         return max(seconds, limits.SERVE_PATIENCE_COMMITS * self._commit_s)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.5 + self._runtime.random() / 2)
 
     def _abandon(self, ticket_of: Callable[[Transaction], Ticket]) -> None:
-        """The callers are gone: give back what came meanwhile. Best effort: the line forgets the dead."""
+        """Withdraw the request, and return its results. Best effort: the line removes dead requests."""
 
         def withdraw(tr: Transaction) -> None:
             self._line.withdraw(tr, ticket_of(tr))
@@ -220,7 +223,7 @@ class Place:
 
 
 def _reason_to(otherwise: Otherwise, reason: Reason) -> Reason:
-    """A request that leaves must know whether anything is available, so it does not merely check."""
+    """`reason`, but no RENEWAL if the request leaves: it must know whether an item is available."""
     return Reason.SIGNAL if reason is Reason.RENEWAL and otherwise is Otherwise.LEAVE else reason
 
 
@@ -238,7 +241,9 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
 
 
 def _is_refused(watch: Future) -> bool:
-    """Ready with an error: there are too many. Taken for a call, its waiter would look without end."""
+    """True if the database refused the watch, as there are too many. Such a watch is ready at once: taken
+    for a signal, it would make its request look without end.
+    """
     if not watch.is_ready():
         return False
     try:
@@ -249,18 +254,18 @@ def _is_refused(watch: Future) -> bool:
 
 
 class Memory:
-    """What one process remembers of a line.
+    """The last turns of one process in a line, which tell how to begin the next take.
 
-    Where it stood in a crowd a moment ago it goes straight to the line. Not after a request that brought
-    nothing: a plain attempt asks for what the line takes for granted, such as whether the session still
-    lives, and costs the least where there is nothing to take.
+    After a turn in a crowd, a take goes straight to the line. After a turn without an item it first tries
+    without a request: that costs less in an empty queue, and checks the session, which the line does not.
     """
 
     def __init__(self, database: Database) -> None:
         self._monotonic = database.runtime.monotonic
         self._crowded_until = float("-inf")
         self._tidy_at = float("-inf")
-        self.ahead = 0  # how many items were for those before it
+        self.ahead = 0
+        """Estimated number of items that belong to requests ahead."""
 
     def note(self, turn: Turn) -> None:
         if not turn.answers:

@@ -1,11 +1,10 @@
-"""Items that leave a queue once they have been shown, for a reader that can break in between.
+"""Items that leave a queue only after they were shown, for a reader that may crash in between.
 
-A line written to a pipe cannot be taken back, and a transaction that fails after the line was written would
-write it twice: two readers at one queue would meet that all the time. So a take is made of two transactions.
-The first moves items to where the waiting line keeps what it has handed to somebody (line/staging.py);
-nobody else gets them. The second removes those that were shown, and puts the rest back in their old places.
-If the holder dies in between, they come back on their own after limits.REQUEST_DEADLINE_S: a crash may show
-an item twice, and never loses one.
+A line written to a pipe cannot be taken back. If its transaction failed afterwards, the retry would write the
+line again, and with two readers that would happen often. So a take consists of two transactions. The first
+lays items ready, as the waiting line does for a request (line/results.py): no other taker sees them. The
+second removes the items that were shown, and returns the others to their places. If the holder dies in
+between, its items come back after limits.REQUEST_DEADLINE_S. A crash may show an item twice; it loses none.
 """
 
 from collections.abc import Sequence
@@ -38,17 +37,17 @@ class Holder:
         self._taker = Taker(recipe.line, (recipe.guard,), self._keep)
 
     def hold(self, count: int) -> list[Any]:
-        """The first values, up to `count` and limits.SERVE_MAX, kept from everybody else until `settle`."""
-        # Made outside the body: a retry after an unknown result holds under the same name.
+        """Hold the first items until `settle`: at most `count` and limits.SERVE_MAX. Return their values."""
+        # Made outside the body: a retry after an unknown result finds the items under the same name.
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self._ticket = Ticket(b"", rid, min(checked_count("count", count), limits.SERVE_MAX))
         return run_once(self._database, self._root, self._hold, wrote=bool)
 
     def settle(self, shown: int) -> bool:
-        """Remove the first `shown` of the held items, put the others back.
+        """Remove the first `shown` of the held items, and return the others to their places.
 
-        False if it is too late: the holder took so long that all of them have gone back already. Raises
-        InvalidArgument.
+        False if the deadline has passed and all of them were returned before.
+        Raises: InvalidArgument.
         """
         checked_whole("shown", shown, 0)
         turn = run_once(
@@ -60,9 +59,9 @@ class Holder:
         return turn.outcome is not Outcome.GONE
 
     def wait(self, timeout_s: float, *, stop: Stop | None = None) -> None:
-        """Until there may be something to hold, or `timeout_s` has passed; now and then for nothing.
+        """Wait until an item may be available, or `timeout_s` has passed. It may return earlier.
 
-        Raises WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database is closing.
+        Raises: WaitStopped as soon as `stop` is set; DatabaseClosed as soon as the database closes.
         """
         checked_event("stop", stop)
         patience_s = min(checked_timeout(timeout_s, "timeout_s"), limits.LOOK_EVERY_S)

@@ -1,7 +1,7 @@
 """The recipe: FoundationDB's queue of (index, random) keys, and how its items reach a waiting line.
 
     enqueue   the next index is read by snapshot, the key ends in random bytes: two enqueues never conflict
-    take      the first items are read serialisably and cleared: two takers of one item conflict
+    take      the head is read, up to the last item taken, and cleared: two takers of one item conflict
     size      a counter of atomic adds beside each change: exact, conflicts with nothing
 
 Functions of one transaction, each bounded by limits.BATCH_*.
@@ -46,7 +46,7 @@ COUNTER = struct.Struct("<q")
 Item = Offer | Delivery
 """An item: its id is the suffix of its key, its value is stored under that key."""
 Readings = tuple[list[Any], Collection[bytes], Collection[bytes]]
-"""Values of the items that can be read; ids of items that stay for other processes; ids of damaged items."""
+"""Values of decoded items; ids of items that stay, as another process may decode them; of damaged items."""
 
 
 class Recipe(Untimed):
@@ -60,15 +60,15 @@ class Recipe(Untimed):
         root: bytes | None = None,
         name: str = "",
     ) -> None:
-        """Without a `guard` the queue is not registered: its subspace may hold keys of something else, and
-        those of its `root`. `name` is for messages.
+        """A queue without a `guard` is not registered: its subspace may hold foreign keys, and those of its
+        `root`. `name` is for messages.
         """
         occupancy = Occupancy(keys.prefix, keys.is_key, root)
         self.keys = keys
         self.codec = codec
         self.guard = guard or occupancy.ask_until_known
         self._guard_of_all = guard or occupancy.ask
-        self.doorbell = keys.size  # 0 -> n is what who is first waits for; n -> 0 leaves nothing to miss
+        self.doorbell = keys.size  # the first request waits for 0 -> n; after n -> 0 there is no item to miss
         self.ready = keys.items
         self.line = Line(LineKeys(keys.line), self)
         self.taker = Taker(self.line, (self.guard,), self.hand_out)
@@ -79,7 +79,9 @@ class Recipe(Untimed):
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end, in order.
 
-        Reads the last item and the floor by snapshot; writes the items and the size; conflicts with nothing.
+        Reads: the last item and the floor, by snapshot.
+        Writes: the items and the size.
+        Conflicts: none.
         """
         check = self.guard(tr)
         items, snapshot = self.keys.items, tr.snapshot
@@ -99,9 +101,10 @@ class Recipe(Untimed):
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items, up to `count`, for the transaction of a caller.
 
-        Reads the first items.
-        Writes the items that it clears, and the size.
-        Conflicts: other takers of these items; an answer of fewer than `count`, with an enqueue.
+        Reads: the first items.
+        Writes: clears the items, changes the size.
+        Conflicts: other takers of these items; if it finds fewer than `count`, an enqueue.
+        Raises: PayloadUnreadable if there is no item but one that this process cannot decode.
         """
         taken = self.taker.take(tr, count, b"", now_us)
         if len(taken.values) < count and not taken.cut_short:
@@ -109,9 +112,10 @@ class Recipe(Untimed):
         return taken
 
     def first(self, tr: Any, count: int) -> list[Any]:
-        """The first values, up to `count`, left where they are; `tr` decides whether the reads conflict.
+        """The first values, up to `count`, which stay in the queue. The reads conflict unless `tr` is a
+        snapshot.
 
-        Raises PayloadUnreadable, and what else decoding raises.
+        Raises: PayloadUnreadable, and the other errors of decoding.
         """
         check = self.guard(tr)
         items = self.keys.items
@@ -121,7 +125,7 @@ class Recipe(Untimed):
         return [self._value(item) for item in self._ask_payloads(tr, _items(self, found))]
 
     def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
-        """The values behind `after`. Reads by snapshot; conflicts with nothing."""
+        """The values behind `after`. Reads by snapshot. Conflicts: none."""
         items = self.keys.items
         start = items.start if after is None else self._behind(after)
         check = self.guard(tr)
@@ -135,14 +139,14 @@ class Recipe(Untimed):
         return Page(values, place_text(found[-1].id) if more else None)
 
     def _behind(self, after: bytes) -> bytes:
-        """Raises InvalidArgument for a place that is none of an item."""
+        """The key behind the place `after`. Raises: InvalidArgument if it cannot be the place of an item."""
         item = self.keys.item(after)
         if not self.keys.is_key(item):
             raise no_place(place_text(after))
         return item + b"\x00"
 
     def any(self, tr: Transaction) -> bool:
-        """Whether there is an item. Reads the first one serialisably."""
+        """True if there is an item. Reads the first one serialisably."""
         check = self.guard(tr)
         items = self.keys.items
         head = tr.get_range(items.start, items.stop, limit=1).to_list()
@@ -150,16 +154,18 @@ class Recipe(Untimed):
         return bool(head)
 
     def size(self, tr: Transaction) -> int:
-        """The number of items. Reads the counter by snapshot; conflicts with nothing."""
+        """The number of items. Reads the counter by snapshot. Conflicts: none."""
         check = self.guard(tr)
         counter = tr.snapshot.get(self.keys.size)
         check()
         return size_of(counter.value)
 
     def clear(self, tr: Transaction) -> None:
-        """Remove every item, delivered ones too. Aborts whoever takes an item meanwhile.
+        """Remove every item, and those that were delivered to requests.
 
-        Raises SubspaceInUse before it clears keys of something else. Reads one key at each end by snapshot.
+        Reads: one key at each end, by snapshot.
+        Conflicts: aborts every take of an item at the same time.
+        Raises: SubspaceInUse, before it clears foreign keys.
         """
         self._guard_of_all(tr)()
         for column in (self.keys.items, self.keys.pieces):
@@ -176,7 +182,7 @@ class Recipe(Untimed):
         return islice((offer for offer in offers if offer.id not in passed), limit) if passed else offers
 
     def require_none_passed(self, tr: Any) -> None:
-        """Raises the error of the first item that was passed over. Reads the first items."""
+        """Raise the error of the first item that was passed over. Reads the first items."""
         if self.passed:
             items = self.keys.items
             found = tr.get_range(items.start, items.stop, limit=len(self.passed) + 1)
@@ -222,7 +228,7 @@ class Recipe(Untimed):
     # One item.
 
     def _last_index(self, tr: Transaction) -> int:
-        """The index of the last item whose key can be read; -1 if there is none."""
+        """The index in the last valid key of an item; -1 without one."""
         items = self.keys.items
         before = tr.snapshot.get_range(items.start, items.stop, limit=limits.SEARCHED_MAX, reverse=True)
         known = (self.keys.index_of(item.key) for item in before)
@@ -235,7 +241,7 @@ class Recipe(Untimed):
         self._add_size(tr, -len(items))
 
     def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
-        """The offers that can be read, and their values. Damaged items are set aside."""
+        """Claim the offers. Return those that can be decoded, and their values; set damaged items aside."""
         self.claim(tr, offers)
         values, left, damaged = self._read(tr, offers)
         self._remove(tr, [offer for offer in offers if offer.id in damaged])
@@ -251,7 +257,7 @@ class Recipe(Untimed):
         tr.set(self.keys.item(name), split(len(pieces), len(payload)))
 
     def _read(self, tr: Transaction, items: Sequence[Item]) -> Readings:
-        """Read items that leave their places. Sets damaged ones aside."""
+        """Decode items that leave their places. Set damaged ones aside."""
         asked = [
             item.value[1:] if item.value[:1] == WHOLE else self._ask_pieces(tr, item.id, item.value)
             for item in items
@@ -280,7 +286,7 @@ class Recipe(Untimed):
         values = [value, *(bytes(piece.value) for piece in pieces)]
         key = self.keys.item(name)
         self.aside.put(tr, key, values, str(located(error, self._name, key.hex())))
-        tr.clear_range(under.start, under.stop)  # its value may not tell that there are pieces
+        tr.clear_range(under.start, under.stop)  # a damaged value may not tell that there are pieces
 
     def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:
         name, payload = item
@@ -296,7 +302,7 @@ class Recipe(Untimed):
         return (lambda: value[1:]) if value[:1] == WHOLE else self._ask_pieces(tr, name, value)
 
     def _ask_pieces(self, tr: Any, name: bytes, value: bytes) -> Callable[[], bytes]:
-        # By snapshot: whoever removes pieces also removes the key that led here, which is in conflict.
+        # By snapshot: a transaction that removes pieces also removes the item's key, which conflicts.
         under = self.keys.pieces_of(name)
         found: Range = getattr(tr, "snapshot", tr).get_range(under.start, under.stop)
         return lambda: _joined(value, found)
@@ -312,7 +318,7 @@ class Recipe(Untimed):
 
 
 def size_of(value: bytes | None) -> int:
-    """The number of items that a counter tells, of whatever length its value is."""
+    """The number in a counter. A damaged one may have any length."""
     return int.from_bytes((value or b"")[: COUNTER.size], "little", signed=True)
 
 
@@ -326,7 +332,10 @@ def _items(recipe: Recipe, found: Iterable[KeyValue]) -> list[Delivery]:
 
 
 def _joined(value: bytes, pieces: Range) -> bytes:
-    """Raises PayloadUnreadable, PayloadUnknown for a format of a newer release."""
+    """The payload in these pieces.
+
+    Raises: PayloadUnreadable; PayloadUnknown for a format of a newer release.
+    """
     count, size_bytes = split_sizes(value)
     if not count and value and value[0] < FORMATS_RESERVED and value[:1] != SPLIT:
         raise PayloadUnknown(codec="any", reason=f"storage format {value[0]}")
@@ -338,7 +347,7 @@ def _joined(value: bytes, pieces: Range) -> bytes:
 
 
 def _within_bytes(items: Iterable[KeyValue]) -> tuple[list[KeyValue], bool]:
-    """The first items whose payloads are not too much for one transaction, and whether some were left out."""
+    """The first items that one transaction can read, and true if others are left out."""
     found: list[KeyValue] = []
     total = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""Ready tasks as the offers of a source: fair items and tasks are offered in the same way."""
+"""Ready tasks as the offers of a source. Fair items and tasks share it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -20,9 +20,9 @@ class Ready:
         self._passed = passed
 
     def ask(self, tr: Transaction, limit: int, now_us: int, paused: Value | None = None) -> Iterator[Offer]:
-        """Ask, by snapshot, for the first `limit` tasks that have not expired; none if `paused` is present.
+        """Ask, by snapshot, for the first ready tasks; at most `limit`, and none if `paused` is present.
 
-        Expired tasks that are not swept are skipped. If too few are left, tidying has more to do.
+        It skips expired tasks. If too few are left, a sweep finds more.
         """
         return islice(self._offers(tr, self._first(tr, limit), limit, now_us, paused), limit)
 
@@ -43,7 +43,7 @@ class Ready:
                     yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
             if self._mender.removed == removed:
                 return
-            found = self._first(tr, limit)  # mending has set tasks aside: others are behind them
+            found = self._first(tr, limit)  # mending set entries aside: read the ones behind them
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         """Conflicts: every change of the offered tasks."""

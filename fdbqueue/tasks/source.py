@@ -1,5 +1,7 @@
-"""How tasks reach their takers: directly, or through the waiting line, where delivering means taking the
-lease in the requester's name.
+"""The tasks of one queue as the source of its line: handing out a task is taking its lease.
+
+A lease that the line delivers belongs to the session of the request. Until the owner of the request collects
+it, the take can be undone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +49,7 @@ class TaskSource:
         self.name = shape.name
         self.guard = shape.guard
         self.aside = shape.aside
-        self.doorbell = shape.keys.calls  # every change counts something there
+        self.doorbell = shape.keys.calls  # every change adds to a counter there
         self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
@@ -58,7 +60,7 @@ class TaskSource:
 
     @property
     def tells(self) -> bool:
-        """Whether this process has a callback that is told of changes."""
+        """True if a callback of this process receives the events of the queue."""
         return self._callbacks.callback is not None
 
     def change(self, tr: Transaction, check: Callable[[], None] | None = None) -> Change:
@@ -81,11 +83,11 @@ class TaskSource:
         return answer
 
     def taker(self, ask_session: Ask) -> Taker:
-        """The takes in the name of one session."""
+        """Takes for one session."""
         return Taker(self.line, (self.guard, ask_session), self.hand_out)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
-        """Take the leases of `offers`. Returns the tasks that can be read."""
+        """Take the leases of `offers`. Return the tasks whose payloads can be decoded."""
         change, records = self.change(tr), records_of(offers)
         self._ready.rely_on(tr, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
@@ -147,7 +149,7 @@ class TaskSource:
         return lambda: next((keys.time_of(timer.key) for timer in first), None)
 
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
-        # Serialisably: once a pause has committed, nothing is taken.
+        # Serialisably: a take that does not see a pause must not commit after it.
         paused = tr.get(self.shape.keys.paused)
         return self._ready.ask(tr, limit, now_us, paused)
 
@@ -155,7 +157,7 @@ class TaskSource:
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
-        """Ask whether there is a task to take. Reads the first ready task by snapshot."""
+        """Ask whether a task is available. Reads the first ready task by snapshot."""
         check, found = self.guard(tr), self.available(tr, 1, self._runtime.now_us())
 
         def reply() -> bool:
@@ -202,8 +204,8 @@ class TaskSource:
         change.finish()
 
     def _held(self, change: Change, deliveries: Sequence[Delivery]) -> list[Record]:
-        """The tasks that are still taken by the requests they were delivered to; of the others it is taken
-        back if their leases were counted as lost.
+        """The delivered tasks that still have the lease of their delivery. If a lease ended before its task
+        was collected, the attempt no longer counts as failed.
         """
         found = change.read(delivery.id for delivery in deliveries)
         held = []

@@ -58,7 +58,7 @@ def as_of(record: Record, now_us: int) -> Record | None:
 
 
 def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
-    """Ask, by snapshot, for the timers that have run out."""
+    """Ask, by snapshot, for the first timers that are due."""
     until = keys.timers_until(now_us)
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
