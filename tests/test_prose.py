@@ -30,7 +30,6 @@ TEST_NAME_MAX = 60
 NOT_YET = frozenset(
     {
         "fdbqueue/fair/",
-        "fdbqueue/line/",
         "fdbqueue/recipe/",
         "tests/engine/",
         "tests/simulation/",
