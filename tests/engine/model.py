@@ -1,9 +1,10 @@
 """The plain model of a transactional database: a dict per version, a list of mutations, a naive check.
 
-Nothing here is clever, so that it can be seen to be right. A transaction reads a copy of the dict of its
+It is simple, so that a reader can see that it is right. A transaction reads a copy of the dict of its
 read version with its own mutations applied, in order. A commit conflicts if a key range that it has read
-shares a key with a key range written at a later version. Which range a read has read is FoundationDB's own
-rule, taken from its client; that a key set or cleared by the transaction itself does not count, too.
+shares a key with a key range written at a later version. The range that a read counts as read is
+FoundationDB's own rule, taken from its client; that a key set or cleared by the transaction itself does not
+count, too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ Contents = dict[bytes, bytes]
 
 
 def after(key: bytes) -> bytes:
-    """The first key above `key`."""
+    """Return the first key above `key`."""
     return key + b"\x00"
 
 
@@ -30,11 +31,11 @@ class Selector:
     offset: int
 
     def plain(self) -> "Selector":
-        """The same selector without `or_equal`."""
+        """Return an equal selector without `or_equal`."""
         return Selector(after(self.key), False, self.offset) if self.or_equal else self
 
     def position(self, keys: list[bytes]) -> int:
-        """Where in the sorted `keys` it points: below zero is off the beginning, len(keys) off the end."""
+        """Return its index in the sorted `keys`; below zero is off the beginning, len(keys) off the end."""
         plain = self.plain()
         return sum(key < plain.key for key in keys) + plain.offset - 1
 
@@ -66,19 +67,19 @@ class Mutation:
 
     @property
     def settles(self) -> bool:
-        """Whether what is read at its keys no longer depends on the database."""
+        """True if a read of its keys no longer depends on the database."""
         return self.operation in ("clear", "set")
 
 
 @dataclass
 class Read:
-    """A range that was read, with the mutations that the transaction had made before."""
+    """A range that was read, with the transaction's mutations before the read."""
 
     range: Range
     own: list[Mutation]
 
     def meets(self, written: Range) -> bool:
-        """Whether the two share a key that was not settled by an own write; tried at every edge there is."""
+        """True if the two share a key that no own write has decided; it tries the edges of all ranges."""
         settled = [(m.begin, m.end) for m in self.own if m.settles]
         edges = [edge for pair in [self.range, written, *settled] for edge in pair]
         return any(
@@ -99,7 +100,7 @@ class Commit:
 
 @dataclass
 class Step:
-    """One read that others may not have invalidated, or one write: enough to do it again."""
+    """One read or one write, with all that is needed to repeat it."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -112,7 +113,7 @@ class Transaction:
     version: int
     mutations: list[Mutation] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    maybe_reads: list[Read] = field(default_factory=list)  # may conflict, need not
+    maybe_reads: list[Read] = field(default_factory=list)  # it may conflict or not
     written: list[Range] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
@@ -170,7 +171,7 @@ class Transaction:
     # -- writing ---------------------------------------------------------------------------------------
 
     def write(self, mutation: Mutation, silent: bool = False) -> None:
-        """Apply a mutation; a silent one is no conflict to anybody's read."""
+        """Apply a mutation; a silent one conflicts with no read."""
         if mutation.begin < mutation.end:
             self.mutations.append(mutation)
             self.steps.append(Step("write", (mutation,)))
@@ -190,7 +191,7 @@ class Transaction:
         return self.writes and self.database.conflict(self.reads + self.maybe_reads, self.version)
 
     def would_do_the_same_now(self) -> bool:
-        """What serialisable means: run alone, at the moment of the commit, every read answers the same."""
+        """Check serialisability: repeated at the moment of the commit, each read gives the same answer."""
         again = self.database.begin()
         for step in self.steps:
             reading = () if step.method == "write" else (False,)
@@ -207,7 +208,7 @@ class Transaction:
 
 
 def range_read(begin: Selector, end: Selector, found: list[bytes], more: bool, reverse: bool) -> Range:
-    """What a range read conflicts with: its ends, less what a limit left unread, plus what it returned."""
+    """Return the conflict range of a range read: its ends and records, without the part after a limit."""
     low, high = min(begin.key, end.key), max(begin.key, end.key)
     if begin.key < end.key and more:
         if not reverse and end.offset > 0:

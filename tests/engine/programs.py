@@ -2,7 +2,7 @@
 
     python programs.py NAME PATH [ARGUMENT ...]
 
-They speak line by line on standard output; the tests wait for the lines, never for time.
+They write lines to standard output. The tests wait for lines, never for a time.
 """
 
 import os
@@ -19,11 +19,11 @@ LARGE = b"v" * 50_000
 
 
 def say(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write: a line is never torn
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write, so that a line is never split
 
 
 def increment(path: str, key: str, count: str) -> None:
-    """Add one, `count` times, by reading and writing."""
+    """Add one, `count` times, by a read and a write."""
     db = fdb.open(path)
 
     @fdb.transactional
@@ -38,7 +38,7 @@ def increment(path: str, key: str, count: str) -> None:
 
 
 def watch(path: str, key: str) -> None:
-    """Wait for a change, again and again, and say each value seen."""
+    """Wait for a change, again and again, and print each value."""
     db = fdb.open(path)
     while True:
         value, changed = db.get_and_watch(key.encode())
@@ -47,7 +47,7 @@ def watch(path: str, key: str) -> None:
 
 
 def write_together(path: str, name: str) -> None:
-    """Write one number to several keys, and count in a shared one, for ever; say each number committed."""
+    """Write one number to several keys and count in a shared key, for ever; print each committed number."""
     db = fdb.open(path)
     number = 0
     while True:
@@ -62,7 +62,7 @@ def write_together(path: str, name: str) -> None:
 
 
 def write_together_in_threads(path: str, name: str) -> None:
-    """The same from four threads, so that commits go in groups."""
+    """Write as `write_together` does from four threads, so that commits are grouped."""
     threads = [threading.Thread(target=write_together, args=(path, f"{name}{i}")) for i in range(4)]
     for thread in threads:
         thread.start()
@@ -71,7 +71,7 @@ def write_together_in_threads(path: str, name: str) -> None:
 
 
 def hold_snapshot(path: str) -> None:
-    """Read, and stay: a reader that will be killed."""
+    """Read, and wait to be killed."""
     tr = fdb.open(path).create_transaction()
     tr[b"a"].wait()
     say("reading")
@@ -93,7 +93,7 @@ def lead(pool: Pool) -> None:
 
 
 def take_a_seat(db: fdb.Database) -> None:
-    """From now on this process asks others where it finds them leading."""
+    """Take a seat, so that this process asks other leaders from now on."""
     lead(pool_of(db))
     pool_of(db).take_seat()
     pool_of(db).resign()
@@ -104,7 +104,7 @@ def die(*_: object) -> None:
 
 
 def lead_and_die(path: str, moment: str) -> None:
-    """Lead; when told, commit all that is asked, and die at `moment` of it."""
+    """Lead; after a line, commit all requests, and die at `moment`."""
     note = Pool.note_committing
 
     def note_and_die(pool: Pool, version: int) -> None:
@@ -136,7 +136,7 @@ def lead_and_die(path: str, moment: str) -> None:
 
 
 def lead_until_told(path: str) -> None:
-    """Lead, and commit when told."""
+    """Lead, and commit after a line."""
     db = fdb.open(path)
     lead(pool_of(db))
     say("leading")
@@ -149,7 +149,7 @@ def lead_until_told(path: str) -> None:
 
 
 def ask(path: str, key: str, count: str = "1") -> None:
-    """Add one to `key` and to `both`, `count` times; say each version and stamp."""
+    """Add one to `key` and to `both`, `count` times; print each version and stamp."""
     db = fdb.open(path)
     take_a_seat(db)
     say("ready")
@@ -168,7 +168,7 @@ def ask(path: str, key: str, count: str = "1") -> None:
 
 
 def ask_and_be_interrupted(path: str, key: str) -> None:
-    """Ask others to set `key`; say when SIGALRM has ended the call, and whether `key` is there."""
+    """Ask others to set `key`; print when SIGALRM has ended the call, and whether `key` is set."""
 
     class Interrupt(BaseException):
         pass
@@ -191,7 +191,7 @@ def ask_and_be_interrupted(path: str, key: str) -> None:
 
 
 def fork_while_leading(path: str, ending: str = "") -> None:
-    """Lead in a thread for ever, close the database if told to, and leave a child behind."""
+    """Lead in a thread for ever, close the database if asked to, and leave a child behind."""
     leading = threading.Event()
 
     def lead_for_ever(_: Pool) -> None:
@@ -213,13 +213,13 @@ def watch_and_fork(path: str, key: str) -> None:
     """Watch a key, and leave a child behind."""
     value, changed = fdb.open(path).get_and_watch(key.encode())
     if not os.fork():
-        say("saw", value.value)  # the child, which has let go of the parent's files by now
+        say("saw", value.value)  # the child, which has closed the parent's files already
     sys.stdin.readline()
     del changed
 
 
 def take_a_seat_and_fork(path: str) -> None:
-    """Say the seat, and leave a child behind."""
+    """Print the seat, and leave a child behind."""
     db = fdb.open(path)
     take_a_seat(db)
     if os.fork():

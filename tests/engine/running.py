@@ -1,4 +1,4 @@
-"""Running the programs of programs.py, and waiting for what they do."""
+"""Run the programs of programs.py, and wait for their lines."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from tests.support import PATIENCE_S
 
 
 class Program:
-    """A running program of programs.py; its lines are read as they come."""
+    """A running program of programs.py; a thread reads its lines."""
 
     def __init__(self, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -22,7 +22,7 @@ class Program:
         )
 
     def line(self) -> str:
-        """The next line; empty when the program has ended."""
+        """Return the next line; it is empty if the program has ended."""
         return self.process.stdout.readline().rstrip("\n")
 
     def expect(self, line: str) -> None:
@@ -34,7 +34,7 @@ class Program:
         self.process.stdin.flush()
 
     def kill(self) -> list[str]:
-        """End it with SIGKILL; the lines that had not been read."""
+        """Kill it with SIGKILL; return its unread lines."""
         self.process.send_signal(signal.SIGKILL)
         rest = self.process.stdout.read().splitlines()
         self.process.wait()
@@ -44,7 +44,7 @@ class Program:
 @contextmanager
 def running(*arguments: object, patience_s: float = 3 * PATIENCE_S):
     program = Program(*arguments)
-    watchdog = threading.Timer(patience_s, program.process.kill)  # a hang is a failure, not for ever
+    watchdog = threading.Timer(patience_s, program.process.kill)  # a program that hangs fails the test
     watchdog.start()
     try:
         yield program

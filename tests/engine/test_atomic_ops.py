@@ -40,7 +40,7 @@ def label(old, operand):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_does_what_its_documentation_says(db, k, name):
-    """For every pair of old value and operand: the value committed, and the value read before the commit."""
+    """The committed value and the value read before the commit are right, for each old value and operand."""
     pairs = list(itertools.product(OLD_VALUES, OPERANDS))
     tr = db.create_transaction()
     for old, operand in pairs:
@@ -147,7 +147,7 @@ def test_databases_have_the_operations_too(db, k):
 
 
 def test_operands_may_be_values_that_were_read(db, k):
-    """What was read from one key can be an operand for another."""
+    """A value that was read can be an operand."""
     db[k("a")] = b"\x05"
     tr = db.create_transaction()
     tr.add(k("b"), tr[k("a")])

@@ -1,4 +1,4 @@
-"""Whether these tests run on a FoundationDB cluster too: one skip that says no, instead of a thousand."""
+"""One test that is skipped without a FoundationDB cluster, so that the others need not be."""
 
 import pytest
 

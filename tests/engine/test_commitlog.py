@@ -1,4 +1,4 @@
-"""The log of commits: what it no longer has is never taken for what did not happen, and it does not grow."""
+"""The commit log: a missing record never counts as a commit without writes, and the log stays short."""
 
 import time
 from collections import deque
@@ -19,7 +19,7 @@ AN_HOUR_S = 3_600.0
 
 
 class WallClock(RealRuntime):
-    """A real runtime whose wall clock can be set, which leaves the other one alone."""
+    """A real runtime with a wall clock that can be set; its monotonic clock stays right."""
 
     ahead_s = 0.0
 
@@ -43,13 +43,13 @@ def commit_often(db: fdbqueue.Database) -> None:
         db[b"often"] = b"%d" % number
 
 
-def test_a_log_that_was_trimmed_by_a_clock_that_jumped_hides_no_conflict(db, clock):
-    """Another process may have trimmed what this one has not read yet: a machine that was suspended, say."""
+def test_a_log_trimmed_by_a_clock_jump_hides_no_conflict(db, clock):
+    """Another process may trim records that this one has not read yet, for example on a suspended machine."""
     store = db.engine._store
     db[b"read"] = b"1"
     tr = begin(db)
     tr.get(b"read").wait()
-    ours, store.committer = store.committer, Committer(store)  # all that a process keeps of the log
+    ours, store.committer = store.committer, Committer(store)  # it holds all that a process keeps of the log
     db[b"read"] = b"2"
     clock.ahead_s = AN_HOUR_S
     commit_often(db)
@@ -58,8 +58,8 @@ def test_a_log_that_was_trimmed_by_a_clock_that_jumped_hides_no_conflict(db, clo
     assert commit_code(tr) == TOO_OLD
 
 
-def test_a_clock_that_was_ahead_for_a_while_does_not_keep_the_log_from_being_trimmed(db, clock):
-    """One record of the future lies before all that come after it."""
+def test_a_clock_that_was_ahead_does_not_stop_trimming(db, clock):
+    """One record from the future lies ahead of all later ones."""
     clock.ahead_s = AN_HOUR_S
     db[b"a"] = b"1"
     clock.ahead_s = 0
@@ -75,8 +75,8 @@ def answers(db: fdbqueue.Database, version: int, asked_in: int) -> list[Answer] 
         return commitlog.answers_at(txn, version, asked_in)
 
 
-def test_answers_are_for_those_who_asked_in_the_same_file(db):
-    """In another one, restored or made anew, the same numbers are those of other requests."""
+def test_answers_are_for_requests_in_the_same_file(db):
+    """In another file, restored or made anew, the same numbers stand for other requests."""
     answer = Answer(seat=0, number=1, results=[0])
     with db.engine._store.begin(write=True) as txn:
         version = txn.id()
@@ -92,7 +92,7 @@ class Interrupt(BaseException):
 
 
 class Interrupted(deque):
-    """Recent commits, where a signal arrives as soon as one has been forgotten."""
+    """A deque of commits that raises an interrupt as soon as one has been removed."""
 
     def popleft(self) -> Written:
         super().popleft()
@@ -111,8 +111,8 @@ class Interrupted(deque):
     ],
     ids=["one by one", "all"],
 )
-def test_an_interrupt_while_commits_are_forgotten_hides_no_conflict(db, forget):
-    """Of what is no longer remembered, the log is asked."""
+def test_an_interrupt_while_dropping_hides_no_conflict(db, forget):
+    """For a dropped commit, the check reads the log."""
     for number in range(3):
         db[b"%d" % number] = b"written once"
     recent = commitlog.RecentCommits()

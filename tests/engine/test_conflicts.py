@@ -7,13 +7,13 @@ from tests.support import INVERTED_RANGE, NOT_COMMITTED, begin, commit_code
 
 @pytest.fixture
 def stored(db, k):
-    """The keys a to h, stored."""
+    """Store the keys a to h."""
     k.write(db, "abcdefgh")
     return k
 
 
 def conflicts(tr, k):
-    """Whether `tr`, made a writer, fails to commit."""
+    """True if `tr`, with a write added, fails to commit with a conflict."""
     tr[k("out")] = b"1"
     code = commit_code(tr)
     assert code in (0, NOT_COMMITTED)
@@ -87,8 +87,8 @@ def test_a_write_of_a_neighbour_is_no_conflict(db, stored):
     assert not conflicts(tr, k)
 
 
-def test_a_commit_that_failed_conflicts_with_nobody(db, stored):
-    """Writes of a transaction that did not commit are no writes."""
+def test_a_failed_commit_conflicts_with_no_transaction(db, stored):
+    """The writes of a transaction that did not commit do not count."""
     k = stored
     tr = begin(db)
     tr[k("b")].wait()
@@ -101,7 +101,7 @@ def test_a_commit_that_failed_conflicts_with_nobody(db, stored):
 
 
 def test_write_skew_is_impossible(db, stored):
-    """Of two transactions that each read what the other writes, one fails."""
+    """Of two transactions that each read the key that the other writes, one fails."""
     k = stored
     first, second = begin(db), begin(db)
     first[k("a")].wait()
@@ -133,8 +133,8 @@ def test_a_read_only_transaction_never_conflicts(db, stored):
     assert commit_code(tr) == 0
 
 
-def test_a_read_only_transaction_with_a_write_conflict_range_is_checked(db, stored):
-    """Declaring a write makes a transaction a writer."""
+def test_a_write_conflict_range_alone_makes_a_writer(db, stored):
+    """Its reads are checked at the commit."""
     k = stored
     tr = begin(db)
     tr[k("a")].wait()
@@ -155,7 +155,7 @@ def test_snapshot_reads_never_conflict(db, fdb_module, stored):
 
 
 def in_range_tests():
-    """(how the range is read, keys whose change conflicts, keys whose change does not)"""
+    """(how the range is read, keys that conflict when they change, keys that do not)"""
     return [
         ({}, "bcaxz", ""),
         ({"limit": 2}, "ab", "ch"),
@@ -170,7 +170,7 @@ def in_range_tests():
     [(arguments, name, True) for arguments, conflicting, _ in in_range_tests() for name in conflicting]
     + [(arguments, name, False) for arguments, _, harmless in in_range_tests() for name in harmless],
 )
-def test_a_range_read_conflicts_for_what_it_read(db, stored, arguments, changed, expected):
+def test_a_range_read_conflicts_in_the_part_it_read(db, stored, arguments, changed, expected):
     """With a limit only the part up to the last row returned was read, from the side it was read from."""
     k = stored
     tr = begin(db)
@@ -179,7 +179,7 @@ def test_a_range_read_conflicts_for_what_it_read(db, stored, arguments, changed,
     assert conflicts(tr, k) is expected
 
 
-def test_a_limited_range_conflicts_with_a_key_that_would_have_come_sooner(db, stored):
+def test_a_limited_range_conflicts_with_an_insertion_in_it(db, stored):
     """An insertion before the last row returned changes the answer."""
     k = stored
     tr = begin(db)
@@ -207,8 +207,8 @@ def test_a_range_does_not_conflict_outside_its_ends(db, stored):
     assert not conflicts(tr, k)
 
 
-def test_iterating_a_long_range_partly_conflicts_partly(db, k):
-    """Batches that were never asked for are no reads."""
+def test_a_partly_iterated_range_conflicts_in_that_part(db, k):
+    """Later batches, which were not requested, do not count as read."""
     tr = db.create_transaction()
     for number in range(1000):
         tr[k(b"%04d" % number)] = b"v" * 500
@@ -241,10 +241,10 @@ def test_iterating_a_long_range_partly_conflicts_partly(db, k):
         ("last_less_or_equal", -2, "a", False),
     ],
 )
-def test_a_selector_conflicts_for_what_lies_between(
+def test_a_selector_conflicts_on_the_keys_it_passed(
     db, fdb_module, stored, selector, offset, changed, expected
 ):
-    """Resolving a selector reads from its key to what it found, and nothing else."""
+    """Resolving a selector reads from its key to the key that it found, and nothing else."""
     k = stored
     tr = begin(db)
     tr.get_key(getattr(fdb_module.KeySelector, selector)(k("d")) + offset).wait()
@@ -255,7 +255,7 @@ def test_a_selector_conflicts_for_what_lies_between(
 @pytest.mark.parametrize(
     ("changed", "expected"), [("b", True), ("bb", True), ("c", True), ("d", True), ("e", False), ("a", False)]
 )
-def test_a_range_with_selectors_conflicts_for_their_resolution(db, fdb_module, stored, changed, expected):
+def test_a_range_conflicts_on_the_keys_its_selectors_passed(db, fdb_module, stored, changed, expected):
     """The keys that an end's offset stepped over were read too."""
     k = stored
     selector = fdb_module.KeySelector
@@ -266,8 +266,8 @@ def test_a_range_with_selectors_conflicts_for_their_resolution(db, fdb_module, s
     assert conflicts(tr, k) is expected
 
 
-def test_a_limited_reverse_range_conflicts_for_its_ends_resolution(db, fdb_module, stored):
-    """Where the end's offset was counted off is read, though the limit was reached before it."""
+def test_a_reverse_range_conflicts_on_keys_its_end_passed(db, fdb_module, stored):
+    """The keys that the end's offset counted are read, though the limit was reached before them."""
     k = stored
     selector = fdb_module.KeySelector
     tr = begin(db)
@@ -286,10 +286,10 @@ def test_a_limited_reverse_range_conflicts_for_its_ends_resolution(db, fdb_modul
         (("last_less_than", "d", 0), ("first_greater_or_equal", "g", 0), False, "c", "cc"),
     ],
 )
-def test_a_limit_does_not_forget_how_the_ends_were_found(
+def test_a_limited_range_conflicts_on_keys_both_ends_passed(
     db, fdb_module, stored, begin_at, end_at, reverse, found, changed
 ):
-    """What decides where a range begins and ends was read, even beyond the last row of a limited read."""
+    """Keys that decide where a range begins and ends are read, even beyond the last row of a limited read."""
     k = stored
     first, last = (
         getattr(fdb_module.KeySelector, name)(k(key)) + offset for name, key, offset in (begin_at, end_at)
@@ -355,7 +355,7 @@ def test_an_inverted_conflict_range_is_refused_at_once(db, fdb_module, k, kind):
     assert commit_code(tr) == 0
 
 
-def test_an_empty_conflict_range_is_nothing(db, stored):
+def test_an_empty_conflict_range_has_no_effect(db, stored):
     """A range without keys adds no conflict."""
     k = stored
     tr = begin(db)
@@ -394,8 +394,8 @@ READS = {
 
 @pytest.mark.parametrize("write", OWN_WRITES)
 @pytest.mark.parametrize("read", ["get", "range", "conflict key", "conflict range"])
-def test_a_read_conflict_on_an_own_write_is_dropped(db, stored, write, read):
-    """A key already set or cleared here owes nothing to others; after an atomic operation alone it does."""
+def test_a_read_conflict_on_its_own_write_is_dropped(db, stored, write, read):
+    """A key set or cleared here does not depend on others; after only an atomic operation it does."""
     k = stored
     tr = begin(db)
     OWN_WRITES[write](tr, k("b"))
@@ -405,8 +405,8 @@ def test_a_read_conflict_on_an_own_write_is_dropped(db, stored, write, read):
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_read_conflict_before_the_own_write_stays(db, fdb_module, stored, read):
-    """Reading first and writing then conflicts."""
+def test_a_read_before_the_write_of_a_key_conflicts(db, fdb_module, stored, read):
+    """A later write by the same transaction does not remove the conflict."""
     k = stored
     tr = begin(db)
     READS[read](tr, k("b"), fdb_module.KeySelector)
@@ -417,7 +417,7 @@ def test_a_read_conflict_before_the_own_write_stays(db, fdb_module, stored, read
 
 @pytest.mark.parametrize(("changed", "expected"), [("a", True), ("b", False), ("d", False), ("e", True)])
 def test_a_range_over_own_writes_conflicts_only_beside_them(db, stored, changed, expected):
-    """Of a range read, the keys set or cleared here are left out of the conflict."""
+    """Keys that the transaction has set or cleared are left out of the conflict range."""
     k = stored
     tr = begin(db)
     tr[k("b")] = b"mine"
@@ -442,8 +442,8 @@ def test_next_write_no_write_conflict_range_is_for_one_write(db, stored):
         assert db[k("b")] == b"other"
 
 
-def test_next_write_no_write_conflict_range_ends_with_a_versionstamped_key(db, stored):
-    """That is a write too: the one after it conflicts."""
+def test_a_versionstamped_key_uses_the_no_conflict_option_up(db, stored):
+    """It counts as the next write for next_write_no_write_conflict_range: the one after it conflicts."""
     k = stored
     tr = begin(db)
     tr[k("b")].wait()
@@ -457,7 +457,7 @@ def test_next_write_no_write_conflict_range_ends_with_a_versionstamped_key(db, s
 
 
 def test_a_write_without_conflict_keeps_an_earlier_conflict(db, stored):
-    """Writing a key again without a conflict range does not take back the first write's."""
+    """Writing a key again without a conflict range keeps the conflict range of its first write."""
     k = stored
     tr = begin(db)
     tr[k("b")].wait()
@@ -470,8 +470,8 @@ def test_a_write_without_conflict_keeps_an_earlier_conflict(db, stored):
 
 
 @pytest.mark.parametrize("operation", ["clear", "clear_range", "add"])
-def test_next_write_no_write_conflict_range_covers_every_kind_of_write(db, stored, operation):
-    """Clears and atomic operations can go without a conflict range too."""
+def test_the_no_conflict_option_covers_each_kind_of_write(db, stored, operation):
+    """With next_write_no_write_conflict_range, clears and atomic operations have no conflict range either."""
     k = stored
     tr = begin(db)
     tr[k("b")].wait()
@@ -483,8 +483,8 @@ def test_next_write_no_write_conflict_range_covers_every_kind_of_write(db, store
     assert not conflicts(tr, k)
 
 
-def test_a_read_with_read_your_writes_disabled_conflicts_even_after_an_own_write(db, stored):
-    """Without read-your-writes nothing is known of the own write, so the read counts."""
+def test_without_read_your_writes_a_read_after_a_set_conflicts(db, stored):
+    """With read_your_writes_disable the read ignores the transaction's own write, so it can conflict."""
     k = stored
     tr = db.create_transaction()
     tr.options.set_read_your_writes_disable()
@@ -519,7 +519,7 @@ def test_on_error_after_a_conflict_starts_afresh(db, stored):
     assert not conflicts(tr, k)
 
 
-def test_a_reverse_read_conflicts_for_what_its_end_selector_passed(db, stored, fdb_module):
+def test_a_short_reverse_read_conflicts_up_to_its_end(db, stored, fdb_module):
     """A read from the end that stops early still depends on the keys between its end's anchor and its end."""
     k = stored
     tr = begin(db)
@@ -529,8 +529,8 @@ def test_a_reverse_read_conflicts_for_what_its_end_selector_passed(db, stored, f
     assert conflicts(tr, k)
 
 
-def test_a_version_that_was_set_is_the_one_that_conflict_ranges_are_of(db, stored):
-    """An explicit read conflict at an earlier version meets what was written since, without any read."""
+def test_conflict_ranges_are_checked_from_a_set_version(db, stored):
+    """An explicit read conflict range at a set version conflicts with later writes, without any read."""
     k = stored
     version = begin(db).get_read_version().wait()
     db[k("a")] = b"other"

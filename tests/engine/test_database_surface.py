@@ -81,7 +81,7 @@ def test_a_value_behaves_as_its_bytes(db, k):
 
 
 def test_two_values_compare_by_their_bytes(db, k):
-    """Also before either has come."""
+    """This holds before the reads are awaited, too."""
     k.write(db, "ab", b"same")
     tr = db.create_transaction()
     assert tr[k("a")] == tr[k("b")]
@@ -114,7 +114,7 @@ def test_a_value_can_be_a_key_or_a_value_of_the_next_write(db, k):
 
 
 def test_a_subspace_is_a_key(db, space):
-    """What has as_foundationdb_key is a key."""
+    """An object with `as_foundationdb_key` is a key."""
     tr = db.create_transaction()
     tr[space["x"]] = b"1"
     assert tr[space["x"]] == b"1"
@@ -124,8 +124,8 @@ def test_a_subspace_is_a_key(db, space):
     assert len(list(tr[space.range()])) == 1
 
 
-def test_what_can_be_a_value_says_so_itself(db, k):
-    """What has as_foundationdb_value is a value."""
+def test_an_object_may_stand_for_a_value(db, k):
+    """An object with `as_foundationdb_value` is a value."""
 
     class Number:
         def as_foundationdb_value(self):
@@ -202,8 +202,8 @@ def test_an_engines_transactional_refuses_generators(engine_db, fdb_module):
         rows(engine_db)
 
 
-def test_an_exception_in_a_transactional_function_commits_nothing(engine_db, fdb_module, k):
-    """It comes out as it is."""
+def test_an_exception_in_a_transactional_commits_nothing(engine_db, fdb_module, k):
+    """The caller gets the exception."""
 
     @fdb_module.transactional
     def fail(tr):
@@ -216,7 +216,7 @@ def test_an_exception_in_a_transactional_function_commits_nothing(engine_db, fdb
 
 
 def test_a_value_read_is_a_value_to_write(db, k, fdb_module):
-    """What a read returned may be written again, value and key alike."""
+    """A value or key that a read returned may be written again."""
     db[k("a")] = b"kept"
     tr = db.create_transaction()
     read, found = tr[k("a")], tr.get_key(fdb_module.KeySelector.first_greater_or_equal(k("a")))

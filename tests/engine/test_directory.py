@@ -1,4 +1,4 @@
-"""A directory that somebody else has prepared, or may change: refused before anything in it is touched."""
+"""An unsafe directory is refused before any file in it is touched."""
 
 import os
 import socket
@@ -25,18 +25,18 @@ def open_and_close(path: Path, **options: bool) -> None:
 
 
 def prepared(path: Path, name: str) -> Path:
-    """The place of that file, in a directory that holds nothing else."""
+    """Return the path of that file, in an empty directory."""
     place = path / name
     place.parent.mkdir(mode=0o700, parents=True)
     return place
 
 
-# -- what lies in the directory -------------------------------------------------------------------------
+# -- names in the directory -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_link_in_the_directory_is_not_followed(tmp_path, name):
-    """Not even one of our own: the file that it names has nothing to do with a database."""
+    """The owner of the link does not matter: the file that it names may belong to another program."""
     victim = tmp_path / "victim"
     victim.write_bytes(DAMAGE)
     prepared(tmp_path / "data", name).symlink_to(victim)
@@ -45,7 +45,7 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path, name):
     assert victim.read_bytes() == DAMAGE
 
 
-def test_a_link_to_a_directory_is_no_place_for_doorbells(tmp_path):
+def test_a_link_in_place_of_doorbells_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     prepared(tmp_path / "data", "doorbells").symlink_to(tmp_path / "other")
     with pytest.raises(UnsafePath, match="doorbells is no directory"):
@@ -57,7 +57,7 @@ def test_a_link_to_a_directory_is_no_place_for_doorbells(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
 def test_only_regular_files_are_opened(tmp_path, name, kind):
-    """A pipe would keep whoever opens it waiting for ever."""
+    """Opening a pipe would wait for ever."""
     place = prepared(tmp_path / "data", name)
     if kind == "pipe":
         os.mkfifo(place)
@@ -71,12 +71,12 @@ def test_only_regular_files_are_opened(tmp_path, name, kind):
         open_and_close(tmp_path / "data")
 
 
-# -- whose the directory is -----------------------------------------------------------------------------
+# -- the owner of the directory --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path, mode):
-    """The error names the cure; with it, nothing was touched."""
+    """The error names the cure, and no file was touched."""
     path = tmp_path / "data"
     path.mkdir()
     path.chmod(mode)
@@ -88,7 +88,7 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path, mode):
 
 @pytest.mark.parametrize(("mode", "files"), [(0o2770, 0o660), (0o777, 0o666), (0o750, 0o640)])
 def test_the_files_of_a_shared_directory_have_its_permissions(tmp_path, mode, files):
-    """Those that its group may use, it can."""
+    """If the group may use the directory, it may use the files."""
     path = tmp_path / "data"
     path.mkdir()
     path.chmod(mode)
@@ -107,7 +107,7 @@ def test_the_files_of_a_shared_directory_have_its_permissions(tmp_path, mode, fi
 
 
 def test_a_url_may_say_that_a_directory_is_shared(tmp_path):
-    """For what is given a URL and nothing else: a fleet, $FDBQUEUE_URL."""
+    """Some programs are given a URL only: a fleet, or by $FDBQUEUE_URL."""
     path = tmp_path / "data"
     path.mkdir()
     path.chmod(0o777)
@@ -134,7 +134,7 @@ def test_every_level_that_is_made_is_private(tmp_path, umask):
 
 
 def test_a_link_on_the_way_that_the_caller_made_is_followed(tmp_path):
-    """Also several, relative and absolute, and one as the last part."""
+    """Several links are followed too, relative and absolute ones, and one as the last part."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "one").symlink_to("disk")
     (tmp_path / "two").symlink_to(tmp_path / "one")
@@ -153,7 +153,7 @@ def test_links_that_lead_to_each_other_are_refused(tmp_path):
 
 
 def test_a_path_of_thousands_of_parts_is_opened(tmp_path):
-    """No part of the walk is recursive, or needs the whole path at once."""
+    """The walk is not recursive, and never passes the whole path to the system."""
     depth = 1_500
     open_and_close(Path(str(tmp_path) + "/." * depth + "/data"))
     assert (tmp_path / "data" / "data.mdb").exists()
@@ -188,8 +188,8 @@ AS_NOBODY = """
 
 
 @needs_root
-def test_what_root_makes_in_another_users_directory_belongs_to_that_user(tmp_path):
-    """Who can go on using it."""
+def test_roots_files_in_a_users_directory_belong_to_the_user(tmp_path):
+    """So the user can go on using the directory."""
     path = tmp_path / "data"
     path.mkdir(mode=0o700)
     os.chown(path, NOBODY, NOBODY)
@@ -216,8 +216,8 @@ def test_what_root_makes_in_another_users_directory_belongs_to_that_user(tmp_pat
 
 
 @needs_root
-def test_the_directory_of_another_user_is_refused_to_who_is_not_root(tmp_path):
-    """Whoever owns it chooses what is in it."""
+def test_only_root_may_open_another_users_directory(tmp_path):
+    """Its owner can replace its files."""
     path = tmp_path / "data"
     path.mkdir(mode=0o755)
     os.chown(path, NOBODY - 1, NOBODY)

@@ -1,4 +1,4 @@
-"""What fails beside a commit is told to those whom it concerns, and to nobody else."""
+"""A failure beside a commit reaches only the calls that it concerns."""
 
 import threading
 
@@ -24,7 +24,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 def test_a_watch_that_cannot_be_set_fails_alone(db, monkeypatch):
-    """Its transaction has been committed by then."""
+    """Its transaction is committed already."""
     tr = db.create_transaction()
     tr[b"a"] = b"1"
     watch = tr.watch(b"w")
@@ -33,8 +33,8 @@ def test_a_watch_that_cannot_be_set_fails_alone(db, monkeypatch):
     assert error_code(watch.wait) == IO_ERROR
 
 
-def test_a_commit_whose_watchers_cannot_be_looked_at_has_happened(db, monkeypatch):
-    """They are told; the one that committed has nothing to do with it."""
+def test_a_commit_succeeds_though_its_watches_fail(db, monkeypatch):
+    """The watches get the error; the commit does not."""
     watch = db.get_and_watch(b"a")[1]
     store = db.engine._store
     begin_ = store.begin
@@ -46,8 +46,8 @@ def test_a_commit_whose_watchers_cannot_be_looked_at_has_happened(db, monkeypatc
     assert error_code(watch.wait) == IO_ERROR
 
 
-def test_those_that_fail_together_do_not_share_an_exception(db, monkeypatch):
-    """It collects the frames of everybody who raises it."""
+def test_commits_that_fail_together_share_no_exception(db, monkeypatch):
+    """A shared exception collects the frames of each raise."""
     entered, go_on, failures = threading.Event(), threading.Event(), []
 
     def break_down(*_: object) -> None:
@@ -77,8 +77,8 @@ def test_those_that_fail_together_do_not_share_an_exception(db, monkeypatch):
     assert len({id(failure) for failure in failures}) == 3
 
 
-def test_a_map_that_others_go_on_growing_is_followed(db):
-    """It may have grown again between following and beginning."""
+def test_a_map_that_grows_again_and_again_is_followed(db):
+    """It may grow again between `set_mapsize` and `begin`."""
     store = db.engine._store
     db[b"a"] = b"1"
 

@@ -1,7 +1,7 @@
-"""A disk without room: consuming empties it, producing is refused, and what was acknowledged is there.
+"""A full disk: consumers empty it, puts are refused, and each acknowledged change is stored.
 
-Each test has a file system of its own in memory, where the system lets us mount one. Those at the end play a
-full disk in the process, and always run.
+Each test has a file system of its own in memory, if the system allows to mount one. The tests at the end play
+a full disk in the process, and always run.
 """
 
 import errno
@@ -91,7 +91,7 @@ class Elements(Plain):
 
 
 def fill(side: Plain, payload: str, first: int = 0) -> list[str]:
-    """Put until there is no room; what was put."""
+    """Put until there is no room; return the payloads."""
     put: list[str] = []
     while True:
         data = f"{first + len(put)} {payload}"
@@ -107,7 +107,7 @@ def drain(side: Plain) -> list[str]:
 
 
 @pytest.mark.parametrize("side_of", [Plain, Tasks, Elements])
-def test_a_full_disk_is_emptied_by_consuming_and_filled_again_ten_times(
+def test_a_full_disk_is_emptied_and_filled_ten_times(
     disk: Callable[[str], Path], side_of: type[Plain]
 ) -> None:
     """The disk stays full to the last block: the room is in the data file, which never shrinks."""
@@ -117,7 +117,7 @@ def test_a_full_disk_is_emptied_by_consuming_and_filled_again_ten_times(
         with fdbqueue.open(url) as db:
             side = side_of(db)
             put = fill(side, "x" * 5_000)
-        with fdbqueue.open(url) as db:  # also by a process that was not there when it filled up
+        with fdbqueue.open(url) as db:  # also by a process that begins after it filled up
             side = side_of(db)
             put += fill(side, "y" * 5_000, len(put))
             assert drain(side) == put
@@ -247,10 +247,10 @@ def test_only_what_makes_room_uses_the_reserve(
     ]
 
 
-def test_one_that_makes_room_does_not_fail_with_those_that_grow(
+def test_a_removal_does_not_fail_with_the_puts_of_its_batch(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were one batch: each has an answer of its own."""
+    """Each request of a batch has an answer of its own."""
     db[b"old"] = b"x" * 1_000
     FullDisk(db, monkeypatch)
     store = db.engine._store
@@ -264,7 +264,7 @@ def test_one_that_makes_room_does_not_fail_with_those_that_grow(
     assert db[b"old"] is None
 
 
-def test_a_reserve_that_was_given_up_in_vain_is_made_again(
+def test_a_reserve_given_up_in_vain_is_made_again(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db[b"a"] = b"x" * 1_000
@@ -282,7 +282,7 @@ def test_a_reserve_that_was_given_up_in_vain_is_made_again(
 def test_consumers_go_on_and_producers_are_refused(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, is_plain: bool
 ) -> None:
-    """Also a consumer that opens its session only now."""
+    """A consumer that opens its session on the full disk goes on too."""
     side = Plain(db) if is_plain else Tasks(db)
     for number in range(5):
         side.put(f"{number} {'x' * 300}")
@@ -296,10 +296,10 @@ def test_consumers_go_on_and_producers_are_refused(
     assert disk.store.reserve.is_whole
 
 
-def test_what_is_declared_to_bypass_the_quota_uses_the_reserve(
+def test_set_bypass_storage_quota_uses_the_reserve(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a cluster has it: for transactions that make room later, or have others make it."""
+    """As on a cluster, it is for transactions that make room later, or let others make it."""
     FullDisk(db, monkeypatch)
     tr = db.create_transaction()
     tr[b"a"] = b"1"
@@ -311,7 +311,7 @@ def test_what_is_declared_to_bypass_the_quota_uses_the_reserve(
 def test_a_reserve_that_is_not_whole_is_kept_in_free_pages(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next fill would use up all that the first drain has left, and nothing could be removed."""
+    """Otherwise puts would use up all room that the first drain has left, and no removal could commit."""
     store = db.engine._store
     db[b"a"] = b"1"
     store.reserve.give_up()
@@ -337,7 +337,7 @@ def test_the_reserve_of_a_small_disk_is_small(tmp_path: Path, monkeypatch: pytes
     directory.close()
 
 
-def test_a_system_without_such_a_file_has_no_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fallocate_there_is_no_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "not here")
 

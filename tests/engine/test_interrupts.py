@@ -1,4 +1,4 @@
-"""A signal whose handler raises, at any moment of a commit: whoever goes on finds a database that works."""
+"""A signal handler that raises, at any moment of a commit, leaves a database that works."""
 
 import random
 import signal
@@ -17,13 +17,13 @@ from tests.support import PATIENCE_S
 
 ONE = (1).to_bytes(8, "little")
 
-# In a destructor Python reports what a handler raises, and goes on as if nothing had been raised.
+# In a destructor, Python reports the handler's exception and goes on without it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 AGAIN_S = 0.5
 
 
 class Interrupt(BaseException):
-    """What the handler raises."""
+    """The exception of the handler."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def interrupts() -> Iterator[None]:
 
 
 def repeat_until_interrupted(action: Callable[[], None], after_s: float) -> None:
-    """After `after_s`, and again if that interrupt was raised in vain."""
+    """Interrupt after `after_s`, and again if a destructor swallowed the first interrupt."""
     with suppress(Interrupt):
         signal.setitimer(signal.ITIMER_REAL, after_s, AGAIN_S)
         while True:
@@ -47,14 +47,14 @@ def repeat_until_interrupted(action: Callable[[], None], after_s: float) -> None
 
 @pytest.fixture
 def db() -> Iterator[fdbqueue.Database]:
-    """In memory only: a commit is nothing but the steps that a signal can come between."""
+    """Return a database in memory, with commits that are only steps between which a signal can come."""
     with fdbqueue.open("memory:") as database:
         yield database
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[fdbqueue.Database]:
-    """A directory in which another process commits all the time, so that each asks the other to."""
+    """Return a database in a directory where another process commits all the time, so both ask."""
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as database:
         programs.take_a_seat(database.engine)
         data = tmp_path / "data"
@@ -75,15 +75,15 @@ def commit_until_interrupted(db: fdbqueue.Database, key: bytes) -> None:
 
 
 def adds_until_interrupted(db: fdbqueue.Database, key: bytes) -> int:
-    """How many returned."""
+    """Add one until interrupted; return the number of calls that returned."""
     returned: list[None] = []
     repeat_until_interrupted(lambda: returned.append(db.add(key, ONE)), 0.001 + random.random() * 0.02)
     return len(returned)
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupted_commit_is_in_nobodys_way(db, k, rounds):
-    """Neither a later one, nor those of other threads, whose answers are true."""
+def test_an_interrupted_commit_holds_up_no_other_commit(db, k, rounds):
+    """Later commits and those of other threads go on, with the right results."""
     stop = threading.Event()
     confirmed: list[bytes] = []
 
@@ -108,8 +108,8 @@ def test_an_interrupted_commit_is_in_nobodys_way(db, k, rounds):
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_alone(db, k, rounds):
-    """Without others who would lead in its place."""
+def test_an_interrupted_process_alone_goes_on(db, k, rounds):
+    """No other process can lead in its place."""
     for _ in range(rounds(500, 5_000)):
         commit_until_interrupted(db, k("main"))
     done = threading.Thread(target=lambda: db.set(k("after"), b"value"), daemon=True)
@@ -119,8 +119,8 @@ def test_alone(db, k, rounds):
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_among_processes(shared, rounds):
-    """Nobody waits for this one, and none of its commits is made twice or late."""
+def test_an_interrupted_process_among_others_goes_on(shared, rounds):
+    """No process waits for it, and none of its commits is made twice or late."""
     confirmed = 0
     for number in range(rounds(100, 2_000)):
         key = b"%d" % number

@@ -1,4 +1,4 @@
-"""Threads of the embedded engine: errors are planted at each step, and the engine goes on."""
+"""Background threads of the embedded engine survive an error at any step."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ ENDS = [SystemExit(1), KeyboardInterrupt(), GreenletExit()]
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [*ERRORS, *ENDS], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("step", ["look", "drain"])
-def test_a_doorbell_is_heard_after_whatever_has_failed(
+def test_a_doorbell_is_heard_after_any_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, step: str
 ) -> None:
     looks, heard = FailsOnce(error), threading.Semaphore(0)
@@ -42,9 +42,7 @@ def test_a_doorbell_is_heard_after_whatever_has_failed(
     wait_until(lambda: bell._socket is not None and bell._socket.fileno() < 0)
 
 
-def test_a_doorbell_listens_as_soon_as_a_thread_can_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_doorbell_listens_once_a_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
     heard = threading.Semaphore(0)
     runtime = RealRuntime()
@@ -61,10 +59,10 @@ def test_a_doorbell_listens_as_soon_as_a_thread_can_be_had(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [KeyError("gone"), GreenletExit()], ids=lambda error: type(error).__name__)
-def test_versions_are_released_after_the_thread_that_does_so_has_ended(
+def test_versions_are_released_after_their_thread_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Else the file would grow for as long as the process lives."""
+    """Otherwise the file would grow for the life of the process."""
     monkeypatch.setattr("fdbqueue.embedded.versions._RELEASE_EVERY_S", 0.01)
     releases = FailsOnce(error)
     monkeypatch.setattr(HandedOutVersions, "release_expired", releases)
@@ -83,7 +81,7 @@ def any_thread(name: str) -> bool:
 
 
 @pytest.mark.parametrize("error", [KeyError("gone"), SystemExit(1)], ids=lambda error: type(error).__name__)
-def test_a_callback_of_a_future_that_fails_keeps_no_other_from_being_called(error: BaseException) -> None:
+def test_a_failing_callback_does_not_stop_the_others(error: BaseException) -> None:
     def fail(_: object) -> None:
         raise error
 

@@ -1,4 +1,4 @@
-"""Commit, reset and cancel; what a transaction knows before and after."""
+"""Commit, reset and cancel, and the answers of a transaction before and after them."""
 
 import threading
 
@@ -16,7 +16,7 @@ from tests.support import (
 
 
 def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):
-    """Not before it, and all at once."""
+    """Its writes appear all at once."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     tr[k("b")] = b"1"
@@ -35,7 +35,7 @@ def test_an_uncommitted_transaction_leaves_nothing(db, k):
 
 
 def test_an_empty_transaction_commits(db):
-    """Nothing to do is done at once."""
+    """It writes nothing and succeeds."""
     assert commit_code(db.create_transaction()) == 0
 
 
@@ -49,7 +49,7 @@ def test_the_committed_version_follows_the_read_version(db, k):
 
 
 def test_a_read_only_transaction_has_no_committed_version(db, k):
-    """It is -1."""
+    """get_committed_version returns -1."""
     tr = begin(db)
     tr[k("a")].wait()
     tr.commit().wait()
@@ -64,7 +64,7 @@ def test_clearing_an_empty_range_writes_nothing(db, k):
 
 
 def test_before_the_commit_there_is_no_committed_version(db, k):
-    """It is -1 until then."""
+    """get_committed_version returns -1 until the commit."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     assert tr.get_committed_version() == -1
@@ -142,8 +142,8 @@ def test_futures_tell_when_they_are_ready(db, k):
         assert late.wait(20)
 
 
-def test_a_callback_that_raises_harms_nobody(db, k, capfd):
-    """Nobody waits for it, so its exception is reported and dropped."""
+def test_a_callback_that_raises_harms_no_other(db, k, capfd):
+    """No caller waits for it, so its exception is logged and dropped."""
     tr = begin(db)
     future = tr.get(k("a"))
     assert becomes_ready(future)
@@ -164,7 +164,7 @@ def test_wait_for_any_gives_the_index_of_a_ready_one(db, fdb_module, k):
 
 
 def test_wait_for_any_wakes_a_waiting_thread(db, fdb_module, k):
-    """It blocks until then."""
+    """It blocks until a future is ready."""
     tr = db.create_transaction()
     watches = [tr.watch(k(name)) for name in "ab"]
     tr.commit().wait()
@@ -177,13 +177,13 @@ def test_wait_for_any_wakes_a_waiting_thread(db, fdb_module, k):
 
 
 def test_wait_for_any_needs_a_future(fdb_module):
-    """Waiting for nothing would be for ever."""
+    """Without a future it would wait for ever."""
     with pytest.raises(ValueError, match="at least one future"):
         fdb_module.Future.wait_for_any()
 
 
 def test_a_cancelled_future_says_so(db, k):
-    """cancel() fails what has not come yet with 1101; it leaves the transaction alone."""
+    """cancel() fails a pending future with 1101, and leaves the transaction alone."""
     tr = begin(db)
     future = tr.watch(k("a"))
     future.cancel()
@@ -194,7 +194,7 @@ def test_a_cancelled_future_says_so(db, k):
 
 
 def test_a_thousand_small_transactions_in_a_row(db, k):
-    """Nothing is used up by using it."""
+    """No resource runs out."""
     for number in range(1_000):
         tr = db.create_transaction()
         tr.get(k("a")).wait()

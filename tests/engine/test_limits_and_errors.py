@@ -1,4 +1,4 @@
-"""The limits of FoundationDB, and what happens at them."""
+"""The limits of FoundationDB, and the errors beyond them."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_larger_key_is_refused(db, k, write):
 
 
 def test_clearing_a_larger_key_is_nothing(db, k):
-    """There is no such key, so there is nothing to clear."""
+    """No such key can exist."""
     k.write(db, "a")
     tr = db.create_transaction()
     tr.clear(key_of(k, KEY_BYTES_MAX + 1))
@@ -61,7 +61,7 @@ def test_a_larger_value_is_refused(db, k, write):
 
 
 def test_a_bad_write_is_reported_by_the_next_future(db, k):
-    """Writing itself raises nothing: the next read or the commit does, and go on doing so."""
+    """The write itself raises nothing; each later read and the commit raise the error."""
     tr = db.create_transaction()
     tr[key_of(k, KEY_BYTES_MAX + 1)] = b"1"
     assert error_code(lambda: tr[k("a")].wait()) == KEY_TOO_LARGE
@@ -125,7 +125,7 @@ def test_keys_from_ff_on_are_the_systems(db, use):
         lambda tr: tr.get_range(b"\xfe\xff\xff", b"\xff").to_list(),
         lambda tr: tr.add_read_conflict_range(b"\xfe\xff\xff", b"\xff"),
         lambda tr: tr.add_write_conflict_range(b"\xfe\xff\xff", b"\xff"),
-        lambda tr: tr.clear_range(b"\xff", b"\xff"),  # nothing: keys below may be a user's
+        lambda tr: tr.clear_range(b"\xff", b"\xff"),  # without an end, since keys below may belong to users
     ],
 )
 def test_ff_is_the_end_of_the_ordinary_keys(db, use):
@@ -176,7 +176,7 @@ def test_a_transaction_just_below_the_limit_commits(db, k):
 
 
 def test_read_conflicts_count_for_the_size(db, k):
-    """Conflict ranges are part of what is sent."""
+    """Conflict ranges are part of the commit message."""
     tr = begin(db)
     for number in range(1_000):
         tr.add_read_conflict_key(k(b"%03d" % number + b"x" * 9_000))
@@ -238,14 +238,14 @@ def test_the_approximate_size_grows_with_each_operation(db, k):
     ],
 )
 def test_the_approximate_size_is_the_servers(db, k, use, key_count, fixed_bytes):
-    """Each operation counts its key so often, its value, and the sizes of FoundationDB's structures."""
+    """Each operation counts its key one to three times, its value, and sizes of FoundationDB's structures."""
     tr = db.create_transaction()
     use(tr, k("a"))
     assert tr.get_approximate_size().wait() == key_count * len(k("a")) + fixed_bytes
 
 
 def test_bytes_of_a_class_derived_from_bytes_are_bytes(db, k):
-    """As libraries have for hashes; wherever a key or a value is taken."""
+    """Libraries have such classes for hashes; keys and values may have them."""
 
     class Hash(bytes):
         pass

@@ -1,8 +1,8 @@
 """Random programs of several interleaved transactions, on an engine and on the plain model at once.
 
-Every read must give the same, every commit must end the same, and so must the database. Keys are few, so
+Each read, each commit and the final database must be the same on both. Keys are few, so
 that transactions meet all the time; some are long, around where the embedded engine stores them otherwise.
-On a cluster, guard keys on both sides keep selectors from running into other people's data; on an embedded
+On a cluster, guard keys on both sides keep selectors from running into foreign data; on an embedded
 engine the database is the machine's own, and selectors may run off its ends.
 """
 
@@ -34,7 +34,7 @@ from tests.support import NOT_COMMITTED, commit_code
 
 
 class Long(bytes):
-    """Many bytes with a short name: programs are kept and reported by the repr of what they use."""
+    """Many bytes with a short repr, which keeps the reports of programs short."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} bytes to {self[-1:]!r}>"
@@ -42,7 +42,7 @@ class Long(bytes):
 
 SHORT = [b"a", b"a\x00", b"b", b"ba", b"c", b"d", b"e"]
 STEM = b"c" + b"x" * 480
-# 503/504 and 511/512 bytes are where a long key's storage changes; what they share must not confuse it.
+# The storage of long keys changes at 503/504 and 511/512 bytes; a shared prefix must not confuse it.
 LONG = [
     Long(STEM + b"y" * (size - len(STEM) - 1) + tail)
     for size in (502, 503, 504, 505, 511, 512, 600)
@@ -57,7 +57,7 @@ operands = st.sampled_from([b"", b"\x01", b"\xff", b"\x01\x02", b"abc"])
 selectors = st.builds(Selector, keys, st.booleans(), st.integers(-MAX_OFFSET + 1, MAX_OFFSET))
 ends = st.one_of(
     st.builds(lambda key: Selector(key, False, 1), keys), selectors
-)  # plain keys are what most ranges have
+)  # most ranges have plain keys
 RUN = os.urandom(8)
 limits = st.sampled_from([0, 0, 1, 2, 3, 100])
 seldom = st.sampled_from([False] * 7 + [True])
@@ -98,7 +98,7 @@ class Programs(RuleBasedStateMachine):
 
     @initialize(contents=st.dictionaries(keys, values, max_size=8), silence=st.booleans())
     def fill(self, contents: dict[bytes, bytes], silence: bool) -> None:
-        self.silence = silence  # whether this program has silent writes at all
+        self.silence = silence  # whether this program has silent writes
         if self.guarded:
             low = {b"\x01%02d" % number: b"guard" for number in range(GUARDS)}
             high = {b"\xf0%02d" % number: b"guard" for number in range(GUARDS)}
@@ -148,7 +148,7 @@ class Programs(RuleBasedStateMachine):
         assert self.rows(rows.to_list()) == plain.get_range(begin, end, limit, reverse, snapshot)
 
     def write(self, pair: Any, silent: bool, mutation: Mutation) -> None:
-        """The same write on both; the option is for the next write alone."""
+        """Write the same on both; the option counts for the next write only."""
         tr, plain = pair
         begin, end = self.own(mutation.begin), self.own(mutation.end)
         silent = silent and self.silence
@@ -204,7 +204,7 @@ class Programs(RuleBasedStateMachine):
         code = commit_code(tr)
         if code == 0:
             assert plain.may_commit(), "committed in spite of a conflict"
-            # Somebody's silent write may have changed an answer: that is what it is for.
+            # A silent write of another transaction may have changed an answer; the option allows that.
             assert self.silence or not plain.writes or plain.would_do_the_same_now(), "not serialisable"
             plain.commit()
         else:
@@ -220,7 +220,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(key=keys, value=values)
     def set_alone(self, key: bytes, value: bytes) -> None:
-        """A transaction of its own, so that others have something to conflict with."""
+        """Write in a transaction of its own, so that the others can conflict with it."""
         self.database[self.own(key)] = value
         plain = self.model.begin()
         plain.write(Mutation(key, after(key), "set", value))
@@ -244,7 +244,7 @@ class Programs(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_programs_do_the_same_on_the_engine_and_on_the_model(engine, db, fdb_module, guarded):
-    """Reads, commits and the contents agree, whatever the program."""
+    """Reads, commits and the contents agree for each program."""
     if engine == "fdb" and not guarded:
         pytest.skip("the whole key space of a cluster is not ours")
 

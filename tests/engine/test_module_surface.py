@@ -30,7 +30,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_module_has_the_bindings_names(fdb_module, name):
-    """Every engine's module has them."""
+    """The modules of all engines have them."""
     assert hasattr(fdb_module, name)
 
 
@@ -169,7 +169,7 @@ def test_the_api_version_is_chosen_once(tmp_path):
 
 @pytest.mark.parametrize("version", [12, 100_000])
 def test_an_api_version_out_of_reach_is_refused(tmp_path, version):
-    """As the binding refuses it."""
+    """The binding refuses it too."""
     program = f"""
         import fdbqueue.embedded as fdb
         try:

@@ -26,8 +26,8 @@ NOT_RETRYABLE = [1000, 1025, 1031, 1036, 2000, 2004, 2017, 2101, 2102, 2103]
 
 
 @pytest.mark.parametrize("code", RETRYABLE)
-def test_on_error_makes_ready_for_another_attempt(db, k, code):
-    """After a retryable error the transaction is as new, writes and all."""
+def test_on_error_prepares_another_attempt(db, k, code):
+    """After a retryable error the transaction has no reads and writes."""
     tr = begin(db)
     tr.options.set_max_retry_delay(1)
     tr[k("a")] = b"1"
@@ -52,7 +52,7 @@ def test_on_error_takes_an_error_or_its_code(db, fdb_module):
 
 
 def test_on_error_raises_any_other_exception(db):
-    """What is no FDBError is raised as it is."""
+    """An exception that is no FDBError is raised unchanged."""
     with pytest.raises(ZeroDivisionError):
         begin(db).on_error(ZeroDivisionError())
 
@@ -90,7 +90,7 @@ def test_reset_gives_the_retries_back(db):
 
 
 def use_until_it_fails(tr, key):
-    """A wait without a clock: some read will be after the timeout."""
+    """Read until the timeout is over, without a look at the clock."""
     while error_code(lambda: tr[key].wait()) == 0:
         pass
 
@@ -106,7 +106,7 @@ def test_a_timeout_ends_the_transaction(db, k):
 
 
 def test_a_timeout_is_over_all_attempts(db):
-    """on_error does not start the clock again, nor forget the timeout."""
+    """on_error neither restarts the clock nor forgets the timeout."""
     tr = db.create_transaction()
     tr.options.set_timeout(100)
     codes = [0]
@@ -135,7 +135,7 @@ def test_a_timeout_of_zero_means_none(db, k):
 
 @pytest.mark.parametrize("later_ms", [0, 60_000])
 def test_a_timeout_that_has_fired_stays_fired(db, k, later_ms):
-    """Also where no call noticed it: an option does not take it back, a reset does."""
+    """A new option does not undo it, even if no call has noticed it; a reset does."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     tr.options.set_timeout(10)
@@ -166,8 +166,8 @@ def test_an_option_out_of_its_range_is_refused(db, k, option, value):
     assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPTION_VALUE
 
 
-def test_timeout_and_retry_limit_survive_on_error_and_others_do_not(db, k):
-    """The options that govern the retry loop last until reset; the rest is for one attempt."""
+def test_only_options_of_the_retry_loop_survive_on_error(db, k):
+    """Timeout, retry limit and delay last until reset; other options count for one attempt."""
     db[k("a")] = b"old"
     tr = begin(db)
     tr.options.set_max_retry_delay(1)
@@ -178,7 +178,7 @@ def test_timeout_and_retry_limit_survive_on_error_and_others_do_not(db, k):
 
 
 def test_a_size_limit_is_for_one_attempt(db, k):
-    """That of the database is for every attempt."""
+    """A limit set by the database counts for every attempt."""
     tr = begin(db)
     tr.options.set_size_limit(2_000)
     tr.on_error(NOT_COMMITTED).wait()
@@ -186,8 +186,8 @@ def test_a_size_limit_is_for_one_attempt(db, k):
     assert commit_code(tr) == 0
 
 
-def test_a_default_that_the_database_sets_later_counts_from_the_reset(db, k):
-    """Not from the next attempt of a transaction that was there before."""
+def test_a_later_database_default_counts_from_the_reset(db, k):
+    """It does not count for the next attempt of an older transaction."""
     tr = begin(db)
     db.options.set_transaction_size_limit(2_000)
     try:
@@ -202,7 +202,7 @@ def test_a_default_that_the_database_sets_later_counts_from_the_reset(db, k):
 
 
 def test_own_writes_can_be_disabled_until_the_first_read(db, k):
-    """A read version that was asked for is no read."""
+    """get_read_version does not count as a read."""
     tr = begin(db)
     tr.options.set_read_your_writes_disable()
     tr[k("a")] = b"1"
@@ -214,12 +214,12 @@ def test_own_writes_can_be_disabled_until_the_first_read(db, k):
 
 
 def test_on_error_refuses_the_code_of_success(db):
-    """There is nothing to retry."""
+    """Code 0 cannot be retried."""
     assert error_code(lambda: db.create_transaction().on_error(0).wait()) == INVALID_OPERATION
 
 
 def test_a_cancelled_transaction_has_no_versionstamp(db):
-    """Its future does not wait for a commit that cannot come."""
+    """Its future fails, since no commit can follow."""
     tr = db.create_transaction()
     stamp = tr.get_versionstamp()
     tr.cancel()
@@ -227,7 +227,7 @@ def test_a_cancelled_transaction_has_no_versionstamp(db):
 
 
 def test_the_database_sets_defaults_for_its_transactions(db, k):
-    """`db.options.set_transaction_...` is what every later transaction begins with."""
+    """Each later transaction begins with the options `db.options.set_transaction_...`."""
     db.options.set_transaction_retry_limit(0)
     db.options.set_transaction_size_limit(2_000)
     try:
@@ -256,7 +256,7 @@ def test_an_option_without_meaning_here_is_accepted(db, k, option):
 
 
 def test_an_unknown_option_is_an_attribute_error(db, fdb_module):
-    """A misspelt option is told at once."""
+    """A misspelt option raises at once."""
     for options in (db.options, db.create_transaction().options, fdb_module.options):
         with pytest.raises(AttributeError):
             options.set_no_such_thing  # noqa: B018
@@ -265,7 +265,7 @@ def test_an_unknown_option_is_an_attribute_error(db, fdb_module):
 
 
 def test_options_check_their_argument(db):
-    """Numbers are numbers, and an option without an argument takes none."""
+    """A number must be a number, and an option without an argument takes none."""
     options = db.create_transaction().options
     with pytest.raises(TypeError):
         options.set_access_system_keys(1)
@@ -285,7 +285,7 @@ def test_used_during_commit_is_an_error(db, k):
 
 
 def test_a_write_after_the_commit_is_not_committed(db, k):
-    """Too late is an error at the next future."""
+    """The next future raises an error."""
     tr = begin(db)
     tr[k("a")] = b"1"
     tr.commit().wait()
@@ -295,7 +295,7 @@ def test_a_write_after_the_commit_is_not_committed(db, k):
 
 
 def test_a_reset_transaction_can_be_committed_again(db, k):
-    """One object, many transactions."""
+    """One object may serve for many transactions."""
     tr = db.create_transaction()
     for name in "abc":
         tr[k(name)] = b"1"
@@ -323,7 +323,7 @@ def test_the_error_of_a_conflict_can_be_retried(db, k):
 
 
 def test_predicates_know_what_to_do_about_an_error(fdb_module):
-    """Retryable, maybe committed, and retryable without having been committed."""
+    """They are retryable, maybe committed, and retryable and not committed."""
     error, predicates = fdb_module.FDBError, fdb_module.predicates
     assert predicates.is_retryable(error(NOT_COMMITTED))
     assert predicates.is_retryable(error(COMMIT_UNKNOWN))
@@ -337,13 +337,13 @@ def test_predicates_know_what_to_do_about_an_error(fdb_module):
 
 @pytest.mark.slow
 def test_a_transaction_lives_five_seconds_of_real_time(db, k):
-    """On every engine: reads answer for about five seconds, then they are too old."""
+    """On each engine, reads work for about five seconds, and then fail with 1007."""
     tr = begin(db)
     tr[k("a")] = b"1"
     began = time.monotonic()
     code = 0
     while code == 0 and time.monotonic() - began < 30:
-        unread = k(b"%f" % time.monotonic())  # a client may answer from what it has read already
+        unread = k(b"%f" % time.monotonic())  # a client may answer from its cache
         code = error_code(lambda unread=unread: tr[unread].wait())
         db[k("version")] = b"%f" % time.monotonic()  # a cluster's versions go on with its commits
         time.sleep(0.05)
@@ -353,7 +353,7 @@ def test_a_transaction_lives_five_seconds_of_real_time(db, k):
     assert db[k("a")] is None
 
 
-# What only a clock set by hand can show: the embedded engine's.
+# The tests below set the clock of the embedded engine by hand.
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ def clock():
 
 @pytest.fixture
 def clocked(clock):
-    """An embedded database that lives by a clock set by hand."""
+    """Return an embedded database with a clock set by hand."""
     database = open_private(clock)
     yield database
     database.close()
@@ -382,7 +382,7 @@ def test_a_transaction_is_too_old_after_five_seconds(clock, clocked):
 
 
 def test_a_blind_write_is_never_too_old(clock, clocked):
-    """Without a read version there is nothing to be too old."""
+    """It has no read version that could be too old."""
     tr = clocked.create_transaction()
     tr[b"a"] = b"1"
     clock.advance(100)
@@ -400,7 +400,7 @@ def test_a_retry_after_too_old_succeeds(clock, clocked):
 
 
 def test_the_back_off_grows_up_to_its_limit(clock, clocked):
-    """Delays are random below a ceiling that doubles from 10 ms to one second."""
+    """Delays are random, below a ceiling that doubles from 10 ms to one second."""
     tr = begin(clocked)
     for attempt in range(12):
         before = clock.monotonic()

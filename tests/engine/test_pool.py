@@ -1,6 +1,6 @@
-"""Processes that commit for each other: whoever dies or stops when, each commit is made once or never.
+"""Processes that commit for each other: if one dies or stops, each commit is made once or never.
 
-The test's own process is one of those who ask. It counts with atomic adds: twice would show.
+The test's own process is one of the askers. They count with atomic adds, so a commit made twice would show.
 """
 
 import os
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
-    """A database of this process, which has a seat."""
+    """Return a database of this process, with a seat in the pool."""
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         programs.take_a_seat(database.engine)
         yield database
@@ -40,14 +40,14 @@ def db(path: Path) -> Iterator[fdbqueue.Database]:
 
 @pytest.fixture
 def pool(path: Path, db: fdbqueue.Database) -> Iterator[Pool]:  # noqa: ARG001  # it makes the directory
-    """What one more process sees, which can keep all others waiting by leading."""
+    """Return the pool as one more process sees it; by leading, it makes all others wait."""
     pool = Pool(Directory.open(str(path)), fdbqueue.RealRuntime())
     yield pool
     pool.close()
 
 
 class Commit:
-    """A commit in a thread of its own; `code` is what came of it."""
+    """A commit in a thread of its own; `code` is its outcome."""
 
     def __init__(self, tr) -> None:
         self.code: int | None = None
@@ -80,7 +80,7 @@ def wait_until_asked(pool: Pool, requests: int) -> None:
 
 @pytest.fixture
 def asking(path: Path) -> Iterator[Callable[[str], Program]]:
-    """Start a program that asks when it is told to."""
+    """Start a program that waits for a line before it asks."""
     with ExitStack() as programs_:
 
         def start(key: str, times: int = 1) -> Program:
@@ -102,10 +102,8 @@ def asking(path: Path) -> Iterator[Callable[[str], Program]]:
         ("resigns", True),
     ],
 )
-def test_a_leader_killed_at_any_moment_costs_no_commit_and_doubles_none(
-    path, db, pool, asking, moment, committed
-):
-    """Those who asked it learn what it did, or do it themselves."""
+def test_a_killed_leader_neither_loses_nor_doubles_a_commit(path, db, pool, asking, moment, committed):
+    """The askers learn its outcome, or commit themselves."""
     other = asking("other")
     with running("lead_and_die", path, moment) as leader:
         leader.expect("leading")
@@ -119,8 +117,8 @@ def test_a_leader_killed_at_any_moment_costs_no_commit_and_doubles_none(
     assert (db[b"leader"] is not None) == committed
 
 
-def test_a_killed_asker_is_passed_over(path, db, pool, asking):
-    """However long it has been dead when somebody commits; and its seat is free for another."""
+def test_a_request_of_a_killed_asker_is_dropped(path, db, pool, asking):
+    """It is dropped by the next commit, however late; and the seat is free for another process."""
     victim = asking("victim")
     with running("lead_until_told", path) as leader:
         leader.expect("leading")
@@ -138,8 +136,8 @@ def test_a_killed_asker_is_passed_over(path, db, pool, asking):
     assert [count(db, key) for key in (b"ours", b"victim", b"successor", b"both")] == [1, 0, 1, 2]
 
 
-def test_what_the_dead_asked_is_looked_at_once(db, pool, asking):
-    """Not by every leader from then on, until somebody takes the seat."""
+def test_a_request_of_a_dead_asker_is_examined_once(db, pool, asking):
+    """Later leaders do not test the seat again."""
     victim = asking("victim")
     programs.lead(pool)
     victim.go()
@@ -150,8 +148,8 @@ def test_what_the_dead_asked_is_looked_at_once(db, pool, asking):
     assert not pool.is_owed
 
 
-def test_a_stopped_leader_holds_all_up_until_it_goes_on(path, db, pool, asking):
-    """As the holder of LMDB's writer lock always did: nobody can tell it from a slow one."""
+def test_a_stopped_leader_holds_up_all_commits(path, db, pool, asking):
+    """They go on when it goes on: a stopped leader cannot be told from a slow one."""
     other = asking("other")
     with running("lead_until_told", path) as leader:
         leader.expect("leading")
@@ -166,7 +164,7 @@ def test_a_stopped_leader_holds_all_up_until_it_goes_on(path, db, pool, asking):
     assert [count(db, key) for key in (b"ours", b"other", b"both")] == [1, 1, 2]
 
 
-def test_a_stopped_leader_that_is_killed_holds_nobody_up(path, db, pool):
+def test_a_stopped_leader_that_is_killed_holds_up_no_commit(path, db, pool):
     with running("lead_until_told", path) as leader:
         leader.expect("leading")
         leader.process.send_signal(signal.SIGSTOP)
@@ -177,8 +175,8 @@ def test_a_stopped_leader_that_is_killed_holds_nobody_up(path, db, pool):
     assert count(db, b"both") == 1
 
 
-def test_a_stopped_asker_holds_nobody_up_and_finds_its_answer(db, pool, asking):
-    """It is committed for it meanwhile, once, however much is committed after it."""
+def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
+    """Its request is committed once in the meantime, and it finds the answer after later commits."""
     other = asking("other")
     programs.lead(pool)
     other.go()
@@ -194,7 +192,7 @@ def test_a_stopped_asker_holds_nobody_up_and_finds_its_answer(db, pool, asking):
 
 
 def test_an_interrupted_asker_knows_that_its_commit_is_decided(path, db, pool):
-    """What was not committed when the interrupt is raised never will be."""
+    """A request that is not committed when the interrupt is raised is never committed."""
     with running("ask_and_be_interrupted", path, "k") as asker:
         asker.expect("ready")
         programs.lead(pool)
@@ -208,7 +206,7 @@ def test_an_interrupted_asker_knows_that_its_commit_is_decided(path, db, pool):
         assert asker.line() == said.replace("interrupted", "afterwards")
 
 
-def test_what_is_committed_together_has_one_version_and_stamps_in_order(db, pool, asking):
+def test_a_batch_has_one_version_and_stamps_in_order(db, pool, asking):
     others = [asking(f"k{number}") for number in range(3)]
     programs.lead(pool)
     for other in others:
@@ -222,7 +220,7 @@ def test_what_is_committed_together_has_one_version_and_stamps_in_order(db, pool
     assert count(db, b"both") == 3
 
 
-def test_one_that_conflicts_is_refused_alone(db, pool, asking):
+def test_a_conflict_refuses_one_request_of_a_batch_only(db, pool, asking):
     other = asking("other")
     tr = begin(db)
     tr[b"both"].wait()
@@ -237,7 +235,7 @@ def test_one_that_conflicts_is_refused_alone(db, pool, asking):
 
 
 def all_kinds_of_writes(db, tr) -> None:
-    """Whatever a transaction can hold, to be carried to another process."""
+    """Write one of each kind of write that a request can carry to another process."""
     for key in (b"cleared", b"in range 1", b"in range 2"):
         db[key] = b"1"
     begin_, end = b"in range", b"in rangf"
@@ -257,8 +255,8 @@ def all_kinds_of_writes(db, tr) -> None:
     tr[b"silent"] = b"1"
 
 
-def test_everything_that_a_transaction_writes_arrives_from_another_process(path, db, pool):
-    """As if it had committed itself."""
+def test_each_kind_of_write_reaches_another_process(path, db, pool):
+    """The result is that of a commit by its own process."""
     tr = db.create_transaction()
     all_kinds_of_writes(db, tr)
     with running("lead_until_told", path) as leader:
@@ -281,8 +279,8 @@ def test_everything_that_a_transaction_writes_arrives_from_another_process(path,
     }
 
 
-def test_what_is_too_much_for_a_seat_is_committed_all_the_same(db, pool):
-    """Large transactions, and more threads than one asks for: the process waits to lead itself."""
+def test_a_batch_that_is_too_large_for_a_seat_is_committed(db, pool):
+    """For large transactions, and for too many of them, the process waits to lead itself."""
     large = db.create_transaction()
     large[b"large"] = b"v" * 90_000
     large[b"larger"] = b"v" * (BODY_BYTES_MAX - 90_000)
@@ -296,8 +294,8 @@ def test_what_is_too_much_for_a_seat_is_committed_all_the_same(db, pool):
     assert count(db, b"both") == REQUESTS_MAX + 1
 
 
-def test_a_child_keeps_nothing_of_its_dead_parents(path, pool):
-    """Else its seat would be taken for ever, and what it asked last would be committed by whoever comes."""
+def test_a_child_keeps_no_seat_of_its_dead_parent(path, pool):
+    """Otherwise the seat would stay taken, and a later leader would commit the parent's last request."""
     with running("take_a_seat_and_fork", path) as parent:
         seat = int(parent.line())
         before = len(seats_taken(pool))
@@ -308,8 +306,8 @@ def test_a_child_keeps_nothing_of_its_dead_parents(path, pool):
 
 
 @pytest.mark.parametrize("ending", ["open", "closed"])
-def test_a_child_forked_in_a_commit_holds_nobody_up(path, db, ending):
-    """The parent dies while it leads; its child lives on, and keeps no lock of it."""
+def test_a_child_forked_in_a_commit_holds_up_no_commit(path, db, ending):
+    """The parent dies while it leads; its live child keeps no lock of the parent."""
     with running("fork_while_leading", path, ending) as parent:
         parent.expect("leading")
         parent.process.send_signal(signal.SIGKILL)
@@ -317,8 +315,8 @@ def test_a_child_forked_in_a_commit_holds_nobody_up(path, db, ending):
         assert Commit(counting(db)).result() == 0
 
 
-def test_the_lock_on_a_byte_ends_although_a_map_lives_on(tmp_path):
-    """A map duplicates the descriptor that it is made of; the duplicate must not keep the locks."""
+def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
+    """A map duplicates the descriptor of its file; the duplicate must not keep the locks."""
     file, other = (bytelocks.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
     mapped = file.map(4096)
     assert bytelocks.try_lock(file.fd, 0)
@@ -332,8 +330,8 @@ def seats_taken(pool: Pool) -> list[int]:
     return [seat for seat in range(256) if bytelocks.is_locked(pool._fd, (1 << 40) + seat)]
 
 
-def test_an_answer_that_nobody_knows_any_more_is_an_unknown_result(db, pool):
-    """A leader died; and before anybody missed it, the log was trimmed beyond its commit."""
+def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
+    """A leader died, and its commit was trimmed from the log before another process led."""
     for number in range(3):
         db[b"a"] = b"%d" % number
     trim_the_log(db)
@@ -346,8 +344,8 @@ def test_an_answer_that_nobody_knows_any_more_is_an_unknown_result(db, pool):
     assert commit_code(counting(db)) == 0
 
 
-def test_what_is_asked_when_the_database_is_closed_has_an_unknown_result(path, db, pool):
-    """Its seat may be another's before it sees the answer, which is then not its own."""
+def test_a_request_of_a_closed_database_has_an_unknown_result(path, db, pool):
+    """Another process may have taken its seat, and then the answer there is not its own."""
     assert commit_code(counting(db)) == 0
     programs.lead(pool)
     ours = Commit(counting(db))
@@ -360,8 +358,8 @@ def test_what_is_asked_when_the_database_is_closed_has_an_unknown_result(path, d
         assert count(again, b"both") == 1
 
 
-def test_an_answer_that_cannot_be_waited_for_is_an_unknown_result(db, pool, monkeypatch):
-    """And what was asked is not made later, when this process next leads."""
+def test_a_wait_that_fails_is_an_unknown_result(db, pool, monkeypatch):
+    """The request is not committed later, when this process leads."""
 
     def no_locks(_: Pool) -> None:
         raise OSError("no locks available")
@@ -375,8 +373,8 @@ def test_an_answer_that_cannot_be_waited_for_is_an_unknown_result(db, pool, monk
     assert count(db, b"both") == 1
 
 
-def test_a_request_that_cannot_be_done_fails_nobody_else(db, pool, asking):
-    """Whatever is wrong with it: no room for what it writes, or nobody can read it."""
+def test_a_broken_request_fails_no_other_request(db, pool, asking):
+    """It may lack room for its writes, or have bytes that cannot be decoded."""
     other = asking("other")
     programs.lead(pool)
     pool.take_seat()
@@ -391,8 +389,8 @@ def test_a_request_that_cannot_be_done_fails_nobody_else(db, pool, asking):
     assert count(db, b"both") == 3
 
 
-def test_what_fails_after_a_commit_does_not_have_it_made_again(db, pool, asking, monkeypatch):
-    """Those who have asked learn from the log what became of it."""
+def test_a_failure_after_a_commit_does_not_repeat_it(db, pool, asking, monkeypatch):
+    """The askers learn the outcome from the log."""
 
     answer = Pool.answer
 
@@ -413,8 +411,8 @@ def test_what_fails_after_a_commit_does_not_have_it_made_again(db, pool, asking,
     assert [count(db, key) for key in (b"ours", b"other", b"both")] == [1, 1, 2]
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
-    """It is not taken for that of somebody who asks later."""
+def test_an_answer_that_no_asker_waits_for_is_dropped(db, pool):
+    """A later asker does not take it for its own."""
     for number in range(3):
         db[b"a"] = b"%d" % number
     programs.lead(pool)
@@ -430,8 +428,8 @@ def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(db, pool):
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 1_000])
-def test_a_note_of_a_version_that_was_never_committed_answers_nobody(db, pool, ahead):
-    """Left by a power cut or in a backup, or by a leader whose transaction another process then made."""
+def test_a_note_of_an_uncommitted_version_answers_no_request(db, pool, ahead):
+    """A power cut or a backup leaves such a note; so does a leader that died before its commit."""
     assert commit_code(counting(db)) == 0
     tr = begin(db)
     newest = tr.get_read_version().wait()
@@ -446,7 +444,7 @@ def test_a_note_of_a_version_that_was_never_committed_answers_nobody(db, pool, a
 
 
 def test_a_copy_of_a_directory_in_use_has_nothing_pending(path, db, pool, tmp_path):
-    """Whoever asked is not there: its request is not made in the copy, and is in nobody's way."""
+    """Its askers do not use the copy: their requests are not committed there, and hold up no commit."""
     assert commit_code(counting(db)) == 0
     programs.lead(pool)
     ours = Commit(counting(db))
@@ -466,7 +464,7 @@ def trim_the_log(db) -> None:
         txn.delete(layout.log_key(2))
 
 
-def test_without_room_for_its_file_processes_commit_one_after_the_other(path, monkeypatch):
+def test_without_room_for_the_pool_each_process_commits_alone(path, monkeypatch):
     def no_room(*_: object) -> None:
         raise OSError("no room")
 
@@ -480,8 +478,8 @@ def test_without_room_for_its_file_processes_commit_one_after_the_other(path, mo
         assert (count(db, b"both"), db[b"n"]) == (20, b"20")
 
 
-def test_processes_killed_at_random_lose_and_double_nothing(db, asking, rounds):
-    """Six at a time count in one key as fast as they can; what was acknowledged is there, once."""
+def test_random_kills_neither_lose_nor_double_a_commit(db, asking, rounds):
+    """Six processes count in one key as fast as they can; each acknowledged count is stored once."""
     moments = random.Random(4)
     acknowledged = 0
     for attempt in range(rounds(3, 30)):
@@ -492,7 +490,7 @@ def test_processes_killed_at_random_lose_and_double_nothing(db, asking, rounds):
         for program in crew:
             threading.Event().wait(moments.random() * 0.02)
             said[program] += program.kill()
-        # LMDB shows what a killed writer has committed at the latest when somebody writes.
+        # LMDB shows the commit of a killed writer with the next write, at the latest.
         db[b"afterwards"] = b"1"
         for number, program in enumerate(crew):
             counted = count(db, f"{attempt}-{number}".encode())

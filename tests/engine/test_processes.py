@@ -1,4 +1,4 @@
-"""One directory, many processes: nothing lost, nothing torn, nobody waits for the dead."""
+"""One directory, many processes: no commit is lost or torn, and no process waits for a dead one."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(path):
-    """The database of a directory, in this process."""
+    """Open the directory in this process."""
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         yield database
 
@@ -73,7 +73,7 @@ def increment(db):
 def test_conflicts_are_found_across_processes(path, shared):
     """A write of another process conflicts with a read of this one."""
     with running("increment", path, "a", 1) as other:
-        other.expect("ready")  # first: to start it may take longer than a transaction lives
+        other.expect("ready")  # before the read: a start may take longer than a transaction may live
         tr = begin(shared)
         tr[b"a"].wait()
         other.go()
@@ -91,7 +91,7 @@ def test_a_commit_is_seen_by_other_processes_at_once(path, shared):
 
 
 def test_a_watch_set_in_one_process_fires_from_another(path, shared):
-    """Again and again, without polling by the test."""
+    """It does so again and again, and the test never polls."""
     with running("watch", path, "bell") as watcher:
         watcher.expect("saw None")
         for number in range(20):
@@ -100,7 +100,7 @@ def test_a_watch_set_in_one_process_fires_from_another(path, shared):
 
 
 def test_a_watch_of_this_process_fires_from_another(path, shared):
-    """The other way round."""
+    """The program writes, and this process watches."""
     tr = shared.create_transaction()
     changed = tr.watch(b"w" + programs.TOGETHER[0])
     tr.commit().wait()
@@ -108,8 +108,8 @@ def test_a_watch_of_this_process_fires_from_another(path, shared):
         assert becomes_ready(changed)
 
 
-def test_a_watch_does_not_fire_for_what_other_processes_write_elsewhere(path, shared):
-    """Being rung is only a hint to look."""
+def test_a_watch_ignores_other_processes_writes_of_other_keys(path, shared):
+    """A ring is only a hint to look."""
     tr = shared.create_transaction()
     changed = tr.watch(b"elsewhere")
     tr.commit().wait()
@@ -121,14 +121,14 @@ def test_a_watch_does_not_fire_for_what_other_processes_write_elsewhere(path, sh
 
 @pytest.mark.parametrize("writer", ["write_together", "write_together_in_threads"])
 def test_a_killed_writer_loses_and_tears_nothing(path, writer, rounds):
-    """Killed at a random moment: what was acknowledged is there, each transaction whole or not at all."""
+    """After a kill at a random moment, each acknowledged transaction is stored, and none in part."""
     moments = random.Random(f"{writer} 1")
     total = 0
     for attempt in range(rounds(4, 25)):
         with running(writer, path, f"w{attempt}-") as program:
             for _ in range(moments.randrange(1, 40)):
                 program.line()
-            # Not at a line, but somewhere between two of them.
+            # The kill comes between two lines.
             threading.Event().wait(moments.random() * 0.01)
             program.kill()
         with fdbqueue.open(f"embedded:{path}") as db:
@@ -137,8 +137,8 @@ def test_a_killed_writer_loses_and_tears_nothing(path, writer, rounds):
 
 
 @pytest.mark.parametrize("writer", ["write_together", "write_together_in_threads"])
-def test_what_a_killed_writer_acknowledged_is_there(path, writer, rounds):
-    """Every number that was said before the kill was committed, in every key of its transaction."""
+def test_each_acknowledged_commit_of_a_killed_writer_is_stored(path, writer, rounds):
+    """Each number printed before the kill is stored, in every key of its transaction."""
     moments = random.Random(f"{writer} 2")
     for attempt in range(rounds(2, 15)):
         name = f"w{attempt}-"
@@ -150,7 +150,7 @@ def test_what_a_killed_writer_acknowledged_is_there(path, writer, rounds):
 
 
 def check_together(db, name):
-    """How many transactions of `name` are in the database, each of them whole."""
+    """Return the number of stored transactions of `name`, and check that each is whole."""
     total = 0
     for writer in [name, *(name + b"%d" % number for number in range(4))]:
         numbers = {bytes(db[writer + key] or b"0") for key in programs.TOGETHER}
@@ -175,14 +175,14 @@ def test_a_killed_writer_leaves_nothing_locked(path, rounds):
             assert numbers == list(range(numbers[0], numbers[0] + 50))
 
 
-def test_a_killed_reader_holds_nothing_up(path, shared):
-    """Its snapshot does not keep old pages for ever: the file stays small."""
+def test_a_killed_reader_keeps_no_pages(path, shared):
+    """Its snapshot would keep old pages for ever; the file stays small."""
     shared[b"a"] = b"1"
     for _ in range(3):
         with running("hold_snapshot", path) as reader:
             reader.expect("reading")
             reader.kill()
-    # The store looks for dead readers when it is opened, as a worker that comes back does.
+    # Opening the store frees the reader slots of dead processes.
     with running("increment", path, "n", 1) as other:
         other.expect("ready")
         other.go()
@@ -233,7 +233,7 @@ def test_a_forked_child_gets_a_clean_handle(tmp_path):
 
 
 def test_a_forked_child_of_many_threads_is_not_locked(tmp_path):
-    """A fork in the middle of other threads' commits leaves the child a database that works."""
+    """After a fork in the middle of other threads' commits, the child has a database that works."""
     printed = run_program(
         tmp_path,
         """
@@ -268,7 +268,7 @@ def test_a_forked_child_of_many_threads_is_not_locked(tmp_path):
     assert printed == "done\n"
 
 
-def test_a_forked_childs_exit_leaves_the_parents_private_database(tmp_path):
+def test_a_childs_exit_keeps_the_parents_private_database(tmp_path):
     """A private directory belongs to the process that made it."""
     printed = run_program(
         tmp_path,
@@ -292,7 +292,7 @@ def test_a_forked_childs_exit_leaves_the_parents_private_database(tmp_path):
 
 
 def test_a_forked_child_that_ends_leaves_the_parents_snapshots(tmp_path):
-    """When the child's interpreter ends it frees nothing of the parent's: open snapshots stay protected."""
+    """The end of the child's interpreter frees no reader slot of the parent."""
     printed = run_program(
         tmp_path,
         """
@@ -321,7 +321,7 @@ def test_a_forked_child_that_ends_leaves_the_parents_snapshots(tmp_path):
 
 
 def test_files_are_their_owners_only(path, shared):
-    """0600 in 0700, whatever the umask."""
+    """Modes are 0600 in 0700, for each umask."""
     shared[b"a"] = b"1"
     assert mode_of(path) == 0o700
     for file in path.iterdir():
@@ -333,7 +333,7 @@ def mode_of(file):
 
 
 def test_contents_outlive_the_process(path):
-    """Close, open, and all is there; versions go on from where they were."""
+    """After closing and opening, all keys are stored, and versions go on ascending."""
     with fdbqueue.open(f"embedded:{path}") as db:
         db[b"a"] = b"1"
         before = begin(db).get_read_version().wait()
@@ -343,7 +343,7 @@ def test_contents_outlive_the_process(path):
 
 
 def test_one_process_may_open_a_directory_twice(path, shared):
-    """Both see the same; closing one leaves the other."""
+    """Both databases see the same keys; closing one leaves the other open."""
     with fdbqueue.open(f"embedded:{path}") as again:
         again[b"a"] = b"1"
         assert shared[b"a"] == b"1"
@@ -352,7 +352,7 @@ def test_one_process_may_open_a_directory_twice(path, shared):
 
 
 def test_a_newer_format_is_refused(path):
-    """A directory of a later release is refused with a sentence, and not touched."""
+    """A directory of a later release is refused with a clear message, and not changed."""
     with fdbqueue.open(f"embedded:{path}") as db:
         db[b"a"] = b"1"
     newer = b"%d.0" % (layout.FORMAT_MAJOR + 1)
@@ -371,8 +371,8 @@ def rewrite_format(path, version):
         txn.put(layout.FORMAT_KEY, version)
 
 
-def test_what_is_no_directory_is_refused(tmp_path):
-    """A file in the way is told in a sentence."""
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
+    """The message names the path."""
     (tmp_path / "data").write_text("something else")
     with pytest.raises(StorageInUse):
         fdbqueue.open(f"embedded:{tmp_path / 'data'}")
@@ -396,7 +396,7 @@ def test_the_map_grows_by_itself(path):
 
 @pytest.mark.usefixtures("small_map")
 def test_one_transaction_larger_than_the_map_commits(path):
-    """Growing happens as often as it takes."""
+    """The map grows as often as needed."""
     with fdbqueue.open(f"embedded:{path}") as db:
         tr = db.create_transaction()
         for number in range(90):
@@ -451,7 +451,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_the_files_of_a_private_database_have_no_names(temporary):
-    """memory: leaves nothing behind, however its process ends."""
+    """`memory:` leaves no file behind, even if its process is killed."""
     with fdbqueue.open("memory:") as db:
         db[b"a"] = b"1"
         assert list(temporary.iterdir()) == []
@@ -470,14 +470,14 @@ def test_a_private_database_that_does_not_open_leaves_nothing(temporary, monkeyp
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_private_database_closes_what_it_has_opened(temporary):  # noqa: ARG001  # no other test's files
+def test_a_private_database_closes_all_its_files(temporary):  # noqa: ARG001  # no other test's files
     before = set(os.listdir("/proc/self/fd"))
     fdbqueue.open("memory:").close()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_forked_child_shares_the_private_database(tmp_path):
-    """Its files have no names any more, and are found by their descriptors."""
+    """Its files have no names, so the child opens them by their descriptors."""
     printed = run_program(
         tmp_path,
         """
@@ -509,7 +509,7 @@ def test_two_private_databases_share_nothing():
 
 @pytest.fixture
 def grouped(shared):
-    """Run commits in one batch: they wait together for the store's write lock, which this holds."""
+    """Run commits in one batch: this function holds the store's write lock until all of them wait."""
 
     def commit_together(transactions):
         engine_store = shared.engine._store
@@ -541,7 +541,7 @@ def grouped(shared):
 
 
 def test_commits_that_wait_together_are_one_batch(shared, grouped):
-    """They have one version, and stamps in the order they came."""
+    """They have one version, and stamps in order of arrival."""
     writers = [shared.create_transaction() for _ in range(8)]
     stamps = []
     for number, tr in enumerate(writers):
@@ -554,7 +554,7 @@ def test_commits_that_wait_together_are_one_batch(shared, grouped):
 
 
 def test_in_a_batch_each_transaction_stands_alone(shared, grouped):
-    """One that conflicts or is too large leaves no trace of itself, and harms no other."""
+    """A transaction that conflicts or is too large leaves no trace, and harms no other."""
     shared[b"read"] = b"1"
     late = begin(shared)
     late[b"read"].wait()
@@ -586,8 +586,8 @@ def test_in_a_batch_later_ones_conflict_with_earlier_ones(shared, grouped):
     assert shared[b"n"] == b"1"
 
 
-def test_in_a_batch_a_failed_one_conflicts_with_nobody(shared, grouped):
-    """What was not committed was not written."""
+def test_in_a_batch_a_failed_one_conflicts_with_no_other(shared, grouped):
+    """Its writes do not count."""
     failing, reader = begin(shared), begin(shared)
     failing[b"a"].wait()
     failing[b"b"] = b"1"

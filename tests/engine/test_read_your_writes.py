@@ -1,4 +1,4 @@
-"""A transaction reads its own buffered writes, in order, over what is stored."""
+"""A transaction reads its own buffered writes, in order, over the stored values."""
 
 import pytest
 
@@ -54,8 +54,8 @@ def test_a_range_merges_stored_and_buffered_keys(db, k):
     assert k.names(tr.get_range(k.begin, k.end, limit=4, reverse=True)) == "hgfd"
 
 
-def test_a_limit_counts_what_is_left_after_clears(db, k):
-    """Cleared keys use up none of the limit, buffered ones do."""
+def test_a_limit_ignores_cleared_keys(db, k):
+    """Cleared keys do not count for the limit, buffered ones do."""
     k.write(db, "abcdef")
     tr = db.create_transaction()
     tr.clear_range(k("b"), k("e"))
@@ -79,7 +79,7 @@ def test_selectors_step_over_buffered_keys(db, fdb_module, k):
 
 
 def test_an_atomic_operation_is_read_back_over_the_stored_value(db, k):
-    """A read after an atomic operation gives its result on what was there."""
+    """A read after an atomic operation returns its result on the stored value."""
     db[k("a")] = b"\x01"
     tr = db.create_transaction()
     tr.add(k("a"), b"\x02")
@@ -130,8 +130,8 @@ def test_snapshot_reads_see_own_writes(db, k):
     assert k.names(tr.snapshot.get_range(k.begin, k.end)) == "ab"
 
 
-def test_snapshot_ryw_disable_hides_own_writes_from_snapshot_reads(db, k):
-    """With snapshot_ryw_disable only snapshot reads see what is stored; the option is a counter."""
+def test_snapshot_ryw_disable_hides_writes_from_snapshot_reads(db, k):
+    """With snapshot_ryw_disable only snapshot reads see the stored values; the option is a counter."""
     db[k("a")] = b"old"
     tr = db.create_transaction()
     tr.options.set_snapshot_ryw_disable()
@@ -144,7 +144,7 @@ def test_snapshot_ryw_disable_hides_own_writes_from_snapshot_reads(db, k):
     assert tr.snapshot[k("a")] == b"new"
 
 
-def test_read_your_writes_disable_reads_what_is_stored(db, k):
+def test_read_your_writes_disable_reads_stored_values(db, k):
     """With read_your_writes_disable no read sees the transaction's writes, which still commit."""
     db[k("a")] = b"old"
     tr = db.create_transaction()
@@ -172,7 +172,7 @@ def test_read_your_writes_disable_comes_first(db, k, use):
 
 
 def test_a_versionstamped_value_is_unreadable(db, k):
-    """What the commit will complete cannot be read before it: by key, range or selector."""
+    """A value that the commit completes cannot be read before it: by key, range or selector."""
     tr = begin(db)
     tr.set_versionstamped_value(k("b"), PLACEHOLDER + b"\x00" * 4)
     assert error_code(lambda: tr[k("b")].wait()) == UNREADABLE
@@ -207,8 +207,8 @@ def test_a_read_that_met_an_unreadable_key_fails_the_commit_too(db, k, read):
     assert db[k("b")] is None
 
 
-def test_a_clear_takes_a_versionstamped_key_back(db, k):
-    """Clearing the whole range where the key may land makes it readable, and leaves nothing to be stored."""
+def test_a_clear_removes_a_pending_versionstamped_key(db, k):
+    """Clearing the whole range where the key may land makes the range readable, and the key is not stored."""
     tr = begin(db)
     tr.set_versionstamped_key(k(b"s" + PLACEHOLDER) + len(k("s")).to_bytes(4, "little"), b"value")
     tr.clear_range(k("s"), k("t"))

@@ -1,4 +1,4 @@
-"""Reading what is stored: keys, selectors, ranges, and the version they are read at."""
+"""Reads of stored keys, selectors and ranges, and their read version."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_get_of_an_absent_key_is_not_present(db, k):
 
 
 def test_an_empty_value_is_present(db, k):
-    """An empty value is a value."""
+    """An empty value differs from an absent key."""
     db[k("a")] = b""
     tr = db.create_transaction()
     assert tr[k("a")].present()
@@ -30,7 +30,7 @@ def test_an_empty_value_is_present(db, k):
 
 
 def test_every_byte_value_is_kept_and_ordered(db, k):
-    """Keys are ordered as unsigned bytes, a prefix before what it begins."""
+    """Keys are ordered as unsigned bytes; a prefix comes before longer keys."""
     names = [bytes([byte]) for byte in range(255)] + [b"\x00\x00", b"a\x00", b"a\xff"]
     for name in names:
         db[k(name)] = b"of " + name
@@ -75,7 +75,7 @@ def test_a_large_value_comes_back_whole(db, k):
     ],
 )
 def test_each_selector_resolves_to_its_key(db, fdb_module, k, selector, name, found):
-    """The four selectors find what they are called."""
+    """Each of the four selectors finds the key that its name promises."""
     k.write(db, "abcde")
     resolved = getattr(fdb_module.KeySelector, selector)(k(name))
     assert db.get_key(resolved) == k(found)
@@ -173,7 +173,7 @@ def test_a_range_takes_selectors(db, fdb_module, k):
 
 @pytest.mark.parametrize(("first", "last"), [("c", "a"), ("b", "b")])
 def test_an_inverted_or_empty_range_reads_nothing(db, k, first, last):
-    """A range whose begin is not below its end is empty, not an error."""
+    """A range is empty, without an error, if its begin is not below its end."""
     k.write(db, "abc")
     assert list(db.create_transaction().get_range(k(first), k(last))) == []
 
@@ -196,7 +196,7 @@ def test_slices_are_ranges(db, k):
 
 
 def test_a_range_of_a_prefix(db, k):
-    """`get_range_startswith` reads exactly what begins with the prefix."""
+    """`get_range_startswith` reads exactly the keys that begin with the prefix."""
     k.write(db, "a")
     for name in ("b", "b\x00", "bz", "c"):
         db[k(name)] = b"v"
@@ -205,7 +205,7 @@ def test_a_range_of_a_prefix(db, k):
 
 
 def test_all_reads_of_a_transaction_are_at_one_version(db, k):
-    """What commits after the read version is not seen, however late it is read."""
+    """A commit after the read version is not seen, not even by a late read."""
     k.write(db, "ab", b"old")
     tr = begin(db)
     k.write(db, "abc", b"new")
@@ -236,14 +236,14 @@ def test_a_read_version_sees_every_commit_that_returned_before(db, k):
 
 
 def test_the_read_version_stays_the_same(db):
-    """Asking again gives the same version."""
+    """A second call returns the same version."""
     tr = db.create_transaction()
     assert tr.get_read_version().wait() == tr.get_read_version().wait()
     assert tr.snapshot.get_read_version().wait() == tr.get_read_version().wait()
 
 
 def test_two_transactions_at_one_read_version_see_the_same(db, k):
-    """`set_read_version` with another's version reads what the other reads."""
+    """A transaction at another one's read version sees the same values."""
     db[k("a")] = b"old"
     first = begin(db)
     db[k("a")] = b"new"
@@ -269,7 +269,7 @@ def test_a_read_version_is_positive(db, version):
 
 
 def test_an_ancient_read_version_is_too_old(db, k):
-    """A version that nobody keeps any more cannot be read."""
+    """A version that no engine keeps cannot be read."""
     db[k("a")] = b"1"
     tr = db.create_transaction()
     tr.set_read_version(1)
@@ -293,14 +293,14 @@ def test_reads_may_be_issued_together_and_awaited_later(db, k):
 
 
 def test_a_key_beyond_the_size_limit_is_absent(db, k):
-    """There is no such key, so reading it finds nothing."""
+    """No such key can exist, so a read finds none."""
     tr = db.create_transaction()
     assert not tr[k(b"x" * 20_000)].present()
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "towards the middle", "shuffled"])
-def test_long_keys_keep_their_order_however_they_come(db, k, order):
-    """Three hundred keys that differ only far beyond what the engine can store as one key."""
+def test_long_keys_keep_their_order_in_any_order_of_sets(db, k, order):
+    """The three hundred keys differ only beyond the longest key that LMDB takes."""
     stem = b"x" * 700
     numbers = {
         "ascending": list(range(300)),

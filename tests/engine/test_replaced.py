@@ -1,4 +1,4 @@
-"""Files of a directory that somebody removes, replaces or damages while processes have it open."""
+"""Files of a directory that are removed, replaced or damaged while processes have them open."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def db(path: Path) -> Iterator[fdbqueue.Database]:
 
 
 def copied(path: Path) -> None:
-    """The data file becomes a copy of itself, as by a backup that is put in place."""
+    """Replace the data file by a copy of itself, as the restore of a backup does."""
     shutil.copy(path / "data.mdb", path / "copy")
     (path / "copy").rename(path / "data.mdb")
 
@@ -58,10 +58,10 @@ def moved(path: Path) -> None:
         "directory moved",
     ],
 )
-def test_a_file_that_is_not_there_any_more_is_told_at_the_next_commit(
+def test_a_missing_file_fails_the_next_commit(
     path: Path, db: fdbqueue.Database, damage: Callable[[Path], object], file: str
 ) -> None:
-    """Commits were acknowledged, and lay in a file without a name, or overwrote those of others."""
+    """Otherwise commits would go to a file without a name, or overwrite those of other processes."""
     damage(path)
     with pytest.raises(StorageReplaced, match=f"the file {file} was removed or replaced") as refused:
         db[b"after"] = b"1"
@@ -70,9 +70,7 @@ def test_a_file_that_is_not_there_any_more_is_told_at_the_next_commit(
         db[b"after"] = b"1"
 
 
-def test_who_opens_the_directory_after_its_lock_file_was_removed_loses_no_commit(
-    path: Path, db: fdbqueue.Database
-) -> None:
+def test_opening_without_the_lock_file_loses_no_commit(path: Path, db: fdbqueue.Database) -> None:
     (path / "lock.mdb").unlink()
     writes = f"""
         import fdbqueue
@@ -86,12 +84,12 @@ def test_who_opens_the_directory_after_its_lock_file_was_removed_loses_no_commit
     assert run_program(path.parent, writes.replace("of another", "again")) == "b'1' b'again'\n"
 
 
-def test_a_process_with_another_data_file_asks_nobody_to_commit(
+def test_a_process_with_another_data_file_asks_no_leader(
     path: Path,
     db: fdbqueue.Database,
     pool,  # noqa: F811
 ) -> None:
-    """Who leads would commit it to the new file: an ack, say, of a task of the old one."""
+    """The leader would commit the request to the new file: for example the ack of a task of the old one."""
     programs.lead(pool)
     copied(path)
     with pytest.raises(StorageReplaced):
@@ -99,7 +97,7 @@ def test_a_process_with_another_data_file_asks_nobody_to_commit(
     assert not pool.is_owed
 
 
-def test_other_files_may_come_and_go(path: Path, db: fdbqueue.Database) -> None:
+def test_other_files_of_the_directory_may_change(path: Path, db: fdbqueue.Database) -> None:
     for number in range(3):
         (path / f"{number}").touch()
         db[b"after"] = b"%d" % number
@@ -108,10 +106,10 @@ def test_other_files_may_come_and_go(path: Path, db: fdbqueue.Database) -> None:
     assert db[b"after"] == b"2."
 
 
-def test_a_directory_that_has_not_changed_is_not_looked_through(
+def test_an_unchanged_directory_costs_one_system_call(
     path: Path, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit pays one system call."""
+    """A commit compares only the directory's time."""
     store = db.engine._store
     monkeypatch.setattr(store, "runtime", fdbqueue.RealRuntime())
     os.utime(path, ns=(0, 10**18))
@@ -121,7 +119,7 @@ def test_a_directory_that_has_not_changed_is_not_looked_through(
     assert db[b"a"] == b"2"
 
 
-def test_a_file_that_is_replaced_within_the_tick_of_another_change_is_noticed(
+def test_two_changes_in_one_tick_of_the_clock_are_noticed(
     path: Path, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of a file system is coarse: two changes of a directory may leave it with the same time."""
@@ -151,7 +149,7 @@ DAMAGES = [(EPOCH, 2**64 - 1), (EPOCH, 2**63 - 2**41), (MAGIC, 1), (LENGTHS, BOD
 
 @pytest.mark.parametrize(("at", "number"), DAMAGES)
 def test_a_damaged_file_of_commits_is_made_anew_at_opening(path: Path, at: int, number: int) -> None:
-    """It held numbers that no lock can have, and no process could commit until it was deleted."""
+    """Its numbers are beyond all positions of locks, so no process could commit with it."""
     fdbqueue.open(f"embedded:{path}").close()
     overwrite(path, at, number)
     damaged = os.stat(path / "commits.1").st_ino
@@ -166,10 +164,10 @@ def test_a_damaged_file_of_commits_is_made_anew_at_opening(path: Path, at: int, 
 
 
 @pytest.mark.parametrize("number", [2**64 - 1, 2**63 - 2**41])
-def test_a_file_of_commits_that_is_damaged_in_use_is_made_anew(
+def test_a_file_of_commits_damaged_in_use_is_made_anew(
     path: Path, db: fdbqueue.Database, number: int
 ) -> None:
-    """Also by the second process that has it open."""
+    """Each process that has it open goes on with the new file."""
     program = f"""
         import fdbqueue, sys
         with fdbqueue.open("embedded:{path}") as db:
@@ -201,14 +199,14 @@ def test_a_file_of_commits_of_an_earlier_release_is_used(path: Path) -> None:
 
 
 def test_the_lock_file_has_room_before_it_is_mapped(path: Path) -> None:
-    """A hole in it kills the process, when there is no room at its first access."""
+    """Without room at its first access, a hole in it kills the process."""
     with fdbqueue.open(f"embedded:{path}"):
         status = os.stat(path / "lock.mdb")
     assert status.st_blocks * 512 >= status.st_size == 64 * 4096 + 128
 
 
 def test_a_lock_file_that_is_a_hole_gets_its_room(path: Path) -> None:
-    """As a backup that leaves holes out has restored it."""
+    """A restored backup may have holes."""
     fdbqueue.open(f"embedded:{path}").close()
     os.truncate(path / "lock.mdb", 0)
     os.truncate(path / "lock.mdb", 64 * 4096 + 128)

@@ -1,4 +1,4 @@
-"""Snapshots end in time, whoever forgot them, and there are not too many of them without a word."""
+"""Snapshots end in time, forgotten ones too; and too many of them are an error."""
 
 import os
 import threading
@@ -22,8 +22,8 @@ def db(clock: ManualClock) -> Iterator[fdbqueue.Database]:
         yield database
 
 
-def test_commits_that_read_nothing_end_what_was_forgotten(db, clock):
-    """Else it would pin old pages, and all that is remembered for its conflict check."""
+def test_commits_without_reads_end_forgotten_snapshots(db, clock):
+    """Otherwise a snapshot would keep old pages, and all later commits in memory."""
     forgotten = begin(db)
     clock.advance(60)
     for _ in range(300):
@@ -32,7 +32,7 @@ def test_commits_that_read_nothing_end_what_was_forgotten(db, clock):
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
 
 
-def test_threads_that_end_the_same_old_snapshot_are_not_in_each_others_way(db, clock, monkeypatch):
+def test_two_threads_may_end_the_same_snapshot(db, clock, monkeypatch):
     forgotten, end = begin(db), store.Snapshot.end
 
     def end_slowly(snapshot: store.Snapshot) -> None:
@@ -48,7 +48,7 @@ def test_threads_that_end_the_same_old_snapshot_are_not_in_each_others_way(db, c
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
 
 
-def test_too_many_open_transactions_are_an_error_worth_a_retry(monkeypatch):
+def test_too_many_open_transactions_are_a_retryable_error(monkeypatch):
     monkeypatch.setattr(store, "_READERS_MAX", 10)
     with fdbqueue.open("memory:") as db:
         held = [begin(db) for _ in range(10)]
@@ -59,8 +59,8 @@ def test_too_many_open_transactions_are_an_error_worth_a_retry(monkeypatch):
         assert db[b"a"] is None
 
 
-def test_a_long_lived_process_frees_what_a_killed_one_was_reading(tmp_path):
-    """Nobody needs to open the directory again for it."""
+def test_a_killed_readers_pages_become_free(tmp_path):
+    """A long-lived process frees them, without another opening of the directory."""
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
         db[b"a"] = b"1"
         child = os.fork()
@@ -74,9 +74,9 @@ def test_a_long_lived_process_frees_what_a_killed_one_was_reading(tmp_path):
         assert os.stat(tmp_path / "data" / "data.mdb").st_size < 8_000_000
 
 
-def test_a_fork_while_another_thread_completes_a_watch_leaves_the_child_its_own(tmp_path):
+def test_a_fork_while_a_watch_completes_leaves_a_working_child(tmp_path):
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
-        with futures._outcome_lock:  # as another thread, which the child does not have, may hold it
+        with futures._outcome_lock:  # a thread that the child does not have may hold it
             child = os.fork()
             if child == 0:
                 try:

@@ -31,7 +31,7 @@ FILL = """
 
 
 def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path):
-    """The transaction that found no room is refused whole; the others stay, and with room all goes on."""
+    """A transaction without room is refused whole; the others stay, and with room writes succeed again."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FILL), str(tmp_path / "db")],
         capture_output=True,

@@ -4,7 +4,7 @@ from tests.support import run_program
 
 
 def test_a_versionstamped_tuple_is_packed_and_stored(tmp_path):
-    """`pack_with_versionstamp` works in a program that knows only the embedded engine."""
+    """`pack_with_versionstamp` works in a program that imports only the embedded engine."""
     printed = run_program(
         tmp_path,
         """

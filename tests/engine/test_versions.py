@@ -28,12 +28,12 @@ def at_version(db, version: int):
 
 
 def read_version_of(db) -> int:
-    """The read version of a transaction that is gone when this returns."""
+    """Return the read version of a transaction that has ended when this returns."""
     return begin(db).get_read_version().wait()
 
 
 def read_code(db, version: int) -> int:
-    """The code that reading at `version` comes to."""
+    """Return the error code of a read at `version`."""
     return error_code(at_version(db, version)[b"a"].wait)
 
 
@@ -44,7 +44,7 @@ def test_a_read_version_outlives_its_transaction(db, k):
     db[k("a")] = b"old"
     version = read_version_of(db)
     db[k("a")] = b"new"
-    reading = at_version(db, version)  # kept: its reads end with it
+    reading = at_version(db, version)  # a name, since its reads end with it
     assert reading[k("a")] == b"old"
 
 
@@ -69,7 +69,7 @@ def test_a_transaction_at_a_version_conflicts_with_later_commits(db, k):
 
 
 def test_a_version_that_was_set_is_returned_unchecked(db, k):
-    """The first read tells whether the version can be read."""
+    """The first read fails if the version is gone."""
     tr = at_version(db, 1)
     db[k("a")] = b"1"
     assert tr.get_read_version().wait() == 1
@@ -95,7 +95,7 @@ def handed_out(db) -> HandedOutVersions:
 
 
 def readers(db) -> int:
-    """The number of LMDB read transactions that are open at a version."""
+    """Return the number of LMDB read transactions that are open at a version."""
     return sum(not line.rstrip().endswith("-") for line in db.engine._store.env.readers().splitlines()[1:])
 
 
@@ -148,7 +148,7 @@ def test_one_version_handed_out_often_takes_one_reader_slot(shared):
 
 
 def test_versions_give_way_when_reader_slots_run_out(tmp_path, monkeypatch):
-    """Transactions go on; only versions become too old before their time."""
+    """Transactions go on; versions become too old earlier."""
     monkeypatch.setattr(store, "_READERS_MAX", 10)
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
         handed = []
@@ -159,8 +159,8 @@ def test_versions_give_way_when_reader_slots_run_out(tmp_path, monkeypatch):
         assert read_code(db, handed[-1]) == 0
 
 
-def test_an_idle_process_lets_go_of_its_versions(shared, clock, monkeypatch):
-    """Else other processes could not reuse a page as long as it does nothing."""
+def test_an_idle_process_releases_its_versions(shared, clock, monkeypatch):
+    """Otherwise its versions would keep old pages for the time that it is idle."""
     monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
     for number in range(3):
         read_version_of(shared)
@@ -171,7 +171,7 @@ def test_an_idle_process_lets_go_of_its_versions(shared, clock, monkeypatch):
 
 
 def test_a_version_is_handed_out_again_after_an_idle_time(shared, clock, monkeypatch):
-    """The thread that lets go of versions starts again with the next one."""
+    """The thread that releases versions starts again with the next one."""
     monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
     for _ in range(2):
         read_version_of(shared)

@@ -8,7 +8,7 @@ PLACEHOLDER = b"\xff" * 10
 
 
 def offset(position):
-    """The four bytes behind a key or value that say where the versionstamp goes."""
+    """Return the four bytes after a key or value that are the offset of the versionstamp."""
     return position.to_bytes(4, "little")
 
 
@@ -77,7 +77,7 @@ def test_concurrent_stamps_are_unique(db, k):
 
 
 def test_the_stamp_is_ready_only_with_the_commit(db, k):
-    """get_versionstamp is asked for before the commit and answered by it."""
+    """get_versionstamp is called before the commit, and ready after it."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     stamp = tr.get_versionstamp()
@@ -87,7 +87,7 @@ def test_the_stamp_is_ready_only_with_the_commit(db, k):
 
 
 def test_a_read_only_transaction_has_no_stamp(db):
-    """Nothing was written, so there is no commit version to be stamped with."""
+    """Without a write there is no commit version."""
     tr = begin(db)
     stamp = tr.get_versionstamp()
     tr.commit().wait()
@@ -95,7 +95,7 @@ def test_a_read_only_transaction_has_no_stamp(db):
 
 
 def test_versionstamped_keys_conflict_where_they_land(db, k):
-    """A read of the place where a stamped key lands conflicts with it; a read beside it does not."""
+    """A read of the key that the stamp completes conflicts; a read beside it does not."""
     for read_end, expected in ((b"\xff", 1020), (b"\x00", 0)):
         tr = begin(db)
         tr.get_range(k("s"), k(b"s" + read_end)).to_list()

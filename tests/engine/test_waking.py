@@ -1,4 +1,4 @@
-"""What wakes watches when other things happen at the same moment, or the directory is not as it should be."""
+"""Watches wake up despite calls at the same moment, and despite damage in the directory."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def db(path: Path) -> Iterator[fdbqueue.Database]:
 
 
 def write_elsewhere(path: Path, key: str) -> None:
-    """Change `key` in a process of its own."""
+    """Change `key` in another process."""
     program = [sys.executable, programs.__file__, "increment", str(path), key, "1"]
     subprocess.run(program, input="go\n", stdout=subprocess.DEVNULL, text=True, check=True)
 
@@ -37,8 +37,8 @@ def watch(db: fdbqueue.Database, key: bytes):
     return db.get_and_watch(key)[1]
 
 
-def test_a_watch_that_is_armed_beside_the_first_one_hears_of_other_processes(db, path, monkeypatch):
-    """The first notes from where to read what others commit: none of it may be later than another's look."""
+def test_a_watch_armed_beside_the_first_one_fires_too(db, path, monkeypatch):
+    """The first watch notes the version from which to read the log; another watch must not look before it."""
     watches, second = db.engine._store.watches, []
     newest_version = watches._newest_version
     thread = threading.Thread(target=lambda: second.append(watch(db, b"b")), daemon=True)
@@ -56,7 +56,7 @@ def test_a_watch_that_is_armed_beside_the_first_one_hears_of_other_processes(db,
     assert becomes_ready(second[0])
 
 
-def test_a_watch_that_is_cancelled_while_a_commit_looks_at_it_is_in_nobodys_way(db):
+def test_a_watch_cancelled_while_a_commit_looks_is_harmless(db):
     cancelled, other = watch(db, b"a"), watch(db, b"a")
 
     class Meanwhile:
@@ -71,7 +71,7 @@ def test_a_watch_that_is_cancelled_while_a_commit_looks_at_it_is_in_nobodys_way(
     assert becomes_ready(other)
 
 
-def test_a_stranger_among_the_doorbells_fails_no_commit(db, path):
+def test_a_foreign_file_among_the_sockets_fails_no_commit(db, path):
     db[b"a"] = b"1"
     (path / "doorbells" / "lost+found").mkdir()
     db[b"a"] = b"2"
@@ -79,7 +79,7 @@ def test_a_stranger_among_the_doorbells_fails_no_commit(db, path):
 
 
 def test_a_dead_process_is_rung_once(db, path):
-    """Its marks would cost each commit a ring until somebody takes its seat; those of the living stay."""
+    """Otherwise its marks would cost each commit a ring; marks of live processes stay."""
     with running("watch", path, "bell") as dead, running("watch", path, "bell") as living:
         dead.expect("saw None")
         living.expect("saw None")
@@ -92,8 +92,8 @@ def test_a_dead_process_is_rung_once(db, path):
         living.expect("saw b'2'")
 
 
-def test_a_dead_process_is_rung_once_although_its_child_lives(db, path):
-    """A forked child has no socket of its parent, which would take the rings for it."""
+def test_a_dead_process_with_a_live_child_is_rung_once(db, path):
+    """A forked child closes the parent's socket, which would accept the rings."""
     with running("watch_and_fork", path, "bell") as parent:
         parent.expect("saw None")
         wait_until(lambda: marks(db, b"bell") == 1)
@@ -104,19 +104,19 @@ def test_a_dead_process_is_rung_once_although_its_child_lives(db, path):
 
 
 def marks(db: fdbqueue.Database, key: bytes) -> int:
-    """The number of processes that are marked as watching a key."""
+    """Return the number of seats that are marked for a key."""
     row = zlib.crc32(key) % doorbell_module._BUCKETS * doorbell_module._SEATS
     return db.engine._store.watches.doorbell._board[row : row + doorbell_module._SEATS].count(1)
 
 
-def test_where_no_socket_can_be_made_the_slow_look_finds_what_others_wrote(db, path, monkeypatch):
+def test_without_sockets_the_slow_look_finds_changes(db, path, monkeypatch):
     monkeypatch.setattr(db.engine._store.watches.doorbell, "_path", lambda name: f"/nowhere/{name}")
     future = watch(db, b"a")
     write_elsewhere(path, "a")
     assert becomes_ready(future)
 
 
-def test_a_look_that_failed_is_not_the_last_one(db, path, monkeypatch, caplog):
+def test_after_a_failed_look_there_is_another(db, path, monkeypatch, caplog):
     watches = db.engine._store.watches
     begin, failed = watches._store.begin, threading.Event()
 
@@ -135,7 +135,7 @@ def test_a_look_that_failed_is_not_the_last_one(db, path, monkeypatch, caplog):
 
 
 def test_the_callback_of_a_watch_may_commit(db):
-    """It runs in the thread that changed the key, which holds up nobody's commit by then."""
+    """It runs in the thread that changed the key, after that thread has handed the lead over."""
     watch(db, b"a").on_ready(lambda _: db.set(b"b", b"2"))
     writer = threading.Thread(target=db.set, args=(b"a", b"1"), daemon=True)
     writer.start()

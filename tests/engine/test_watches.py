@@ -1,4 +1,4 @@
-"""Watches: a serialisable read that goes on after the transaction, and fires once."""
+"""Watches: each is a serialisable read, and fires once after its transaction."""
 
 import threading
 
@@ -19,12 +19,12 @@ from tests.support import (
     error_code,
 )
 
-# Long enough for a watch that is going to fire by mistake, short enough to wait for nothing.
+# Long enough for a watch to fire by mistake, and short, since a right test waits for all of it.
 A_WHILE_S = 0.15
 
 
 def watch(db, key):
-    """A live watch: its read-only transaction has committed."""
+    """Return an armed watch: its read-only transaction has committed."""
     tr = db.create_transaction()
     future = tr.watch(key)
     tr.commit().wait()
@@ -51,7 +51,7 @@ def test_a_watch_fires_after_a_change(db, k, change):
     assert future.wait() is None
 
 
-def test_a_watch_fires_for_a_write_that_conflicts_with_nobody(db, k):
+def test_a_watch_fires_for_a_write_without_conflict_range(db, k):
     """next_write_no_write_conflict_range hides a write from the conflict check, not from watches."""
     future = watch(db, k("a"))
     tr = db.create_transaction()
@@ -78,7 +78,7 @@ def test_a_watch_does_not_fire_for_other_keys(db, k):
 
 
 def test_a_watch_does_not_fire_for_the_same_value(db, k):
-    """A write of the value that was there changes nothing."""
+    """Writing the stored value again is no change."""
     db[k("a")] = b"1"
     future = watch(db, k("a"))
     db[k("a")] = b"1"
@@ -119,7 +119,7 @@ def test_a_watch_is_a_serialisable_read(db, k):
 
 
 def test_a_watch_in_a_writing_transaction_sees_its_own_write(db, k):
-    """Watching after setting waits for a change from what was set."""
+    """A watch after a set waits for a value other than the one set."""
     tr = db.create_transaction()
     tr[k("a")] = b"mine"
     future = tr.watch(k("a"))
@@ -129,8 +129,8 @@ def test_a_watch_in_a_writing_transaction_sees_its_own_write(db, k):
     assert becomes_ready(future)
 
 
-def test_a_watch_of_a_key_that_its_transaction_has_written_is_no_read(db, k):
-    """Blind writers who watch what they write do not conflict; whose value did not last is told at once."""
+def test_a_watch_of_an_own_write_is_no_read(db, k):
+    """Writers that watch their own writes do not conflict; a watch of a replaced value fires at once."""
     first, second = begin(db), begin(db)
     futures = []
     for tr, value in ((first, b"first"), (second, b"second")):
@@ -143,8 +143,8 @@ def test_a_watch_of_a_key_that_its_transaction_has_written_is_no_read(db, k):
     assert becomes_ready(futures[1])
 
 
-def test_a_watch_of_an_own_write_fires_if_the_key_is_cleared_right_after_the_commit(db, k):
-    """Whatever comes first at the place that keeps the key, the clear or the watch."""
+def test_a_watch_of_an_own_write_fires_after_a_quick_clear(db, k):
+    """It fires whether the clear or the watch is first at the storage server."""
     for number in range(50):
         key = k(b"%d" % number)
         tr = begin(db)
@@ -176,7 +176,7 @@ def test_a_watch_survives_its_transaction(db, k):
 
 
 def test_a_live_watch_survives_the_reset_of_its_transaction(db, k):
-    """After the commit a reset has nothing left to cancel."""
+    """A reset after the commit cancels no watch."""
     tr = db.create_transaction()
     future = tr.watch(k("a"))
     tr.commit().wait()
@@ -188,7 +188,7 @@ def test_a_live_watch_survives_the_reset_of_its_transaction(db, k):
 
 
 def test_an_uncommitted_watch_is_cancelled_by_reset(db, k):
-    """Reset ends a watch that is not live yet with an error."""
+    """A reset ends an unarmed watch with an error."""
     tr = begin(db)
     future = tr.watch(k("a"))
     tr.reset()
@@ -207,7 +207,7 @@ def test_an_uncommitted_watch_is_cancelled_by_on_error(db, k):
     assert error_code(future.wait) in (CANCELLED, NOT_COMMITTED)
 
 
-def test_a_watch_that_was_cancelled_says_so(db, k):
+def test_a_cancelled_watch_raises_its_error(db, k):
     """Cancelling the future ends the watch."""
     future = watch(db, k("a"))
     future.cancel()
@@ -234,7 +234,7 @@ def watch_and_change(db, key):
 
 
 def test_all_watches_of_a_key_fire(db, k):
-    """Each of many waiters hears of the change."""
+    """Each of many waiters is woken."""
     futures = [watch(db, k("a")) for _ in range(20)]
     db[k("a")] = b"1"
     assert all(becomes_ready(future) for future in futures)
@@ -268,7 +268,7 @@ def test_get_and_watch_gives_the_value_and_its_change(db, k):
 
 
 def test_set_and_watch_and_clear_and_watch(db, k):
-    """They write, and watch for the next change."""
+    """They write, and return a watch for the next change."""
     future = db.set_and_watch(k("a"), b"1")
     assert db[k("a")] == b"1"
     assert not becomes_ready(future, A_WHILE_S)
@@ -293,7 +293,7 @@ def test_a_watched_key_must_be_a_legal_one(db, k):
 
 
 def test_a_watch_after_the_commit_is_refused(db, k):
-    """The transaction is over."""
+    """After the commit the transaction has ended."""
     tr = begin(db)
     tr.commit().wait()
     assert error_code(lambda: tr.watch(k("a")).wait()) == USED_DURING_COMMIT

@@ -1,6 +1,6 @@
 """Realistic bugs, each a line or two of the project's own source changed, and how to plant one.
 
-The function's code is exchanged in place, so that whoever holds a reference to it runs the bug. The old line
+The function's code is exchanged in place, so that each reference to it runs the bug. The old line
 must occur exactly once: a refactoring that moves it fails the test instead of planting nothing.
 """
 
@@ -45,7 +45,7 @@ class Plant:
 
 @contextmanager
 def planted(plant: Plant) -> Iterator[None]:
-    """While inside, the bug is there."""
+    """Plant the bug for the duration of the context."""
     function: Any = plant.function
     healthy = function.__code__
     function.__code__ = _sick(plant).__code__

@@ -1,4 +1,4 @@
-"""Checkers, on traces made by hand: each sees what it is for, and is silent when all is well."""
+"""Checkers, on traces made by hand: each finds its violation, and yields nothing for a correct trace."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def db() -> Iterator[fdbqueue.Database]:
 
 
 class History:
-    """Operations one after the other, a second each; `open` ones of clients that died."""
+    """Operations one after the other, one second each; `open` ones are of clients that died."""
 
     def __init__(self) -> None:
         self.trace = Trace()
@@ -64,11 +64,11 @@ def present(*values: str) -> Any:
     return lambda _: values
 
 
-def test_what_was_enqueued_and_dequeued_once_is_well() -> None:
+def test_a_value_enqueued_and_dequeued_once_is_right() -> None:
     assert History().enqueued("a", "b").dequeued("a").dequeued("b").judged(total_queue(Q)) == []
 
 
-def test_what_is_still_there_is_not_lost() -> None:
+def test_a_value_still_in_the_queue_is_not_lost() -> None:
     history = History().enqueued("a", "b").dequeued("a")
     assert history.judged(total_queue(Q, present=present("b"))) == []
     (lost,) = history.judged(total_queue(Q))
@@ -81,37 +81,37 @@ def test_nothing_is_delivered_twice() -> None:
     assert twice == "delivered 2 times: 'a', to c, d"
 
 
-def test_what_was_delivered_is_not_there_any_more() -> None:
+def test_a_delivered_value_must_not_be_in_the_queue() -> None:
     history = History().enqueued("a").dequeued("a")
     assert history.judged(total_queue(Q, present=present("a"))) == ["delivered 2 times: 'a', to c"]
 
 
-def test_nothing_comes_from_nowhere() -> None:
+def test_a_value_that_was_never_enqueued_is_found() -> None:
     assert History().dequeued("a").judged(total_queue(Q)) == ["never enqueued: 'a'"]
     assert History().judged(total_queue(Q, present=present("a"))) == ["never enqueued: 'a'"]
 
 
-def test_an_enqueue_of_a_dead_client_is_a_maybe() -> None:
+def test_an_enqueue_of_a_dead_client_may_have_happened() -> None:
     assert History().died("enqueue", ["a"]).judged(total_queue(Q)) == []
     assert History().died("enqueue", ["a"]).dequeued("a").judged(total_queue(Q)) == []
 
 
-def test_a_dequeue_of_a_dead_client_may_have_taken_as_many_as_it_asked_for() -> None:
+def test_a_dequeue_of_a_dead_client_may_have_taken_its_count() -> None:
     assert History().enqueued("a").died("dequeue", 1).judged(total_queue(Q)) == []
     assert len(History().enqueued("a", "b").died("dequeue", 1).judged(total_queue(Q))) == 1
 
 
-def test_a_clear_may_remove_what_was_there_and_only_that() -> None:
+def test_a_clear_may_remove_only_values_enqueued_before_it() -> None:
     assert History().enqueued("a").did("clear", None).judged(total_queue(Q)) == []
     assert len(History().did("clear", None).enqueued("a").judged(total_queue(Q))) == 1
 
 
-def test_what_was_cleared_does_not_come_back() -> None:
+def test_a_cleared_value_must_not_come_back() -> None:
     history = History().enqueued("a").did("clear", None).dequeued("a")
     assert history.judged(total_queue(Q)) == ["cleared, and delivered afterwards: 'a'"]
 
 
-def test_order_of_calls_that_do_not_overlap() -> None:
+def test_calls_that_do_not_overlap_keep_their_order() -> None:
     in_order = History().enqueued("a").enqueued("b").dequeued("a").dequeued("b")
     reversed_ = History().enqueued("a").enqueued("b").dequeued("b").dequeued("a")
     assert in_order.judged(order(Q)) == []
@@ -120,29 +120,29 @@ def test_order_of_calls_that_do_not_overlap() -> None:
     assert reversed_.judged(order(Q, consumer="somebody else")) == []
 
 
-def test_order_within_one_call() -> None:
+def test_values_of_one_call_keep_their_order() -> None:
     assert History().enqueued("a", "b").dequeued("a", "b").judged(order(Q)) == []
     assert len(History().enqueued("a", "b").dequeued("b", "a").judged(order(Q))) == 1
 
 
-def test_who_waits_is_served_at_once() -> None:
+def test_a_waiting_client_must_be_served_at_once() -> None:
     history = History().enqueued("a").dequeued("a")
     assert history.judged(prompt(Q, within_s=1.0)) == []
     assert len(history.judged(prompt(Q, within_s=0.5))) == 1
 
 
-def test_nothing_is_the_answer_only_if_there_is_nothing() -> None:
+def test_a_dequeue_of_nothing_needs_an_empty_queue() -> None:
     assert History().dequeued().enqueued("a").dequeued("a").judged(never_nothing(Q)) == []
     assert len(History().enqueued("a").dequeued().dequeued("a").judged(never_nothing(Q))) == 1
 
 
-def test_counter_and_contents() -> None:
+def test_a_counter_must_equal_the_contents() -> None:
     assert History().did("audit", None, (2, 2)).judged(exact_statistics(Q)) == []
     assert len(History().did("audit", None, (2, 1)).judged(exact_statistics(Q))) == 1
 
 
 @pytest.mark.parametrize("numbers", [(11, 1, 1), (1, 11, 1), (1, 1, 11)])
-def test_bounded_transactions(numbers: tuple[int, int, int]) -> None:
+def test_a_transaction_beyond_its_bounds_is_found(numbers: tuple[int, int, int]) -> None:
     trace = Trace()
     trace.committed(Footprint("c", 1, 0.0, "committed", 10, 10, 10))
     checker = bounded_transactions(10, 10, 10)
@@ -151,14 +151,14 @@ def test_bounded_transactions(numbers: tuple[int, int, int]) -> None:
     assert len(list(checker(trace, None))) == 1  # type: ignore[arg-type]
 
 
-def test_an_audit_may_read_everything() -> None:
+def test_an_audit_may_read_the_whole_queue() -> None:
     trace = Trace()
     audit = trace.begin(0.0, "c", Q, "audit", None)
     trace.committed(Footprint("c", 1, 0.0, "committed", 1000, 0, 0, operation=audit))
     assert list(bounded_transactions(1, 1, 1)(trace, None)) == []  # type: ignore[arg-type]
 
 
-def test_no_watch_left_behind() -> None:
+def test_a_watch_left_behind_is_found() -> None:
     def forgetful(client: Client) -> None:
         run(client.db, lambda tr: tr.watch(b"key"))
 
@@ -174,7 +174,7 @@ def test_no_watch_left_behind() -> None:
     assert violations(forgetful) == ("client has finished and left 1 watches open",)
 
 
-def test_no_key_left_behind(db: fdbqueue.Database) -> None:
+def test_a_key_left_behind_is_found(db: fdbqueue.Database) -> None:
     db[b"q/a"], db[b"other"] = b"1", b"2"
     assert list(no_key_left_behind(b"q/", lambda key, _: key == b"q/a")(Trace(), db)) == []
     assert list(no_key_left_behind(b"q/", lambda _, value: value == b"0")(Trace(), db)) == [

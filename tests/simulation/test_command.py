@@ -1,4 +1,4 @@
-"""`python -m fdbqueue.testing.simulate`, and what it makes of a failure."""
+"""`python -m fdbqueue.testing.simulate`, and its report of a failure."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from tests.simulation.planted import PLANTS, planted
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
 
 
-def test_a_range_of_seeds_of_one_workload(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_of_seeds_runs_one_workload(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:3", "--workload", "bank"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("3 seeds, ")
@@ -21,12 +21,12 @@ def test_a_range_of_seeds_of_one_workload(capsys: pytest.CaptureFixture[str]) ->
     assert "recipe" not in said
 
 
-def test_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_minutes_end_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--minutes", "0.005", "--workload", "bank", "--from", "5"]) == 0
     assert " virtual hours" in capsys.readouterr().out
 
 
-def test_ctrl_c_tells_how_far_it_came(
+def test_ctrl_c_prints_the_counts_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[Case] = []
@@ -43,14 +43,14 @@ def test_ctrl_c_tells_how_far_it_came(
     assert capsys.readouterr().out.startswith("3 seeds, ")
 
 
-def test_a_trace_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_prints_a_readable_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "1", "--workload", "recipe", "--trace"]) == 0
     said = capsys.readouterr().out
     assert "transaction 1 committed" in said
     assert "('simulated', 'recipe', 0, " in said
 
 
-def test_a_failure_is_shrunk_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_shrunk_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with planted(LOSES_COUNT):
         assert main(["--seeds", "0:50", "--workload", "recipe"]) == 1
     said = capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_a_failure_is_shrunk_and_told(capsys: pytest.CaptureFixture[str]) -> Non
     assert "transactions matter" in said
 
 
-def test_the_command_it_prints_repeats_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_command_repeats_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
     workload = all_workloads()["recipe"]
     with planted(LOSES_COUNT):
         failing = next(case for seed in range(50) if (case := Case.of(workload, seed)).run().failed)
@@ -70,7 +70,7 @@ def test_the_command_it_prints_repeats_the_failure(capsys: pytest.CaptureFixture
     assert "the counter of recipe says" in capsys.readouterr().out
 
 
-def test_check_raises_what_a_test_can_show() -> None:
+def test_check_raises_the_report_of_the_failure() -> None:
     with planted(LOSES_COUNT), pytest.raises(AssertionError, match="the counter of recipe says"):
         check(all_workloads()["recipe"], range(50))
 
@@ -83,8 +83,8 @@ def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.Captur
     assert capsys.readouterr().err
 
 
-def test_a_program_that_does_not_simulate_does_not_load_it() -> None:
-    """The extra is optional: nothing of the library may need greenlet."""
+def test_importing_fdbqueue_does_not_import_greenlet() -> None:
+    """The extra `testing` is optional, so the library itself must not need greenlet."""
     program = (
         "import fdbqueue, fdbqueue.embedded, sys; print({'greenlet', 'fdbqueue.testing'} & set(sys.modules))"
     )

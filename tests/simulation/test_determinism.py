@@ -26,7 +26,7 @@ def hashes_of_a_process(hash_seed: str, detailed: bool = False) -> str:
     ).stdout
 
 
-def test_two_processes_with_different_hash_seeds_have_equal_traces() -> None:
+def test_traces_do_not_depend_on_the_hash_seed() -> None:
     first, second = hashes_of_a_process("1"), hashes_of_a_process("2")
     assert first == second
     assert len(first.splitlines()) == len(SEEDS) * len(all_workloads())
@@ -48,7 +48,7 @@ def test_another_seed_is_another_run() -> None:
     assert len({Case.of(workload, seed).run().trace.hash() for seed in range(5)}) == 5
 
 
-def test_bounds_of_a_run_end_with_it() -> None:
+def test_limits_set_for_a_run_end_with_it() -> None:
     from fdbqueue import limits
 
     before = limits.SERVE_MAX

@@ -1,4 +1,4 @@
-"""Each fault does what FoundationDB may do, and no more; and each can be switched off."""
+"""Each fault stays within FoundationDB's contract, and each can be switched off."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ Work = Callable[[Client], object]
 
 
 def simulated(faults: Faults, work: Work, seed: int = 1) -> tuple[Result, bytes | None]:
-    """Run `work` as the only client; the result, and what `KEY` is at the end."""
+    """Run `work` as the only client; return the result, and the final value of `KEY`."""
     simulation = Simulation(seed, faults=faults)
     final: list[bytes | None] = []
 
@@ -31,7 +31,7 @@ def simulated(faults: Faults, work: Work, seed: int = 1) -> tuple[Result, bytes 
 
 
 def first_error(faults: Faults) -> tuple[int, bytes | None]:
-    """The code that one attempt to read and write ends in, and what became of the write."""
+    """Read and write once; return the error code, and whether the write is stored."""
     codes: list[int] = []
 
     def attempt(client: Client) -> None:
@@ -57,11 +57,11 @@ def first_error(faults: Faults) -> tuple[int, bytes | None]:
         ("future_version", 1009, None),
     ],
 )
-def test_a_commit_in_trouble(fault: str, code: int, written: bytes | None) -> None:
+def test_each_fault_of_a_commit_has_its_code_and_effect(fault: str, code: int, written: bytes | None) -> None:
     assert first_error(Faults(**{fault: 1.0})) == (code, written)
 
 
-def test_a_retry_loop_gets_through_all_of_them() -> None:
+def test_a_retry_loop_survives_all_faults() -> None:
     faults = Faults(0.3, 0.2, 0.2, 0.1, 0.1, 0.3)
     for seed in range(20):
         result, final = simulated(faults, lambda client: client.db.set(KEY, b"value"), seed)
@@ -74,7 +74,7 @@ def test_a_commit_that_writes_nothing_cannot_fail() -> None:
     assert not result.failed
 
 
-def test_a_transaction_that_is_stalled_for_long_is_too_old() -> None:
+def test_a_transaction_that_stalls_for_long_is_too_old() -> None:
     codes: list[int] = []
 
     def old(client: Client) -> None:
@@ -91,7 +91,7 @@ def test_a_transaction_that_is_stalled_for_long_is_too_old() -> None:
 
 
 def woken_after(faults: Faults, change: Work, seed: int) -> float | None:
-    """Seconds from the change of a watched key until its watch fires; None if it has not within a day."""
+    """Return the seconds from a change of the key until its watch fires; None if it takes more than a day."""
     simulation = Simulation(seed, faults=faults)
     times: dict[str, float] = {}
 
@@ -134,7 +134,7 @@ def nothing(_: Client) -> None: ...
     ],
 )
 def test_a_watch_of_a_changed_value_fires(faults: Faults, least_s: float, most_s: float) -> None:
-    """Late perhaps, or before the time, but never not at all."""
+    """It may fire late or early, but it always fires."""
     for seed in range(10):
         delay_s = woken_after(faults, write, seed)
         assert delay_s is not None
@@ -169,7 +169,7 @@ def test_an_unknown_fault_is_refused() -> None:
         Faults().without("gremlins")
 
 
-def test_what_is_switched_off_does_not_happen() -> None:
+def test_a_fault_that_is_switched_off_does_not_happen() -> None:
     def work(client: Client) -> None:
         for _ in range(20):
             client.db[KEY] = b"value"

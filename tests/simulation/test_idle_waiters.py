@@ -21,7 +21,7 @@ def test_a_waiting_request_makes_a_transaction_per_renewal() -> None:
     assert len(result.trace.transactions) <= WAITERS * EACH_MAX
 
 
-def test_an_item_is_soon_with_a_request_behind_the_dead() -> None:
+def test_a_request_behind_dead_ones_gets_an_item_soon() -> None:
     simulation, line = Simulation(1, faults=Faults()), queue("line")
     got: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""docs/testing.md: its example runs, and finds the bug that one line more puts into it."""
+"""docs/testing.md: its example runs, and finds a bug that is added to it."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ def example() -> str:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The example as a module that can be imported, and forgotten afterwards."""
+    """Make the example a module that can be imported, until the test ends."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("fdbqueue.testing.workloads._workloads", all_workloads())
     (tmp_path / "shop_example.py").write_text(example())
@@ -33,7 +33,7 @@ def test_the_example_is_clean(module: str) -> None:
     exec(f"from {module} import test_shop; test_shop()", namespace)
 
 
-def test_the_example_loses_orders_if_its_handler_is_not_transactional(tmp_path: Path, module: str) -> None:
+def test_the_example_finds_a_handler_without_transaction(tmp_path: Path, module: str) -> None:
     broken = example().replace("@transactional\n", "")
     (tmp_path / f"{module}.py").write_text(broken)
     namespace: dict[str, object] = {}

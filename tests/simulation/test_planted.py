@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def seeds_until_found(plant: Plant) -> int | None:
-    """How many seeds, from 0 on, it takes to find the bug."""
+    """Return the number of seeds, from 0 on, that it takes to find the bug."""
     workload = all_workloads()[plant.workload]
     with planted(plant):
         for seed in range(plant.seeds_max):
@@ -32,8 +32,8 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({plant.workload for plant in PLANTS}))
-def test_what_finds_it_is_the_bug(name: str) -> None:
-    """Without a bug the same seeds are clean."""
+def test_without_a_planted_bug_the_seeds_are_clean(name: str) -> None:
+    """So a failure of these seeds is caused by the bug."""
     clean = [Case.of(all_workloads()[name], seed).run() for seed in range(50)]
     assert [result.violations for result in clean if result.failed] == []
 
@@ -46,7 +46,7 @@ def test_the_healthy_function_is_back_afterwards() -> None:
     assert plant.function.__code__ is healthy
 
 
-def test_a_line_that_is_gone_is_not_planted_silently() -> None:
+def test_planting_into_a_missing_line_is_an_error() -> None:
     gone = Plant("nothing", PLANTS[0].function, "no such line", "", "recipe", 1)
     with pytest.raises(AssertionError, match="contains 'no such line' 0 times"), planted(gone):
         pass

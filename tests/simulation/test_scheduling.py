@@ -1,4 +1,4 @@
-"""Virtual time, threads, locks and death, as clients of a simulation meet them."""
+"""Virtual time, threads, locks and deaths of simulated clients."""
 
 import gc
 import os
@@ -41,7 +41,7 @@ def test_every_order_of_two_clients_occurs() -> None:
     assert {order_of(seed) for seed in range(20)} == {"ab", "ba"}
 
 
-def test_a_lock_lets_one_thread_of_a_machine_in_at_a_time() -> None:
+def test_a_lock_admits_one_thread_of_a_machine_at_a_time() -> None:
     for seed in range(20):
         simulation = Simulation(seed, faults=NONE)
         inside: list[str] = []
@@ -81,8 +81,8 @@ def test_a_lock_gives_up_after_its_timeout() -> None:
     assert answers == [False, False, True]
 
 
-def test_nothing_of_a_client_that_dies_runs_any_more() -> None:
-    """Neither its `finally` nor its other threads, as after SIGKILL, until the simulation has been judged."""
+def test_no_code_of_a_dead_client_runs() -> None:
+    """As after SIGKILL, neither its `finally` nor its other threads run before the checkers have run."""
     simulation = Simulation(1, faults=Faults(die=1.0))
     over: list[bool] = []
 
@@ -121,7 +121,7 @@ def test_a_client_that_raises_fails_the_run_and_is_named() -> None:
     assert simulation.run().violations == ("unlucky raised ValueError('no luck')",)
 
 
-def test_everybody_waiting_for_ever_is_a_failure() -> None:
+def test_a_run_in_which_all_clients_wait_is_a_failure() -> None:
     simulation = Simulation(1, faults=NONE)
     simulation.client(lambda client: client.runtime.event().wait(), "waiter")
     assert simulation.run().violations == ("all tasks wait for ever: waiter did not end",)
@@ -146,7 +146,7 @@ def test_clocks_differ_by_no_more_than_the_skew() -> None:
 
 
 def test_a_simulation_leaves_no_directory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that ran, nor one that was made and forgotten."""
+    """This holds for a run, and for a simulation that never ran."""
     made: list[str] = []
     mkdtemp = tempfile.mkdtemp
 

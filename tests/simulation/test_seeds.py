@@ -1,6 +1,6 @@
-"""New seeds at every commit: at least two hundred of each workload, as many more as fit into the time.
+"""New seeds at every commit: at least two hundred of each workload, and more until the time is over.
 
-The first seed is derived from the commit, so that every commit looks somewhere else and a failure can be
+The first seed is derived from the commit, so that each commit tries other seeds and a failure can be
 repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes.
 """
 
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def first_seed() -> int:
-    """A number made of the commit; 0 where there is no git."""
+    """Return a number made of the commit; 0 without git."""
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True, text=True
@@ -31,7 +31,7 @@ def first_seed() -> int:
 
 
 @pytest.mark.parametrize("name", sorted(all_workloads()))
-def test_seeds(name: str, rounds: Callable[[float, float], float]) -> None:
+def test_new_seeds_are_clean(name: str, rounds: Callable[[float, float], float]) -> None:
     workload, first = all_workloads()[name], first_seed()
     check(workload, range(first, first + SEEDS_MIN))
     until = time.monotonic() + rounds(SHORT_S, LONG_S) - SHORT_S / 2
@@ -42,13 +42,13 @@ def test_seeds(name: str, rounds: Callable[[float, float], float]) -> None:
     gc.collect()
 
 
-# Seeds that found something, by workload: what it was is told in docs/testing.md.
+# Seeds that found a bug, by workload. docs/testing.md describes the bugs.
 REGRESSIONS = {"crowd": (200_016, 200_055, 200_252), "closing": (5_000_108,)}
 
 
 @pytest.mark.parametrize(
     ("name", "seed"), [(name, seed) for name, seeds in REGRESSIONS.items() for seed in seeds]
 )
-def test_a_seed_that_found_something_stays_clean(name: str, seed: int) -> None:
+def test_a_seed_that_found_a_bug_is_clean(name: str, seed: int) -> None:
     result = Case.of(all_workloads()[name], seed).run()
     assert result.violations == ()

@@ -1,4 +1,4 @@
-"""The sweeps of processes under one root, counted in virtual time: together they are those of one process."""
+"""Processes under one root share the sweeps, counted in virtual time: together they sweep as often as one."""
 
 from fdbqueue import Session, TaskQueue, limits
 from fdbqueue.testing import Client, Faults, Simulation
@@ -26,12 +26,12 @@ def transactions_of(processes: int) -> int:
     return sum(machine.transactions for machine in simulation._machines)
 
 
-def test_one_idle_process_sweeps_as_often_as_the_limits_say() -> None:
+def test_one_idle_process_sweeps_as_often_as_the_limits_set() -> None:
     assert 0.8 < transactions_of(1) / (IDLE_S * SWEEPS_PER_S) < 1.2
 
 
 def test_eight_idle_processes_sweep_little_more_than_one() -> None:
-    """Each adds its heartbeats, and a count of the others every five seconds."""
+    """Each process adds its heartbeats, and a count of the other processes every five seconds."""
     own = 2 * IDLE_S / limits.SWEEPERS_COUNTED_EVERY_S
     assert transactions_of(8) < 1.5 * transactions_of(1) + 8 * own
 
