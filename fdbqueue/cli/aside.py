@@ -43,12 +43,12 @@ def aside(
     remove_all: bool,
     as_json: bool,
 ) -> None:
-    """List the values of QUEUE that were set aside as they could not be read, the oldest first.
+    """List the values of QUEUE that could not be read and were set aside.
 
-    Columns: id, when (seconds since the epoch), bytes, key (in hexadecimal), reason. With --json, and in an
-    exported file, each line also has `values`, the stored bytes in base64: the value of the key first, then
-    those of the payload. If only the payload of a task cannot be read, the task is buried instead: see
-    `tasks --state buried`.
+    The oldest comes first. Columns: id, when (seconds since the epoch), bytes, key (in hexadecimal), reason.
+    With --json, and in an exported file, each line also has `values`, the stored bytes in base64: the value
+    of the key first, then those of the payload. If only the payload of a task cannot be read, the task is
+    buried instead: see `tasks --state buried`.
     """
     with place.database() as database:
         found = _queue(place, database, queue)

@@ -141,9 +141,10 @@ def import_dirq(
 @in_a_place
 @click.pass_obj
 def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:
-    """Move the elements of QUEUE into the directory queue at PATH; make the directory if there is none.
+    """Move the elements of QUEUE into the directory queue at PATH.
 
-    Locked elements stay in QUEUE. If the command is interrupted or killed, start it again.
+    The directory is made if there is none. Locked elements stay in QUEUE. If the command is interrupted or
+    killed, start it again.
     """
     with opened(place, queue) as (database, found):
         _report(export_to(_folder_for(found, path), database, found), signals)

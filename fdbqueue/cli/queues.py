@@ -41,7 +41,7 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), default="fifo", help="[fifo]")
 @click.option("--ttl", type=SPAN, metavar="S", help="a task lives S seconds [for ever]")
 @click.option("--ttr", type=SPAN, metavar="S", help="a lease lasts S seconds [for ever]")
-@click.option("--priority", "pri", type=int, default=0, metavar="N", help="of its tasks [0]")
+@click.option("--priority", "pri", type=int, default=0, metavar="N", help="of a task without one [0]")
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
 @click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
 @click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="tasks of KEY in a round [1]")
@@ -135,8 +135,8 @@ def resume(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
 def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
     """Remove QUEUE and its contents. Refused while a call waits for its tasks, or a session holds one.
 
-    The tasks are removed first, in bounded transactions, then the queue. If the command is interrupted, the
-    queue is left with the other tasks.
+    The tasks are removed first, in bounded transactions, then the queue. After an interruption, the queue is
+    left with the tasks that were not removed yet.
     """
     with place.database() as database:
         try:

@@ -107,7 +107,7 @@ def delete(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_
 def release_all(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
     """Release the taken tasks of QUEUE: their leases end, and they are ready again.
 
-    It releases the number of tasks that are taken when it begins. Running workers take them again.
+    It releases as many tasks as are taken when it begins, because running workers take tasks again.
     """
     with place.tasks(queue) as (database, found):
         taken = found.statistics(database)["tasks"]["taken"]
@@ -124,8 +124,8 @@ def release_all(signals: Signals, place: Place, queue: str, as_json: bool) -> No
 def truncate(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
     """Remove all tasks of QUEUE, in any state; taken ones, too.
 
-    Tasks are removed in bounded transactions, so other calls do not wait. If the command is interrupted, the
-    other tasks are left.
+    Tasks are removed in bounded transactions, so other calls do not wait. After an interruption, the tasks
+    that were not removed yet are left.
     """
     with place.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]

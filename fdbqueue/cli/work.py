@@ -105,7 +105,7 @@ def work(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Take the tasks of queues: call MODULE:FUNCTION with each, or run a command for each.
+    """Take tasks, and call MODULE:FUNCTION or run a command for each.
 
     If the function returns, the task is acked. After an exception, or an exit status other than 0, the task
     is tried again later. After the last attempt it is buried, with its errors (`tasks QUEUE --state buried`).
