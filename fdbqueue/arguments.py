@@ -30,7 +30,7 @@ from fdbqueue.visible import shown
 T = TypeVar("T")
 
 WHOLE_MAX = 2**62
-"""The bound of whole numbers that have no other."""
+"""The bound of whole numbers without a bound of their own."""
 
 
 def writable(tr: Any) -> Transaction:
@@ -48,7 +48,7 @@ def checked_text(name: str, text: Any, bytes_max: int) -> str:
     """A text of 1 to `bytes_max` bytes. Raises InvalidArgument."""
     if not isinstance(text, str) or not 0 < _size_bytes(text) <= bytes_max:
         raise InvalidArgument(name=name, wanted=f"a text of 1 to {bytes_max} bytes", got=text)
-    return str.__str__(text)  # of a subclass, which may encode itself in another way, a plain one
+    return str.__str__(text)  # a subclass of str may encode itself in another way: this makes a plain str
 
 
 def _size_bytes(text: str) -> int:
@@ -67,7 +67,7 @@ def checked_bytes(name: str, value: Any, bytes_max: int) -> bytes:
 
 
 def checked_path(name: str, path: Any) -> Path:
-    """The path of a file. Raises WrongType, InvalidArgument for one that the file system cannot have."""
+    """The path of a file. Raises WrongType, InvalidArgument for a path that no file system can have."""
     if not isinstance(path, str | os.PathLike):
         raise WrongType(name=name, wanted="a path", got=path)
     try:
@@ -182,7 +182,7 @@ def checked_event(name: str, event: Any) -> None:
 
 
 def checked_take_timeout(timeout: Any) -> float:
-    """0 for one attempt, limits.SPAN_MAX_S for ever. Raises InvalidArgument."""
+    """The timeout of a take: 0 is one attempt, limits.SPAN_MAX_S is for ever. Raises InvalidArgument."""
     if timeout is None:
         return limits.SPAN_MAX_S
     if not is_number(timeout):
@@ -192,7 +192,7 @@ def checked_take_timeout(timeout: Any) -> float:
 
 
 def checked_delay(delay: Any) -> float:
-    """0 for a delay that is over. Raises InvalidArgument."""
+    """A delay; a negative one becomes 0. Raises InvalidArgument."""
     if not is_number(delay) or delay >= limits.SPAN_MAX_S or delay == -float("inf"):
         raise InvalidArgument(name="delay", wanted="seconds, less than a hundred years", got=delay)
     return float(max(delay, 0))
@@ -216,9 +216,9 @@ def checked_positive(name: str, number: Any, unit: str) -> float:
 
 
 def checked_items(name: str, items: Iterable[T]) -> list[T]:
-    """The items of a batch, read up to the first that is too many.
+    """The items of a batch; reads at most one beyond the limit.
 
-    Raises WrongType for what cannot be iterated, TooMuchForOneTransaction.
+    Raises WrongType for an object that cannot be iterated, TooMuchForOneTransaction.
     """
     if not isinstance(items, Iterable) or isinstance(items, type):
         raise WrongType(name=name, wanted="several values, such as a list", got=items)

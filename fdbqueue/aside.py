@@ -1,7 +1,7 @@
-"""Stored values that cannot be read: set aside as they are, until a user removes them.
+"""Stored values that cannot be read: set aside unchanged, until a user removes them.
 
-They lie under L, the prefix of the queue's waiting line, beside its columns: an earlier release, which asks
-whether a subspace holds keys of its own shapes only, takes them for those of a line.
+They lie under L, the prefix of the queue's waiting line, beside its columns. An earlier release, which
+refuses a subspace with keys of unknown shapes, takes them for keys of a line.
 
     L[5] id           entry   key, reason, sizes   aside(); `fdbqueue aside`
     L[6] id, number   part    bytes                the same: a stored value, as it was
@@ -42,12 +42,12 @@ class SetAside:
 
     id: str
     when: float
-    """When it was set aside, in seconds since the epoch."""
+    """Time at which it was set aside, in seconds since the epoch."""
     key: bytes
-    """The key that it was stored under, without the prefix of the queue."""
+    """The key of the value, without the prefix of the queue."""
     reason: str
     values: Sequence[bytes]
-    """The value of the key, as it was stored; then those of its payload, if that had keys of its own."""
+    """The value of the key, unchanged; then the values of its payload, if that had keys of its own."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -59,7 +59,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 DAMAGED = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding a stored Struct raises for bytes that are none."""
+"""Errors of the decoder of a stored Struct for damaged bytes."""
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(Entry).decode
@@ -110,8 +110,8 @@ class Aside:
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
     def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
-        """How many of them there were, an id given twice once. Reads and clears them; conflicts with their
-        removal.
+        """Remove the entries of `ids`, and return their number; an id given twice counts once. Reads and
+        clears the entries; conflicts with their removal.
         """
         asked = [(id_, tr.get(self._entry + id_)) for id_ in dict.fromkeys(ids)]
         there = [id_ for id_, entry in asked if entry.present()]
@@ -123,7 +123,7 @@ class Aside:
         return len(there)
 
     def ask_count(self, tr: Transaction) -> Callable[[], int]:
-        """Ask how many there are. Reads one key by snapshot."""
+        """Ask for the number of entries. Reads one key by snapshot."""
         found = tr.snapshot.get(self.count_key)
         return lambda: _counted(found)
 
@@ -137,7 +137,7 @@ class Aside:
 
 
 class KeepsAside:
-    """The calls of a queue about the values that were set aside."""
+    """The calls of a queue for its values that were set aside."""
 
     _aside: Aside
     _ask_exists: Callable[[Transaction], Callable[[], None]]
@@ -155,8 +155,8 @@ class KeepsAside:
         return run(tr, lambda tr: self._there(writable(tr)).page(tr, most, place))
 
     def remove_aside(self, tr: DatabaseOrTransaction, ids: Iterable[str]) -> int:
-        """Remove the entries of these ids, at most limits.VERB_BATCH; how many there were. An id
-        that is gone is no mistake.
+        """Remove the entries of at most limits.VERB_BATCH ids, and return their number. An id that is gone
+        is no error.
 
         Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.
         """
@@ -167,7 +167,7 @@ class KeepsAside:
         return run(tr, lambda tr: self._there(writable(tr)).remove(tr, known))
 
     def unreadable(self, tr: DatabaseOrTransaction) -> int:
-        """How many stored values have been set aside because they could not be read, and are still there.
+        """The number of stored values that are set aside because they could not be read.
 
         Reads: one key by snapshot. Conflicts: nothing.
         """

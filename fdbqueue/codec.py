@@ -48,7 +48,7 @@ class PayloadCodec(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Equal for codecs that do the same: calls of their queues may share a transaction."""
+        """Equal for interchangeable codecs: calls of their queues may share a transaction."""
 
     def encode(self, value: Any) -> bytes:
         """Raises TypeError, UnknownCodec."""
@@ -67,7 +67,9 @@ _TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep, or contains itsel
 _NO_ROOM = "the stack of the caller is too deep to encode it"
 
 NOT_HERE = (UnknownCodec, PayloadUnknown, PayloadMismatch)
-"""Others may read the payload: this process lacks a codec or a class, or its handle has another type."""
+"""Errors of a payload that another process may read: this one lacks a codec or a class, or its handle has
+another type.
+"""
 
 
 class BytesCodec:
@@ -86,7 +88,7 @@ class BytesCodec:
 
 
 class MsgspecCodec:
-    """A codec of msgspec's, made strict, for values of one type; None for the types of the format itself."""
+    """A strict codec over msgspec, for values of one type; with None, for the types of the format itself."""
 
     def __init__(self, name: str, type_: Any) -> None:
         """Raises TypeError for a type that msgspec cannot decode."""
@@ -135,7 +137,7 @@ class MsgspecCodec:
         except Exception as error:
             if self._type is None:
                 raise PayloadUnreadable(codec=self._name, reason=f"{type_name(error)}: {error}") from error
-            # A class may run code of its own when it is made.
+            # The constructor of a class may run any code.
             raise self._mismatch(f"{type_name(error)}: {error}") from error
         if len(payload) > _DEPTH_MAX and is_deep(self._name, payload, _DEPTH_MAX):
             raise PayloadUnreadable(codec=self._name, reason=_TOO_DEEP)
@@ -149,7 +151,7 @@ class MsgspecCodec:
 
 
 class RegisteredCodec:
-    """A codec of the user's own. It decides by itself whether a value comes back equal."""
+    """A codec of the user. It alone guarantees that a value comes back equal."""
 
     def __init__(self, name: str, codec: Codec) -> None:
         self.key = (name, None)
@@ -178,7 +180,7 @@ class RegisteredCodec:
 
 
 class AbsentCodec:
-    """The codec of a stored queue, not registered in this process: all but payloads can be looked after."""
+    """The codec of a stored queue that this process has not registered: calls that need no payload work."""
 
     def __init__(self, name: str, type_: Any) -> None:
         self.key = ("absent", name, type_)
@@ -195,7 +197,7 @@ class AbsentCodec:
         return self._found().decode(payload)
 
     def _found(self) -> PayloadCodec:
-        # It may have been registered since the queue was opened.
+        # The codec may have been registered after the queue was opened.
         return codec_named(self._name, self._type)
 
 

@@ -1,9 +1,9 @@
 """A database of either engine, with what belongs to one connection: the runtime and the services.
 
 `Database` wraps the engine's own database and adds nothing to its transactions: `create_transaction`
-returns the engine's. A *service* is whatever must exist once per database and process (the combiner of a
-queue, receipt slots, a session); it hangs here so that two simulated machines share nothing, and so that
-a forked child starts with none.
+returns the engine's. A *service* is an object that exists once per database and process: the combiner of a
+queue, receipt slots, a session. A database owns its services, so that two simulated machines share none and
+a forked child starts without any.
 """
 
 import sys
@@ -51,7 +51,7 @@ class Database:
         """Use fdbqueue.open()."""
         self.engine = engine
         self.session_ttr_s = session_ttr_s
-        """The ttr of sessions that are opened without one of their own, this process's own among them."""
+        """The ttr of sessions that are opened without a ttr, such as this process's own session."""
         self.runtime: Runtime = runtime or RealRuntime()
         self.counters = Counters()
         self.troubles = Troubles(self.runtime, is_away)
@@ -74,8 +74,8 @@ class Database:
         return transaction
 
     def service(self, key: Hashable, make: Callable[["Database"], S]) -> S:
-        """The one service of this process under `key`, made at first use, closed with the database. One that
-        has not been used for long may be forgotten, and made anew (services.py).
+        """The one service of this process under `key`, made at first use, closed with the database. A
+        service without recent use may be forgotten, and made anew (services.py).
 
         Raises DatabaseClosed as soon as closing has begun: every call given a database asks for a service.
         """
@@ -93,7 +93,7 @@ class Database:
         return found  # type: ignore[return-value]  # the key determines the type
 
     def _start_afresh_after_fork(self) -> None:
-        # The parent's threads, and the locks they may have held, did not come along.
+        # A forked child has none of the parent's threads, which may have held locks.
         self._lock = self.runtime.lock()
         self._services = Services()
         self._recent = self._services.recent
@@ -102,7 +102,10 @@ class Database:
         self._process_id = self.runtime.process_id()
 
     def waiter(self, *stops: Stop | None) -> Waiter:
-        """For a call that takes or waits, to be entered: ends when one of `stops` is set, or at closing."""
+        """A context manager for a call that may wait.
+
+        The wait ends when one of `stops` is set, or at closing.
+        """
         return Waiter(self._waiters, stops)
 
     @property
@@ -116,7 +119,8 @@ class Database:
         Calls that wait in other threads leave the line and raise DatabaseClosed before this returns, unless
         the database has not answered them for limits.CLOSE_TIMEOUT_S.
         """
-        # No lock: this may be a signal handler, or a child that was forked while a parent's thread held it.
+        # Takes no lock: a signal handler may call this, or a child that was forked while a thread held the
+        # lock.
         if next(self._closings):
             return
         self._closer = self.runtime.thread_id()
@@ -130,7 +134,7 @@ class Database:
             self._on_close()
 
     def _end(self, service: Service) -> None:
-        """The others, and the engine, are closed whatever one of them meets."""
+        """If one service fails to close, the others and the engine are closed all the same."""
         try:
             service.close()
         except Exception as error:
@@ -143,7 +147,7 @@ class Database:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        # The binding's conveniences (get_range, set, options, ...) are the engine's.
+        # The engine has the other methods of the binding's Database (get_range, set, options, ...).
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.engine, name)
@@ -163,7 +167,7 @@ _companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDiction
 
 
 def is_transaction(target: object) -> TypeGuard[Transaction]:
-    """Whether `target` is a transaction (or a snapshot) of either engine."""
+    """True if `target` is a transaction (or a snapshot) of either engine."""
     return not isinstance(target, Database) and hasattr(target, "get_read_version")
 
 
@@ -185,7 +189,7 @@ def as_database(target: Any) -> Database:
 
 
 def adopted(raw: Any, session_ttr_s: float) -> Database:
-    """The companion of `raw`, which it keeps alive until it is closed; also what calls given `raw` use."""
+    """The companion of `raw`, which calls given `raw` use; it keeps `raw` alive until it is closed."""
     database = as_database(raw)
     database.session_ttr_s = session_ttr_s
     if not isinstance(raw, Database):
@@ -212,7 +216,7 @@ def engine_errors() -> tuple[type[EmbeddedError], ...]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether a database cannot be reached, or has no room."""
+    """True for the error of a database that cannot be reached, or has no room."""
     if isinstance(error, engine_errors()):
         return error.code in _AWAY
     return isinstance(error, DatabaseClosed | StorageFull)

@@ -21,7 +21,7 @@ _BODIES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function"),
     (inspect.isgeneratorfunction, "a generator function"),
 )
-# What contextlib.contextmanager makes of a generator function.
+# The code of a function that contextlib.contextmanager has made.
 _MANAGERS = (contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager)
 
 
@@ -39,7 +39,7 @@ def deferred_body(function: Any) -> str | None:
     """The kind of function, if a call of it runs no body; None for a plain one."""
     while isinstance(function, partial):
         function = function.func
-    # An object is called through its class. A class is called to make an object, which runs __init__.
+    # A call of an object runs a method of its class; a call of a class runs __init__.
     called = (function, inspect.getattr_static(type(function), "__call__", None))
     return next((kind for test, kind in _BODIES for part in called if test(part)), None)
 

@@ -1,7 +1,7 @@
-"""How deeply a payload is nested: counted, whatever room the stack of the caller has.
+"""The depth of nested payloads, counted without recursion.
 
-The interpreter's own limit depends on how deep the caller stands, so a value that one process has put could
-be beyond another that takes it. limits.PAYLOAD_DEPTH_MAX is the same for all.
+The interpreter's own limit depends on the depth of the caller's stack, so a process could put a value that
+another one cannot take. limits.PAYLOAD_DEPTH_MAX is the same for all.
 """
 
 import re
@@ -14,7 +14,8 @@ import msgspec
 from fdbqueue.misfit import parts_of
 
 _CONTAINERS = (dict, list, tuple)
-# One without an end reaches to the end of the payload: else each quote in it would be tried as a beginning.
+# A string without an end reaches to the end of the payload; otherwise each quote in it would be tried as a
+# start.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -37,9 +38,9 @@ _COUNT_BYTES = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def is_deep(wire: str, payload: bytes, depth_max: int) -> bool:
-    """True if more than `depth_max` containers stand in each other.
+    """True if more than `depth_max` containers are nested.
 
-    A payload of fewer containers costs next to nothing: they are counted in C.
+    A payload with fewer containers costs next to nothing: they are counted in C.
     """
     if wire == "json":
         return payload.count(b"[") + payload.count(b"{") > depth_max and _json_is_deep(payload, depth_max)
@@ -48,7 +49,7 @@ def is_deep(wire: str, payload: bytes, depth_max: int) -> bool:
 
 
 def is_object_deep(value: Any, depth_max: int) -> bool:
-    """The same for any object that a codec may be given; one that contains itself has no end."""
+    """True if the nesting of any `value` is deeper than `depth_max`; a value that contains itself is."""
     # One level more: the innermost container may hold a plain value.
     return _reaches([value], depth_max + 1, lambda whole: [part for _, part in parts_of(whole)])
 
@@ -72,7 +73,9 @@ def _msgpack_is_deep(payload: bytes, depth_max: int) -> bool:
 
 
 def _reaches(level: Iterable[Any], depth_max: int, inner: Callable[[Any], Iterable[Any]]) -> bool:
-    """A level holds each object once: else one that contains itself twice would grow without bound."""
+    """A level holds each object once; otherwise the levels of an object that contains itself twice would
+    grow without bound.
+    """
     for _ in range(depth_max):
         level = {id(part): part for whole in level for part in inner(whole)}.values()
         if not level:
@@ -88,7 +91,7 @@ def _inner(whole: Any) -> Iterable[Any]:
 
 
 def _scanned_depth(payload: bytes, depth_max: int) -> int:
-    """The depth of a msgpack payload, as far as `depth_max` + 1 and the bytes go; without recursion."""
+    """The depth of a msgpack payload, at most `depth_max` + 1, counted without recursion."""
     left, at, deepest = [1], 0, 0
     while left and at < len(payload) and deepest <= depth_max:
         if not left[-1]:
@@ -103,7 +106,7 @@ def _scanned_depth(payload: bytes, depth_max: int) -> int:
 
 
 def _skipped(payload: bytes, at: int) -> tuple[int, int | None]:
-    """Where the next value begins, and how many parts follow if this one is a container."""
+    """The offset of the next value, and the number of parts of this one if it is a container."""
     first, at = payload[at], at + 1
     if 0x80 <= first <= 0x9F:
         return at, (first & 0x0F) * (2 if first < 0x90 else 1)

@@ -12,7 +12,7 @@ import msgspec
 
 PLACE_LENGTH_MAX = 200
 Part = tuple[str, Any]
-"""What leads from a container to its part, as Python writes it, and the part."""
+"""The Python expression that leads from a container to a part, and the part."""
 
 
 def refused_part(value: Any, encode: Callable[[Any], bytes]) -> tuple[str, str]:
@@ -29,7 +29,9 @@ def refused_part(value: Any, encode: Callable[[Any], bytes]) -> tuple[str, str]:
 
 
 def lost_part(value: Any, back: Any) -> tuple[str, str, str]:
-    """Type and place of the first smallest part that did not come back equal, and how it came back."""
+    """Type and place of the first smallest part that did not come back equal, with the value that came
+    back.
+    """
     place = "data"
     while type(value) is type(back):
         others = dict(parts_of(back))

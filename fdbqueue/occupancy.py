@@ -12,13 +12,13 @@ from fdbqueue.errors import SubspaceInUse
 from fdbqueue.seam import Transaction
 
 KEY_BYTES_SHOWN = 60
-"""How much of a foreign key an error message shows."""
+"""Bytes of a foreign key that an error message shows."""
 
 IsOurs = Callable[[bytes], bool]
 
 
 def ask_ends(tr: Any, prefix: bytes) -> Callable[[], list[bytes]]:
-    """The reply is the first and the last key under `prefix`; no key if there is none."""
+    """Ask for the first and the last key under `prefix`; the reply is a list, empty without keys."""
     snapshot, end = getattr(tr, "snapshot", tr), _end_of(prefix)
     first = snapshot.get_range(prefix, end, limit=1)
     last = snapshot.get_range(prefix, end, limit=1, reverse=True)
@@ -33,14 +33,15 @@ def require_ours(prefix: bytes, keys: list[bytes], is_ours: IsOurs) -> None:
 
 
 class Occupancy:
-    """The subspace of a queue that is not registered: anything else may have filled it."""
+    """The subspace of a queue that is not registered; another program may use it."""
 
     def __init__(self, prefix: bytes, is_ours: IsOurs, root: bytes | None = None) -> None:
         """`root` is the prefix of receipts and sessions, which may lie in the subspace."""
         self._prefix = prefix
         self._is_ours = is_ours
         self._root = root
-        # Databases where a key of ours has been seen: their queue is in use, and is not judged again.
+        # Databases in which a key of ours was seen: the queue is in use there, and the subspace is not
+        # checked again.
         self._known: WeakSet[Any] = WeakSet()
 
     def ask(self, tr: Transaction) -> Callable[[], None]:
@@ -49,7 +50,7 @@ class Occupancy:
         return lambda: self._judge(tr, keys())
 
     def ask_until_known(self, tr: Transaction) -> Callable[[], None]:
-        """Like `ask`, until a key of ours has been seen in the database of `tr`."""
+        """Like `ask`, until a key of ours was seen in the database of `tr`; then without a read."""
         return _nothing if getattr(tr, "db", None) in self._known else self.ask(tr)
 
     def _judge(self, tr: Transaction, keys: list[bytes]) -> None:

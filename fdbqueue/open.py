@@ -1,4 +1,4 @@
-"""`open(url)`: which engine, and where."""
+"""`open(url)`: the engine and the place that a URL names."""
 
 import importlib
 import os
@@ -42,8 +42,8 @@ def open(
     `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`. An empty
     variable counts as unset. Without `create`, a directory has to hold a database already.
 
-    `url` may also be an open `fdb.Database`. The options then hold for calls that are given that database
-    itself, too, as long as the result is not closed.
+    `url` may also be an open `fdb.Database`. Until the result is closed, the options hold for calls given
+    that database, too.
 
     `session_ttr_s`: for this time after its process died, a session without a ttr of its own keeps its tasks.
     This process's own session is one of these.
@@ -104,7 +104,7 @@ def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: fl
 
 
 def url_from_environment() -> str:
-    """The URL that stands for no URL."""
+    """The URL to use if the program gives none."""
     url = os.environ.get("FDBQUEUE_URL")
     if url:
         return url

@@ -1,7 +1,7 @@
-"""Items that a handle passes over: its process cannot decode them, and others may.
+"""Items that a handle passes over: its process cannot decode them, but another one may.
 
-A codec, a class or a release is missing here, or the handle has another type. Such an item stays where it is,
-and takes go on behind it. They raise its error only where there is nothing else to take.
+A codec, a class or a release is missing here, or the handle has another type. Such an item stays in its
+place, and takes go on behind it. They raise its error only if there is no other item.
 
 A queue that is not registered stores no codec: the handle names one. Until a handle has put or read an item
 there, bytes that its codec refuses may as well be those of another codec, and are passed over, too.
@@ -17,7 +17,7 @@ from fdbqueue.errors import FdbQueueError, PayloadUnreadable
 from fdbqueue.unreadable import NOT_READ
 
 Stored = tuple[bytes, str, Callable[[], bytes]]
-"""The id of an item, its key for messages, and its payload, which has been asked for."""
+"""The id of an item, its key for messages, and the reply to the read of its payload."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class Sorted:
 
 
 class Passed(dict[bytes, FdbQueueError]):
-    """The ids of the items that were passed over, and why. One for each handle: another may read them."""
+    """The ids of passed-over items, with their errors.
+
+    Each handle has its own, because another handle may read them.
+    """
 
     def __init__(self, *, registered: bool) -> None:
         super().__init__()
@@ -85,7 +88,7 @@ class Passed(dict[bytes, FdbQueueError]):
 
 
 def located(error: FdbQueueError, queue: str, key: str) -> FdbQueueError:
-    """The error, with the queue and the key of the item that it is about."""
+    """The error, with the queue and the key of its item."""
     if not hasattr(error, "queue"):
         error.queue, error.key = queue, key  # type: ignore[attr-defined]
         error.args = (f"{error.args[0]} It is {key} in the queue {queue!r}.", *error.args[1:])

@@ -181,13 +181,13 @@ class RealRuntime:
 
 
 class _Exit:
-    """The end of this process."""
+    """Callbacks for the end of this process."""
 
     _began: float | None = None
 
     @classmethod
     def begun(cls) -> float:
-        """The monotonic time at which this was called first."""
+        """The monotonic time of the first call of this method."""
         if cls._began is None:
             cls._began = time.monotonic()
         return cls._began

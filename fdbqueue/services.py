@@ -16,11 +16,11 @@ from fdbqueue import limits
 class Service(Protocol):
     def close(self) -> None: ...
     def is_needed(self) -> bool:
-        """True if it must be kept though no call uses it, and it has not been used for long."""
+        """True if the service must be kept without recent use."""
 
 
 class Services:
-    """Calls come one at a time, except reads of `recent`."""
+    """Calls must come one at a time, except reads of `recent`."""
 
     def __init__(self) -> None:
         self.recent: dict[Hashable, Service] = {}

@@ -1,4 +1,4 @@
-"""Trouble: an error that a thread goes on after. Threads that keep leases alive end for no error.
+"""Trouble: an error that a background thread survives. Threads that keep leases alive end for no error.
 
 The log gets each trouble at once with its traceback, and then once a minute with its count. An error may
 refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
@@ -54,7 +54,7 @@ class _Trouble:
 class Troubles:
     """The troubles of one part of a process. Two are the same if type, raising line and `title` agree."""
 
-    # Not "until it succeeds": under load, every other round does.
+    # One line a minute, not one until the next success: under load, every other round succeeds.
 
     def __init__(self, runtime: Runtime, is_away: Callable[[BaseException], bool] = lambda _: False) -> None:
         """`is_away`: true of the error of a database that is away. Its traceback explains nothing."""
@@ -72,7 +72,7 @@ class Troubles:
                 self._tell(log, title, error, count)
 
     def _count(self, key: object) -> int | None:
-        """How often it was met since the log had it; None if the log is not to have it now."""
+        """The count since the last log line; None if the trouble is not to be logged now."""
         now = self._runtime.monotonic()
         with self._lock:
             met = self._met.get(key)

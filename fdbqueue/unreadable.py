@@ -1,4 +1,4 @@
-"""The data of a listing that this process cannot read: reported, and left where they are."""
+"""Data in a listing that this process cannot read: reported, and not moved."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fdbqueue.codec import NOT_HERE, PayloadCodec
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable
 
 NOT_READ = (PayloadUnreadable, *NOT_HERE)
-"""What decoding a stored payload raises."""
+"""Errors of decoding a stored payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Unreadable:
 
     error: FdbQueueError
     payload: bytes
-    """As it is stored; empty if it is not there as a whole."""
+    """The stored bytes; empty if some of them are missing."""
 
     def __str__(self) -> str:
         return f"unreadable: {self.error}"

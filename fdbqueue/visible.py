@@ -9,9 +9,9 @@ import unicodedata
 from typing import Any
 
 SHOWN_LENGTH_MAX = 200
-"""Of one value in a message."""
+"""Characters of one value in a message."""
 TOLD_LENGTH_MAX = 400
-"""Of one text in a message."""
+"""Characters of one text in a message."""
 _DIGITS_MAX = 60
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
@@ -49,7 +49,7 @@ def shown(value: Any) -> str:
 
 
 def told(value: Any) -> str:
-    """A text as it is, and any other value as `shown`; both short and visible."""
+    """A text unchanged, any other value as `shown`; both shortened and visible."""
     return _short(value, TOLD_LENGTH_MAX) if type(value) is str else shown(value)
 
 
@@ -85,7 +85,7 @@ class _ShortRepr(reprlib.Repr):
     def repr_int(self, value: int, _: int) -> str:
         if abs(value) < 10**_DIGITS_MAX:
             return repr(value)
-        # The digits of a number of thousands are refused by Python, and take long.
+        # Python refuses to print a number with thousands of digits, and takes long.
         return f"{'-' if value < 0 else ''}<a number of {value.bit_length()} bits>"
 
     def repr_bytes(self, value: bytes, _: int) -> str:

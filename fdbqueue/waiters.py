@@ -52,7 +52,7 @@ class Waiter:
         return self._reason is not None
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """The last callback counts: a call waits for one thing at a time."""
+        """The last callback counts: a call waits for one future at a time."""
         self._callback = callback
         if self._reason is not None:  # between the question and this
             callback(self)
@@ -164,7 +164,7 @@ class DeafStops:
 
 
 def _is_set(stop: Stop) -> bool:
-    """True, too, if it cannot say so: its call ends, rather than wait for an event that is broken."""
+    """True also for a broken event: a wait for it might never end."""
     try:
         return bool(stop.is_set())
     except SURVIVED:

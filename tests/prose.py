@@ -102,8 +102,9 @@ def _docstrings(node: ast.AST) -> Iterator[Text]:
     """Strings that are statements: those behind an attribute, too."""
     for statement in getattr(node, "body", ()):
         yield from _docstrings(statement)
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            yield Text(statement.lineno, str(statement.value.value))
+        value = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield Text(statement.lineno, value.value)
 
 
 def _strings(tree: ast.Module) -> Iterator[Text]:
