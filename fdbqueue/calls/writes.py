@@ -30,25 +30,20 @@ class Writes:
     """The writes of one kind, with equal options, of one process on one queue."""
 
     def __init__(self, database: Database, root: RootKeys, write: Write) -> None:
-        self._database = database
-        self._root = root
-        self._write = write
-        self._combiner = Combiner(database.runtime, self._write_for)
+        self._combiner = Combiner(database.runtime, partial(write_claimed, database, root, write))
 
     def call(self, items: Sequence[Any], size_bytes: int) -> Sequence[Any]:
         """Write `items`, all in one transaction. Return their answers. Raises: the errors of the write."""
         answers: Sequence[Any] = self._combiner.call(items, len(items), size_bytes).answer
         return answers
 
-    def _write_for(self, combiner: Combiner, _: Call) -> None:
-        write_claimed(self._database, self._root, combiner, self._write)
-
 
 def write_claimed(
     database: Database,
     root: RootKeys,
-    combiner: Combiner,
     write: Write,
+    combiner: Combiner,
+    _: Call,
     *,
     count_max: int = limits.BATCH_ITEMS_MAX,
     wrote: Callable[[Any], bool] | None = None,

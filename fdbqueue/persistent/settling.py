@@ -1,6 +1,6 @@
 """The work of a proxy on the queue in one transaction: acks and puts that happen together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,15 +9,13 @@ from fdbqueue.arguments import too_much
 from fdbqueue.errors import NotTaken
 from fdbqueue.records.keys import Record, id_bytes
 from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import Value
 from fdbqueue.task import Task
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.tasks.capacity import NoRoom, admit_to
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.verbs import Target
-
-AskOwner = Callable[[Transaction], Callable[[], None]]
+from fdbqueue.tasks.verbs import AskOwner, Target
 
 
 @dataclass(frozen=True)

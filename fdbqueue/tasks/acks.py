@@ -66,10 +66,10 @@ class Acks:
             raise ended
         return self._ack_alone(target) if ended is None else ended
 
-    def _ack_for(self, crew: Combiner, _: Call) -> None:
+    def _ack_for(self, crew: Combiner, leader: Call) -> None:
         for _attempt in range(limits.ATTEMPTS_TOGETHER_MAX):
             try:
-                self._ack_all(crew)
+                self._ack_all(crew, leader)
             except LostConflict:
                 continue
             except engine_errors():
@@ -80,7 +80,7 @@ class Acks:
                 return
         crew.deal([None] * limits.VERB_BATCH, to_all=True)
 
-    def _ack_all(self, crew: Combiner) -> None:
+    def _ack_all(self, crew: Combiner, leader: Call) -> None:
         """Ack the tasks of all claimed calls.
 
         Raises: LostConflict; then nothing has changed.
@@ -92,8 +92,9 @@ class Acks:
         write_claimed(
             self._database,
             self._source.shape.root,
-            crew,
             ack_each,
+            crew,
+            leader,
             count_max=limits.VERB_BATCH,
             wrote=lambda ended: any(isinstance(one, Task) for one in ended),
             yield_to_conflict=True,

@@ -5,6 +5,7 @@ session, callbacks.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 from fdbqueue import limits
@@ -36,6 +37,8 @@ from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 
+_payload = attrgetter("payload")
+
 
 def calls_of(database: Database, shape: Shape) -> "TaskCalls":
     keeper = keeper_of(database, shape.root)  # services are made one at a time, and each before its users
@@ -58,9 +61,6 @@ class Care:
 
     def is_needed(self) -> bool:
         return self.callbacks.callback is not None
-
-
-def _nothing() -> None: ...
 
 
 def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
@@ -108,7 +108,7 @@ class TaskCalls:
         with self._database.waiter(stop) as waiter:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
-            return list(self._puts.call(drafts, sum(len(draft.payload) for draft in drafts)))
+            return list(self._puts.call(drafts, sum(map(len, map(_payload, drafts)))))
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""
@@ -138,13 +138,14 @@ class TaskCalls:
     def _putting(self, drafts: Sequence[Draft], random: bytes) -> Callable[[Change], list[Task] | NoRoom]:
         return partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
 
-    def ask_owner(self, tr: Transaction) -> Callable[[], None]:
+    def ask_owner(self, tr: Transaction) -> Callable[[], None] | None:
         """Ask for the session of a temporary queue; the reply raises UnknownSession if it has ended."""
         owner = self.shape.owner
-        return _nothing if owner is None else ask_alive(tr, self.shape.root, owner)
+        return None if owner is None else ask_alive(tr, self.shape.root, owner)
 
     def _put_all(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
-        tasks = self.source.within(tr, self._putting(items, random))
+        put = partial(verbs.put, drafts=items, random=random, ask_owner=self.ask_owner)
+        tasks = self.source.within(tr, put)
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
@@ -24,7 +25,12 @@ from fdbqueue.unreadable import Unreadable, shown
 Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
 """Given the counters of the queue, a number of new tasks and random bytes: None if there is room for them."""
 
+AskOwner = Callable[[Transaction], Callable[[], None] | None]
+"""Asks whether the session of a temporary queue is alive; None for a queue without one."""
+
 UNKNOWN = object()
+
+_key = attrgetter("key")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def put(
     change: Change,
     drafts: Sequence[Draft],
     random: bytes,
-    ask_owner: Callable[[Transaction], Callable[[], None]],
+    ask_owner: AskOwner,
 ) -> list[Task] | NoRoom:
     """Put new tasks. Return them, or NoRoom with the size of a full queue.
 
@@ -64,7 +70,7 @@ def ask_place(
     change: Change,
     drafts: Sequence[Draft],
     random: bytes,
-    ask_owner: Callable[[Transaction], Callable[[], None]],
+    ask_owner: AskOwner,
     admit: Admit,
 ) -> Callable[[], int | NoRoom]:
     """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
@@ -76,14 +82,16 @@ def ask_place(
     check_owner = ask_owner(tr)
     last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
-    change.ask_create({draft.key for draft in drafts})
+    change.ask_create(set(map(_key, drafts)))
 
     def place() -> int | NoRoom:
-        check_owner()
+        if check_owner is not None:
+            check_owner()
         full = admit(change, live, len(drafts), random)
         if full is not None:
             return full
-        return next((keys.index_of(task.key) + 1 for task in last), 0)
+        found = last.to_list()
+        return keys.index_of(found[0].key) + 1 if found else 0
 
     return place
 
