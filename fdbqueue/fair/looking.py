@@ -16,22 +16,23 @@ from fdbqueue.unreadable import shown
 
 class _Contents(NamedTuple):
     round: list[Any]
-    """What is left of the current round, in order."""
+    """The items of the page that belong to the rest of the current round, in order."""
     lines: list[tuple[Any, list[Any]]]
-    """The other items of each key, in order; keys are pairs' firsts, because a dict takes 1 for True."""
+    """Pairs of a key and its other items, in order. (In a dict, the keys 1 and True would be one.)"""
 
 
 class FairSnapshot(_Contents):
-    """A page of what a fair queue holds. `next` is the `after=` of the page behind it, None at the end."""
+    """A page of the items of a fair queue. `next` is the `after=` of the following page, None at the end."""
 
     next: str | None = None
 
 
 def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -> FairSnapshot:
-    """The next items by arrival, parted into those of the current round and the others.
+    """The next items by arrival: those of the current round, and the others.
 
-    Of the round, the first limits.BATCH_ITEMS_MAX items are recognised. Reads by snapshot: up to `limit`
-    items and one, the head of the round, limits.BATCH_BYTES_MAX bytes of payloads. Raises InvalidArgument.
+    An item behind the first limits.BATCH_ITEMS_MAX of the round counts as one of the others.
+    Reads, by snapshot: `limit` + 1 items, the head of the round, limits.BATCH_BYTES_MAX of payloads.
+    Raises: InvalidArgument.
     """
     records, more = _records(tr, items, limit, _place(after))
     asked = ask_payloads(tr, items.keys, records)
@@ -45,7 +46,7 @@ def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -
 
 
 def _records(tr: Transaction, items: FairItems, limit: int, after: bytes | None) -> tuple[list[Record], bool]:
-    """The records of a page, and whether there are more behind them."""
+    """The records of a page, and true if there are more behind them."""
     tasks = items.keys.tasks
     start = tasks.start if after is None else items.keys.task(after) + b"\x00"
     check = items.guard(tr)

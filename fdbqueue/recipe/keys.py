@@ -1,17 +1,18 @@
-"""Keys of a recipe queue: the only file that builds or parses them (its line: line/keys.py).
+"""Keys of a recipe queue: the only file that builds or parses them (those of its line: line/keys.py).
 
-Queue S; an item's `suffix` is its packed (index, random), its identity wherever it goes.
+Queue S. The `suffix` of an item is its packed (index, random): its id, wherever it is stored. The last column
+names the readers.
 
-    S[0, index, random]          item    stored payload       takers; enqueue, the last one by snapshot
-    S[1, index, random, piece]   piece   bytes of a payload   whoever decodes the item
-    S[2]                         size    little-endian        size(); the doorbell of the first in the line
+    S[0, index, random]          item    stored payload         takes; enqueue, the last one by snapshot
+    S[1, index, random, piece]   piece   part of a payload      takes and listings of its item
+    S[2]                         size    little-endian          size(); watches of the first request
     S[3, ...]                    line    see line/keys.py
-    S[4]                         floor   little-endian, grows     enqueue, by snapshot
+    S[4]                         floor   little-endian, grows   enqueue, by snapshot
 
-A stored payload is WHOLE + the payload, or SPLIT + (pieces, bytes in all). An item that is delivered to a
-request in the line moves there under its suffix; its pieces stay where they are. The floor is above the
-index of every item that was delivered so: the index restarts when the queue has drained, and an item that
-comes back must find itself at the head and not behind those that came after it.
+A stored payload is WHOLE and the payload, or SPLIT and its packed (pieces, bytes). Delivering an item moves
+it into the line under its suffix; its pieces stay in place. The floor is above the index of each delivered
+item. Without a floor, the index would restart at 0 when the queue is empty, and an item that comes back would
+stand behind items that were enqueued after it.
 """
 
 import struct
@@ -25,14 +26,14 @@ ITEM, PIECE, SIZE, LINE, FLOOR = range(5)
 
 WHOLE, SPLIT = b"\x00", b"\x01"
 FORMATS_RESERVED = 16
-"""A stored payload that begins with a byte below this number, and is neither, is of a newer release."""
+"""A newer release wrote a stored payload that begins with another byte below this number."""
 INDEX_MAX = 2**62
-"""No index gets there; behind it there must be room for the next ones, also in the floor."""
+"""Above every index. The indexes behind a valid one must fit into a key, and into the floor."""
 
 _SHAPES: dict[Any, list[type]] = {ITEM: [int, bytes], PIECE: [int, bytes, int]}
-"""What follows the column in the keys of items."""
+"""Types of the parts behind the column, in the keys of items."""
 _LINE_COLUMN_CODES = (layer.pack((0,)), layer.pack((1,))[:1])
-"""What the number of a line's column begins with, packed."""
+"""First byte of the packed column numbers of a line."""
 
 
 class QueueKeys:
@@ -69,7 +70,7 @@ class QueueKeys:
         return self.index_in(item_key[len(self._item_prefix) :])
 
     def index_in(self, suffix: bytes) -> int | None:
-        """None for what is no suffix of an item: a damaged key, which may still hold a sound payload."""
+        """The index in a suffix; None if the key is damaged. Its payload may be sound all the same."""
         try:
             index = layer.unpack(suffix)[0]
         except (ValueError, IndexError, struct.error):
@@ -100,12 +101,12 @@ def split(pieces: int, size_bytes: int) -> bytes:
 
 
 def payload_bytes(value: bytes) -> int:
-    """What the value of an item's key says of its payload: how many bytes it has, here or in pieces."""
+    """Bytes of a payload, stored here or in pieces, according to the value of its item."""
     return len(value) - 1 if value[:1] == WHOLE else split_sizes(value)[1]
 
 
 def split_sizes(value: bytes) -> tuple[int, int]:
-    """The pieces of a split payload, and its bytes; none of both for a value that does not tell."""
+    """The numbers of pieces and bytes of a split payload; 0 and 0 if the value is damaged."""
     try:
         pieces, size_bytes = layer.unpack(value, prefix_len=1)
     except (ValueError, IndexError, struct.error):
