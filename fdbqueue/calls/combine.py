@@ -233,7 +233,7 @@ class Combiner:
     def _round(self, mine: Call) -> bool:
         """Run one round of work. True if `mine` has passed on the lead.
 
-        A leader whose time is over still runs one round: the leader before it may have begun something.
+        A leader past its deadline still runs one round: its predecessor may have begun work.
         """
         begun = False
         if self._last.count > 1:

@@ -20,7 +20,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PART_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a link is opened, not followed
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SHARED_FILE, _SHARED_DIRECTORY = 0o066, stat.S_ISGID | 0o077
-_CURE = "give --shared-directory, or shared_directory=True, if all who may write there are trusted"
+_CURE = "give --shared-directory, or shared_directory=True, if all users that may write there are trusted"
 
 
 class Directory:

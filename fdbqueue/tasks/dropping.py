@@ -72,5 +72,5 @@ def remove(change: Change, line: Line, found: Occupants) -> None:
 
 def _reason(awaited: bool, held: bool) -> str:
     if awaited:
-        return "somebody is waiting for tasks"
+        return "a call is waiting for tasks"
     return "tasks are taken" if held else ""

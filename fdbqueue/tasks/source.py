@@ -87,7 +87,7 @@ class TaskSource:
         return Taker(self.line, (self.guard, ask_session), self.hand_out)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
-        """Take the leases of `offers`. Return the tasks whose payloads can be decoded."""
+        """Take the leases of `offers`. Return the tasks with readable payloads."""
         change, records = self.change(tr), records_of(offers)
         self._ready.rely_on(tr, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline

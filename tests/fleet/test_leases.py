@@ -499,7 +499,7 @@ def test_a_missing_queue_is_refused(db, space):
         Worker(db, ["jobs", "missing"], print, root=space)
 
 
-def test_a_worker_whose_last_queue_is_dropped_ends(db, queue):
+def test_a_worker_ends_when_its_last_queue_is_dropped(db, queue):
     worker = Worker(db, queue, print)
     worker.start()
     queue._shape.registry.drop(db, "jobs")  # the `drop` of the queue refuses while a call waits in its line
