@@ -90,8 +90,8 @@ def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -
 
     An item leaves the queue when its line was written; on a pipe, when the line was read, and only then is
     the next one written. After Ctrl-C, or when the reader closes the pipe, the other items are back in their
-    places. After a crash they come back within seconds; the item of the last line may come back too. Tasks
-    cannot be got: `work` runs a handler for each.
+    places. After a crash they come back within seconds; the item of the last line may come back too. For
+    tasks, use `work`, which runs a handler for each.
     """
     with place.queue(queue) as (database, found):
         shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)

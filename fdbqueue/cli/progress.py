@@ -153,7 +153,7 @@ class Progress:
         return {**_counts(status), **pace}
 
     def _count_left(self) -> int:
-        """Return the number of tasks that are not buried; the last one if the database is away."""
+        """Return the number of tasks that are not buried; the one before, if the database is away."""
         try:
             return sum(map(self._left_in, self._queues))
         except troubles():

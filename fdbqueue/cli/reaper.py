@@ -62,7 +62,7 @@ class Reaper:
     def watching(self, files: Sequence[IO[Any]]) -> Iterator[Callable[[int], None]]:
         """Within the block, if this process dies, the command with these `files` is killed.
 
-        So is the process group that the yielded function is called with.
+        The yielded function adds a process group, which is killed, too.
         """
         told = [_name(file) for file in files]
         self._tell("+", told)

@@ -1,4 +1,4 @@
-"""Place: the database and root of a command, by --url and --root, and the queues there."""
+"""Place: the database and the root that --url and --root name, and the queues there."""
 
 import re
 from collections.abc import Iterator

@@ -34,7 +34,7 @@ class Feed:
         self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: set[int] = set()
         self._passed: dict[int, FdbQueueError] = {}
-        """For each queue where the last take found unreadable tasks only: the error of the first."""
+        """By queue number: the error of the last take, if it found unreadable tasks only."""
         self._tell_at = [float("-inf")] * len(queues)
         self._waiting = False
 

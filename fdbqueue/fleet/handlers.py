@@ -9,7 +9,7 @@ from fdbqueue.errors import HandlerNotFound
 
 
 def named(target: str) -> Any:
-    """Import the object that `target` names. Raises HandlerNotFound, for any error of the import too."""
+    """Import the object that `target` names. Raises HandlerNotFound, also for an error during the import."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise HandlerNotFound(target=target, reason='it must be written as "module:function"')

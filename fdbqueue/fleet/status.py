@@ -23,7 +23,7 @@ class Tally:
     lost: int = 0
     """Attempts that lost their lease before their outcome."""
     snoozed: int = 0
-    """Attempts that put the task off, without a failure."""
+    """Attempts in which the handler put the task off, without a failure."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(

@@ -132,7 +132,7 @@ class Worker:
     def start(self, *, until_empty: bool = False) -> None:
         """Begin to work, in the background.
 
-        Raises: WorkerUsed, UnknownCodec; RuntimeError if no thread can be started. Then nothing has begun.
+        Raises: WorkerUsed, UnknownCodec; RuntimeError, before any work, if no thread can be started.
         """
         if self._state != "new":
             raise WorkerUsed

@@ -47,8 +47,10 @@ LEFT_OUT = {
     "LockToken": "a type of texts",
     "TaskState": "an enum",
     "Failure": "a value: what is wrong with it shows where it is given to a call",
-    **dict.fromkeys(errors.__all__, "an error"),
-    **dict.fromkeys(("AnyDatabase", "AnyTransaction", "Transaction"), "a protocol"),
+    **dict.fromkeys((*errors.__all__, "Unavailable"), "an error"),
+    **dict.fromkeys(
+        ("AnyDatabase", "AnyTransaction", "DatabaseOrTransaction", "Transaction"), "a type for type checkers"
+    ),
 }
 """Public names that are not called, and the reason."""
 
