@@ -27,9 +27,6 @@ MARKED_SHARE_OF_ALL_MAX = 0.02
 """Of the sentences of fdbqueue, docs and README.md together."""
 TEST_NAME_MAX = 60
 
-NOT_YET = frozenset({})
-"""Folders and files that have not been rewritten. This list only shrinks."""
-
 
 @cache
 def marked_in() -> dict[str, tuple[list[str], int]]:
@@ -62,10 +59,6 @@ def long_names() -> dict[str, list[str]]:
     }
 
 
-def not_yet(name: str) -> bool:
-    return any(name == entry or (entry.endswith("/") and name.startswith(entry)) for entry in NOT_YET)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -93,7 +86,7 @@ def test_few_sentences_of_a_file_are_marked():
     refused = [
         sentence
         for name, (marked, total) in marked_in().items()
-        if too_many(marked, total) and not not_yet(name)
+        if too_many(marked, total)
         for sentence in marked
     ]
     assert not refused, "\n".join(refused)
@@ -104,7 +97,7 @@ def test_few_sentences_of_the_package_and_its_pages_are_marked():
     done = {
         name: found
         for name, found in marked_in().items()
-        if name.startswith(("fdbqueue/", "docs/", "README")) and not not_yet(name)
+        if name.startswith(("fdbqueue/", "docs/", "README"))
     }
     marked = [sentence for sentences, _ in done.values() for sentence in sentences]
     total = sum(number for _, number in done.values())
@@ -112,13 +105,5 @@ def test_few_sentences_of_the_package_and_its_pages_are_marked():
 
 
 def test_names_of_tests_are_short():
-    refused = [name for path, names in long_names().items() if not not_yet(path) for name in names]
+    refused = [name for path, names in long_names().items() for name in names]
     assert not refused
-
-
-def test_the_list_of_rooms_to_rewrite_only_shrinks():
-    """An entry goes as soon as its files pass."""
-    wanting = {name for name, (marked, total) in marked_in().items() if too_many(marked, total)}
-    wanting |= {path for path, names in long_names().items() if names}
-    done = {entry for entry in NOT_YET if not any(name.startswith(entry) for name in wanting)}
-    assert not done, "these are rewritten: take them from NOT_YET"
