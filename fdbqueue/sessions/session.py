@@ -70,6 +70,7 @@ class Session:
         try:
             with self._database.waiter():  # closing waits until the keeper knows the session, and ends it
                 self.id, self.ttr = self._open()
+                self._key = self._keys.session(self.id)
                 self._opened_version: int = run(self._database, lambda tr: tr.get_read_version().wait())
                 self._keeper.keep(self)
         finally:
@@ -104,7 +105,7 @@ class Session:
 
     def ask(self, tr: Transaction) -> Callable[[], None]:
         """Ask if the session is alive; the reply raises UnknownSession if it is not."""
-        found = tr.get(self._keys.session(self.id))
+        found = tr.get(self._key)
 
         def check() -> None:
             # A transaction that began before the session was opened does not see it. It has read the key
@@ -169,13 +170,13 @@ class Session:
 
     def _beat(self, tr: Transaction) -> float | None:
         """The ttr of the session; None if it is over."""
-        last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._keys.session(self.id)).value
+        last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._key).value
         if record is None:
             return None
         _, ttr_us = self._known(record)
         if not ttr_us:  # a damaged record is made anew
             ttr_us = round(self.ttr * 1_000_000)
-            tr.set(self._keys.session(self.id), layer.pack((self._opener, self.name, ttr_us)))
+            tr.set(self._key, layer.pack((self._opener, self.name, ttr_us)))
         self._renew(tr, self.id, last, ttr_us)
         return ttr_us / 1_000_000
 

@@ -23,7 +23,7 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.codec import encoded_each
-from fdbqueue.database import is_transaction, run
+from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
@@ -32,9 +32,11 @@ from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure, Task
 from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import note_end
@@ -219,16 +221,10 @@ class TaskQueue(Looks, Managing):
             checked_instance("session", session, Session)
         checked_stop(stop, tr)
         self.require_codec()
-        monotonic = self._of(tr).runtime.monotonic
-        until = monotonic() + timeout_s
-        while True:
-            try:
-                holder = self._own_session(tr) if session is None else session
-                return list(self._take(tr, n, timeout_s, holder, stop))
-            except UnknownSession:
-                if session is not None or is_transaction(tr):
-                    raise
-                timeout_s = max(0.0, until - monotonic())
+        if is_transaction(tr):
+            holder = self._own_session(tr) if session is None else session
+            return list(self._calls(tr).take_within(writable(tr), n, holder))
+        return list(self._take(as_database(tr), n, timeout_s, session, stop))
 
     def end_waits(self, db: AnyDatabase, *, session: Session | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so
@@ -410,9 +406,16 @@ class TaskQueue(Looks, Managing):
         return calls.put(drafts, timeout_s, stop)
 
     def _take(
-        self, target: DatabaseOrTransaction, count: int, timeout_s: float, session: Session, stop: Stop | None
+        self, database: Database, count: int, timeout_s: float, session: Session | None, stop: Stop | None
     ) -> Sequence[Task]:
-        calls = self._calls(target)
-        if is_transaction(target):
-            return calls.take_within(writable(target), count, session)
-        return calls.take(session, count, timeout_s, stop)
+        """Take for `session`, or for the own session; again if that one has died meanwhile."""
+        monotonic, own = database.runtime.monotonic, own_session_of(database, self._shape.root)
+        until = monotonic() + timeout_s
+        while True:
+            try:
+                holder = own.get() if session is None else session
+                return calls_of(database, self._shape).take(holder, count, timeout_s, stop)
+            except UnknownSession:
+                if session is not None:
+                    raise
+                timeout_s = max(0.0, until - monotonic())
