@@ -240,7 +240,7 @@ class Odd:
     ids=["text", "bytes", "deep", "number", "odd", "odd in a list", "escapes"],
 )
 def test_a_refusal_is_short_whatever_the_value(value: Any) -> None:
-    """And it has the whole value as an attribute."""
+    """The error has the whole value as an attribute."""
     with pytest.raises(InvalidArgument) as refused:
         fdbqueue.Queue(ROOT, contended=value)
     message = str(refused.value)

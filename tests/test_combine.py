@@ -75,7 +75,7 @@ def test_calls_that_come_while_a_leader_works_share_its_round() -> None:
 
 
 def test_a_round_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first one back goes alone, and the others in the round after it."""
+    """Without the wait, the first caller that is back would go alone, and the others in the next round."""
     monkeypatch.setattr(limits, "GATHER_MIN_S", 0.0)
     monkeypatch.setattr(limits, "GATHER_SHARE", math.inf)
     monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)

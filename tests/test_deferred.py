@@ -95,7 +95,7 @@ def test_a_verdict_that_is_returned_is_a_failed_attempt(db, queue):
 
 
 def test_plain_functions_pass():
-    """Also those that only look asynchronous from afar."""
+    """Plain functions that resemble asynchronous ones pass, too."""
 
     class Handler:
         def __init__(self, task):

@@ -240,7 +240,7 @@ def test_a_wait_is_not_for_transactions(db: Database, space: Subspace) -> None:
 
 
 def test_an_uncollected_item_is_the_first_of_its_key_again(db: Database, space: Subspace) -> None:
-    """Also when the queue had run empty meanwhile, and the index of its items had begun anew."""
+    """This holds even if the queue had run empty meanwhile, and its index had begun anew."""
     q = FairQueue(space, key=first_letter)
     for word in ("a1", "a2", "a3"):
         q.put(db, word)

@@ -112,7 +112,7 @@ def test_another_url_is_refused_with_the_choices(url):
 
 
 def test_without_the_client_library_one_line_names_the_package(monkeypatch):
-    """Not the binding's traceback."""
+    """The error replaces the traceback of the binding."""
 
     def import_module(_name):
         raise Exception("Unable to locate the FoundationDB API shared library!")
@@ -149,7 +149,7 @@ def test_a_closed_database_says_so():
 
 
 def test_the_context_manager_closes():
-    """Also when its block raises."""
+    """It closes the database even if its block raises."""
     with pytest.raises(LookupError, match="mine"), fdbqueue.open("memory:") as db:
         raise LookupError("mine")
     assert db.closed

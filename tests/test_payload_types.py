@@ -356,7 +356,7 @@ def strange(db: Database, pickled: str) -> list[Any]:
 
 
 def test_a_missing_codec_moves_nothing(db: Database, strange: list[Any]) -> None:
-    """Neither a take nor a put, in a transaction or not, waiting or not."""
+    """Neither a take nor a put changes anything, in a transaction or not, waiting or not."""
     tasks, plain = strange
     calls: list[Callable[[Any], Any]] = [
         lambda tr: tasks.take(tr, 0),

@@ -138,7 +138,7 @@ def test_a_call_that_waits_is_served_whatever_else_is_used(
 def test_calls_in_flight_and_later_ones_share_one_combiner(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the second of two generations of callers would not see the first."""
+    """With a combiner of its own, the second generation of callers would not see the first."""
     queue, append = Queue(SPACE["combined"]), QueueCalls._append_for
     begun, may_end, seen = threading.Event(), threading.Event(), []
 

@@ -62,7 +62,7 @@ def test_time_randomness_and_threads_come_from_the_runtime(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_environment_is_read_where_programs_begin(module):
-    """No setting hides in the middle."""
+    """Other modules read no setting from it."""
     ((_, tree),) = trees([module])
     used = dotted_uses(tree) & {"os.environ", "os.getenv", "os.environb"}
     assert not used or allowed(module, MAY_READ_ENVIRONMENT)

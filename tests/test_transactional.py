@@ -212,7 +212,7 @@ def test_generators_and_coroutines_are_refused_at_decoration():
 
 
 def test_a_function_without_the_parameter_is_refused_at_once():
-    """Not at its first call."""
+    """The decoration raises, not the first call."""
     with pytest.raises(TypeError, match="has no parameter 'tr'"):
 
         @fdbqueue.transactional

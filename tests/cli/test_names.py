@@ -180,7 +180,7 @@ def test_the_nearest_names_are_listed_by_likeness(name: str, expected: list[str]
 def test_an_impossible_path_makes_no_directory(
     program: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Not even the first part of the path."""
+    """The directory is not made, not even the first part of its path."""
     monkeypatch.chdir(tmp_path)
     program.run("elements", "add", "e", "x", "--create")
     before = sorted(tmp_path.iterdir())

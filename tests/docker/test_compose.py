@@ -29,12 +29,12 @@ def test_a_service_waits_only_for_possible_states(service):
 
 
 def test_images_have_versions(service):
-    """Also those that are built here."""
+    """Images that are built here have a version, too."""
     assert is_pinned(service["image"])
 
 
 def test_volumes_and_networks_are_declared(service):
-    """And files that are mounted exist."""
+    """Mounted files exist, too."""
     assert set(service["networks"]) <= set(FILE["networks"])
     for mount in service.get("volumes", []):
         source = mount.split(":")[0]

@@ -47,7 +47,7 @@ def test_what_built_an_image_does_not_ship_with_it(name):
 
 
 def test_packages_leave_no_cache():
-    """Neither pip's, nor apt's where it is used."""
+    """The images keep no cache of pip or apt."""
     for stage in STAGES.values():
         for command in stage.all("RUN"):
             if "apt-get" in command:

@@ -8,7 +8,7 @@ CONTAINERS = [*POD["initContainers"], *POD["containers"]]
 
 
 def test_every_object_has_a_name():
-    """And a kind and version."""
+    """Every object has a kind and a version, too."""
     assert all(found["apiVersion"] and found["metadata"]["name"] for found in kubernetes())
 
 
@@ -37,7 +37,7 @@ def test_containers_are_locked_down():
 
 
 def test_the_fleet_selects_its_own_pods():
-    """And the database's pods have the account that they are given."""
+    """The pods of the database have their service account."""
     fleet = OBJECTS["Deployment"]["spec"]
     assert fleet["selector"]["matchLabels"].items() <= fleet["template"]["metadata"]["labels"].items()
     pods = OBJECTS["FoundationDBCluster"]["spec"]["processes"]["general"]["podTemplate"]["spec"]

@@ -126,7 +126,7 @@ def test_a_cluster_that_never_comes_is_a_failure(tmp_path):
 
 
 def test_the_application_makes_its_queue_and_finds_it_again(tmp_path):
-    """And its handler takes the payload that the page puts."""
+    """The handler of the application takes the payload that the page puts."""
     url = f"embedded:{tmp_path}/data"
     for _ in range(2):
         assert run(sys.executable, DOCKER / "app" / "emails.py", FDBQUEUE_URL=url)[0] == 0

@@ -271,7 +271,7 @@ def test_a_name_that_is_taken_becomes_the_next(db: Database, both: Pieces, space
     assert first == name
     assert second > name
     assert contents(db, both.queue) == [both.data(1), both.data(2)]
-    # And out again, to where the name is taken.
+    # Export it again, to a directory in which the name is taken.
     other.put_by_hand(name, 3)
     list(export_to(other.folder(), db, both.queue))
     assert sorted(map(str, other.consume())) == sorted(str(both.data(n)) for n in (1, 2, 3))

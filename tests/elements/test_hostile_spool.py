@@ -172,7 +172,7 @@ def test_a_strange_name_in_our_directory_is_no_element(
 def test_a_link_for_a_directory_of_elements_is_not_followed(
     db: Database, both: Pieces, tmp_path: Path
 ) -> None:
-    """Neither into it nor out of it."""
+    """A link is followed neither by an import nor by an export."""
     (tmp_path / "elsewhere").mkdir()
     name = both.queue.add(db, both.data(1))
     Path(both.path, name[:8]).symlink_to(tmp_path / "elsewhere")

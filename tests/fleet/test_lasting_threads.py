@@ -234,7 +234,7 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("kind", ["fifo", "fifottl"])
 def test_an_error_of_any_kind_is_a_failed_attempt(db, space, odd, kind):
-    """Also an error that cannot be formatted: the thread goes on, and the task does not stay taken."""
+    """After an error that cannot be formatted, too, the thread goes on, and the task does not stay taken."""
     queue = TaskQueue.create(db, "odd", kind, root=space)
     ids = [queue.put(db, data).id for data in ("odd", "good")]
 

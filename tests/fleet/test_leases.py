@@ -340,7 +340,7 @@ def test_a_worker_with_busy_threads_stops_in_time(db, queue, gate, told, how):
 
 
 def test_an_idle_worker_stops_at_once(db, queue, space):
-    """Also while it waits in lines; its requests leave them."""
+    """A worker that waits in lines stops at once, too, and its requests leave them."""
     other = TaskQueue.create(db, "other", root=space)
     for queues in ([queue], [queue, other]):
         worker = Worker(db, queues, print)
@@ -403,7 +403,7 @@ def test_workers_are_listed_while_they_live(db, queue, space, gate):
 
 
 def test_a_presence_lists_the_queues_that_it_has_room_for(db, space):
-    """And the number of the others: a value has 100,000 bytes at most."""
+    """It has the number of the other queues, because a value has 100,000 bytes at most."""
     queues = [TaskQueue.create(db, f"{number:03}" + 490 * "\n", root=space) for number in range(210)]
     worker = Worker(db, queues[:1], print, root=space)
     worker._queues = [(queue, 1) for queue in queues]  # so the worker does not wait in all lines

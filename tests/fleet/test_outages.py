@@ -194,7 +194,7 @@ class Untidy:
 
 @pytest.mark.parametrize("error", [None, PayloadUnreadable(codec="json", reason="test")])
 def test_a_busy_keeper_is_no_silence_of_the_database(error):
-    """Nor is an error of this process."""
+    """An error of this process is no silence of the database, either."""
     simulation, silent_s = Simulation(0, faults=Faults()), []
 
     def keep(client):

@@ -24,7 +24,7 @@ def test_a_return_acks_the_task(db, queue, work):
 
 @pytest.mark.parametrize("kind", ["fifo", "limfifottl", "utube", "utubettl", "fair"])
 def test_a_worker_takes_from_every_kind_of_queue(db, space, kind):
-    """Also from kinds without delays: a failed task waits for its next attempt all the same."""
+    """In kinds without delays, too, a failed task waits for its next attempt."""
     q, tried = TaskQueue.create(db, "other", kind, root=space), []
 
     def handler(task):

@@ -248,7 +248,7 @@ def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
 
 
 def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
-    """Also a process that ends with status 0 without a stop."""
+    """A process that ends with status 0 without a stop is replaced, too."""
     queue.put(db, ["exit"])
     queue.put(db, ["nothing"])
     fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST)
@@ -290,7 +290,7 @@ def run_keys(db, fleet):
 
 
 def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog):
-    """Also if the task has just begun, and no report has it."""
+    """The log names the task even if it has just begun, and no report has it."""
     id_ = queue.put(db, ["exit 9"]).id
     fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST).run()
     [line] = [record.getMessage() for record in caplog.records if "ended" in record.getMessage()]

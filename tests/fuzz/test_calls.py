@@ -37,7 +37,7 @@ def test_every_public_name_is_called_or_left_out_for_a_reason() -> None:
 
 
 def test_good_arguments_are_accepted(world: World) -> None:
-    """Else a call would be refused before it looks at the hostile one."""
+    """Otherwise a call would be refused before it checks its hostile argument."""
     refused = {call.name for call in calls() if run(world, Trial(call, {})).refused}
     assert {name for name in refused if not name.startswith("NullQueue.")} <= set(ALWAYS_REFUSED)
 

@@ -146,7 +146,7 @@ def run(engine, tmp_path):
 
 
 def test_the_end_of_a_run_drains_every_queue(run):
-    """Also tasks that a worker holds."""
+    """It drains tasks that a worker holds, too."""
     db = run.db
     queues = run.queues
     for queue in (queues.plain, *queues.of_tasks):
@@ -175,7 +175,7 @@ def test_a_task_is_done_and_noted_or_neither(run):
 
 @pytest.mark.parametrize("engine", DURABLE, indirect=True)
 def test_a_run_leaves_nothing_behind(engine, tmp_path):
-    """Neither its worker's last word, nor sessions, nor receipts."""
+    """The final reports, the sessions and the receipts of its workers are removed."""
     url = url_of(engine, tmp_path / "data")
     run_id = os.urandom(8).hex()
     worker, master = (Run(url, run_id, Threads()) for _ in range(2))

@@ -52,7 +52,7 @@ def drain(db: fdbqueue.Database, name: str, _: str | None) -> None:
 
 
 def end_without_closing(db: fdbqueue.Database, name: str, _: str | None) -> None:
-    """Also with a proxy in a daemon thread, and one that is kept by a cycle."""
+    """End with a proxy in a daemon thread, and one that a cycle of references keeps alive."""
     q = PersistentQueue(db, name)
     q.get()
     has_one = threading.Event()

@@ -34,7 +34,7 @@ class Case(theirs.BaseQueueTestMixin, theirs.unittest.TestCase):  # type: ignore
         self.type2test: Callable[..., fdbqueue.PersistentQueue] = fresh_queues(db, space)
 
 
-# Not to be collected by itself: it needs a database.
+# pytest must not collect this class: it needs a database.
 Case.__test__ = False
 
 

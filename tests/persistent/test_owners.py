@@ -104,7 +104,7 @@ def test_a_half_finished_end_is_finished_at_once(still: Still, monkeypatch: pyte
 
 
 def test_nothing_is_left_behind_by_proxies_that_end(still: Still) -> None:
-    """Neither when they are closed, nor when they are found to be dead and the name is opened again."""
+    """Closed proxies leave no keys, and dead ones leave none when the name is opened again."""
     with still.opened(owner="me") as q:
         before = len(still.stored())
         filled(q, "a")

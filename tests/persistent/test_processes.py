@@ -155,7 +155,10 @@ def test_killed_while_it_waits_nothing_is_lost(q: PersistentQueue, start: Start)
 
 
 def test_a_program_that_ends_in_good_order_gives_back_at_once(q: PersistentQueue, start: Start) -> None:
-    """Not closed, with a lease of half a minute: with a thread, a cycle, and the queue itself."""
+    """The program closes none of its proxies: one in a thread, one in a cycle, and the queue itself.
+
+    The ttr is half a minute.
+    """
     filled(q, "abcd")
     assert start("end_without_closing").rest() == ["ends"]
     assert drained(q) == ["a", "b", "c", "d"]

@@ -265,7 +265,7 @@ def test_a_lapsed_session_returns_items_and_late_acks_do_nothing(still: Still) -
 
 
 def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
-    """Also if the process has not heard yet that its session is over."""
+    """The process need not know yet that its session is over."""
     q = filled(still.opened(ttr=10), "ab")
     proxy = q.connect()
     assert proxy.get_nowait() == "a"

@@ -43,7 +43,7 @@ def outcomes(b, id_):
 
 @pytest.mark.parametrize("kind", ["fifottl", "limfifottl", "utubettl"])
 def test_a_failure_that_a_sweep_counted_is_taken_back(bench, clock, kind):
-    """And it is told so: the history says that the attempt was made, and does not count. Twice is once."""
+    """The history says that the attempt was made, and does not count. Twice is once."""
     b = bench(kind, ttr=TTR_S)
     id_ = b.put()
     task = lapse(b, clock)

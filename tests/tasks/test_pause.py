@@ -16,7 +16,7 @@ def queue(db, space):
 
 
 def test_nothing_is_taken_from_a_paused_queue(db, queue):
-    """Neither given a database nor within a transaction; tasks put meanwhile wait as well."""
+    """No take gets a task, given a database or a transaction; tasks put meanwhile wait as well."""
     queue.put(db, 1)
     queue.pause(db)
     queue.put(db, 2)

@@ -255,7 +255,7 @@ def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: Ta
 
 @pytest.mark.parametrize("state", ["taken", "buried", "delayed"])
 def test_a_task_with_a_damaged_record_is_set_aside(db: Database, queue: TaskQueue, state: str) -> None:
-    """And the others of its key are not held up."""
+    """The other tasks of its key are not delayed."""
     session = Session(db, ttr=30, root=db_root(queue))
     id_, good = put(db, queue, "bad"), put(db, queue, "good")
     if state == "delayed":

@@ -338,7 +338,7 @@ def test_collecting_a_result_rings_no_doorbell(bench: Any) -> None:
 
 
 def test_a_result_of_a_dead_caller_returns_beside_other_tasks(bench: MakeBench) -> None:
-    """Not only after the queue has run empty: a plain take sees that the result is overdue."""
+    """A plain take sees that the result is overdue, even while the queue has other tasks."""
     b = bench()
     source = calls_of(b.db, b.queue._shape).source
     params = params_of(Lease(b.session.id, b"the dead one"))
