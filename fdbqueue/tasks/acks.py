@@ -13,6 +13,7 @@ Only acks join. The other verbs that end a lease are rarer, and have arguments o
 failure. Heartbeats are batches already (`TaskQueue.renew`).
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from fdbqueue import limits
@@ -86,7 +87,7 @@ class Acks:
         Raises: LostConflict; then nothing has changed.
         """
 
-        def ack_each(tr: Transaction, items: list[Target], random: bytes) -> list[Task | NotTaken]:  # noqa: ARG001
+        def ack_each(tr: Transaction, items: list[Target], random: bytes) -> Sequence[Ended]:  # noqa: ARG001
             return self._source.within(tr, partial(verbs.ack_each, targets=items))
 
         write_claimed(

@@ -1,9 +1,9 @@
 """Dropping a task queue: refused while a live request waits for its tasks, or a live lease holds one.
 
-Requests of dead callers and leases that are over refuse nothing, and thousands of them may come before the
-first live one. A transaction looks at a batch of each. If the batch is full and nothing in it is alive, the
-transaction removes the batch and the next one looks again. The transaction that drops the queue has read both
-ranges to their ends, serialisably: a request or a lease that comes meanwhile conflicts with it.
+Dead requests and leases that are over do not prevent a drop, but thousands of them may come before the first
+live one. A transaction reads a batch of each. If the batch is full and nothing in it is alive, the
+transaction removes the batch, and the next one reads on. The transaction that drops the queue has read both
+ranges to their ends, serialisably. So a request or a lease that comes meanwhile conflicts with it.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from fdbqueue.tasks.sweep import apply, plan
 
 @dataclass(frozen=True)
 class Occupants:
-    """A batch of requests and a batch of taken tasks, judged: may their queue be dropped?"""
+    """A batch of requests and a batch of taken tasks, and if they prevent a drop."""
 
-    reason: str
-    """Why the queue cannot be dropped; empty if nothing in the batches prevents it."""
+    reason: str | None
+    """The reason why the queue cannot be dropped; None if nothing in the batches prevents it."""
     dead: Sequence[Ticket]
     """Requests of dead callers."""
     lapsed: Sequence[Record]
     """Taken tasks with leases that are over."""
     lost: Sequence[KeyValue]
-    """Keys of taken tasks that are not there, or cannot be read."""
+    """Keys of taken tasks that are missing, or cannot be read."""
     are_all: bool
     """True if there are no other requests and no other taken tasks."""
 
@@ -55,7 +55,7 @@ def occupants(change: Change, line: Line) -> Occupants:
 
 
 def cleared(change: Change, line: Line) -> Occupants:
-    """Requests and taken tasks, judged; a full batch that prevents no drop is removed."""
+    """Read the occupants of a queue, and remove a full batch that prevents no drop."""
     found = occupants(change, line)
     if not found.reason and not found.are_all:
         remove(change, line, found)
@@ -70,7 +70,7 @@ def remove(change: Change, line: Line, found: Occupants) -> None:
         change.lost(entry.key, entry.value)
 
 
-def _reason(awaited: bool, held: bool) -> str:
+def _reason(awaited: bool, held: bool) -> str | None:
     if awaited:
         return "a call is waiting for tasks"
-    return "tasks are taken" if held else ""
+    return "tasks are taken" if held else None

@@ -1,4 +1,4 @@
-"""Statistics by key: which keys have the most tasks waiting, and how long the first of each has waited."""
+"""Statistics by task key: the keys with the most ready tasks, and the age of the first of each."""
 
 import struct
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fdbqueue.seam import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task that can be taken when its turn comes: its id, and how many seconds ago it was put."""
+    """A ready task of a key: its id, and the seconds since its put."""
 
     id: str
     age_s: float
@@ -24,7 +24,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class KeyStatistics:
-    """How many tasks of a key there are in each state, and the first of those that wait."""
+    """The number of tasks of a key in each state, and its first ready task."""
 
     key: Any
     ready: int
@@ -35,7 +35,7 @@ class KeyStatistics:
 
 
 def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) -> list[KeyStatistics]:
-    """Reads by snapshot, up to three times limits.KEYS_LOOKED_AT_MAX keys; conflicts with nothing."""
+    """Reads: by snapshot, at most three times limits.KEYS_LOOKED_AT_MAX keys. Conflicts: none."""
     found = [(key, numbers) for key, numbers in discipline.counts.busiest(tr.snapshot, limit) if _is_key(key)]
     asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
     records = [list(read_index(tr, line, no_mending)) for line in asked]
@@ -50,7 +50,7 @@ def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) ->
 
 
 def _is_key(packed: bytes) -> bool:
-    """False for a damaged one, which no task has."""
+    """False for a damaged key, which no task has."""
     try:
         return len(layer.unpack(packed)) == 1
     except (ValueError, IndexError, struct.error):

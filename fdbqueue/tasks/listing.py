@@ -1,8 +1,8 @@
-"""Looking at a task queue without changing it: the tasks of a state, page by page.
+"""Tasks of one state, page by page, without a change of the queue.
 
-A state's index is read from the place where the last page ended. What time has made ready, and no sweep has
-moved yet, is read from the timers: the first limits.DUE_BATCH of them stand among the ready tasks, in order;
-those behind that bound follow, in the order of their time.
+A page continues in the index of the state, where the last page ended. Tasks that are due and not yet swept
+are read from the timers. The first limits.DUE_BATCH of them are listed among the ready tasks, in order. The
+others follow after all ready tasks, in the order of their time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,15 +31,15 @@ def checked_state(state: TaskState | str) -> TaskState:
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page ends."""
+    """The end of a page."""
 
     state: str
     index: bytes = b""
     """The last key of the index that was read, without its prefix."""
     due: bytes = b""
-    """The last timer that stands among the ready tasks, or that has been listed behind them."""
+    """The last timer that is listed among the ready tasks, or behind them."""
     more_due: bool = False
-    """Whether timers behind `due` had run out."""
+    """True if timers behind `due` had run out."""
     index_over: bool = False
 
 
@@ -59,7 +59,7 @@ def place_after(state: TaskState, after: str | None) -> Place:
 
 @dataclass(frozen=True)
 class Found:
-    """Tasks that stand behind a place, in order, each with its own place; and the place behind them all."""
+    """Tasks behind a place, in order, each with its own place; and the place behind all of them."""
 
     rows: Sequence[tuple[Place, Record]]
     end: Place | None

@@ -1,9 +1,9 @@
-"""Mending: a record that cannot be read is repaired or set aside, so that it holds up no other task.
+"""Mending: an unreadable record is repaired or set aside, so that it holds up no other task.
 
-A ready task has its record in the index that takers read, too. Where one of the two is damaged, the other one
-is written in its place. Else the task is set aside (aside.py): its values as they are stored, its payload
-with them. Only keys tell the task that they belonged to. The key of its state ends in the id and holds, as
-the value, the key of the task; so the counters, and the others of its key, are told that it has gone.
+A ready task has its record in the index that takers read, too. If one of the two is damaged, the other is
+written in its place. If both are, the task is set aside (aside.py): its stored values and its payload. Then
+only its keys tell which task it was. The key of its state ends in the id, and has the task key as its value.
+From these the counters and the discipline learn that the task has gone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class Mender:
         self._discipline = discipline
         self._aside = aside
         self.removed = 0
-        """How many entries were removed from indexes: a reader that sees a change must read on."""
+        """Number of entries removed from indexes: a reader that sees it change must read on."""
 
     def entry(self, tr: Transaction, key: bytes, value: bytes) -> Record | None:
         """The ready task at `key` of an index, its entry written anew; None if the task was set aside.
@@ -63,7 +63,7 @@ class Mender:
         return None
 
     def record(self, tr: Transaction, id_: bytes, raw: bytes) -> None:
-        """The record of the task cannot be read: write it anew from the index, or set it aside.
+        """Repair an unreadable record of a task from the index, or set the task aside.
 
         Reads: the key of its state, among the first limits.SEARCHED_MAX of each state, by snapshot.
         """
@@ -75,19 +75,19 @@ class Mender:
             tr.set(self._keys.task(id_), record_to_bytes(record))
 
     def lost(self, tr: Transaction, key: bytes, value: bytes) -> None:
-        """The key of a state names a task that there is not: clear it, and count the task no longer."""
+        """Clear the key of a state that names a missing task, and count the task no longer."""
         gone = self._stand_in(key, value)
         tr.add_read_conflict_key(key)
         tr.clear(key)
         if gone is None:
             return
         tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
-        # Without its key it cannot be told which line has lost a task.
+        # Without its task key, the line that has lost a task is unknown.
         if gone.key or not isinstance(self._discipline, Keyed):
             self._discipline.shift(tr, [gone], ())
 
     def forget(self, tr: Transaction, id_: bytes) -> None:
-        """Remove a task, whether or not anything of it can be read. Reads like `record`."""
+        """Remove a task, readable or not. Reads: as `record`."""
         state = self._state_of(tr, id_)
         if state is not None:
             self.lost(tr, state.key, state.value)
@@ -109,7 +109,7 @@ class Mender:
         tr.clear_range(failures.start, failures.stop)
 
     def _is_of(self, tr: Transaction, key: bytes, record: Record) -> bool:
-        """True if `key` is that of the ready task in an index that takers read."""
+        """True if `key` is the key of the ready task in an index that takers read."""
         if self._discipline.filed(record) == key:
             return True
         return isinstance(self._discipline, Keyed) and self._discipline.points_at(tr, key, record)
@@ -131,7 +131,7 @@ class Mender:
         return (row for row in rows if row.key.endswith(id_))
 
     def _stand_in(self, key: bytes, value: bytes) -> Record | None:
-        """The task as far as a key of its state tells it; None for a key that no task has."""
+        """A record with the facts that a key of a state tells; None for a key that no task has."""
         for state, under in (
             (TaskState.READY, self._discipline.index),
             (TaskState.TAKEN, self._keys.taken),
