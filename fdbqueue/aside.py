@@ -92,7 +92,7 @@ class Aside:
     def page(self, tr: Transaction, limit: int, after: bytes) -> Page[SetAside]:
         """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger.
 
-        Reads: the entries and their parts, by snapshot. Conflicts: nothing.
+        Reads: the entries and their parts, by snapshot. Conflicts: none.
         """
         start = self._entry + after + b"\x00" if after else self._entry
         found = list(tr.snapshot.get_range(start, self._part, limit=limit + 1))
@@ -110,8 +110,11 @@ class Aside:
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
     def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
-        """Remove the entries of `ids`, and return their number; an id given twice counts once. Reads and
-        clears the entries; conflicts with their removal.
+        """Remove the entries of `ids`, and return their number; an id given twice counts once.
+
+        Reads: the entries.
+        Writes: clears the entries and their parts; the count.
+        Conflicts: their removal.
         """
         asked = [(id_, tr.get(self._entry + id_)) for id_ in dict.fromkeys(ids)]
         there = [id_ for id_, entry in asked if entry.present()]
@@ -147,7 +150,7 @@ class KeepsAside:
         limits.BATCH_ITEMS_MAX and limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the
         `after` of the page that follows, None at the end.
 
-        Reads: by snapshot. Conflicts: nothing. Raises: InvalidArgument.
+        Reads: by snapshot. Conflicts: none. Raises: InvalidArgument.
         """
         most, place = checked_limit(limit), place_bytes(after) or b""
         if place and len(place) != ID_BYTES:
@@ -169,7 +172,7 @@ class KeepsAside:
     def unreadable(self, tr: DatabaseOrTransaction) -> int:
         """The number of stored values that are set aside because they could not be read.
 
-        Reads: one key by snapshot. Conflicts: nothing.
+        Reads: one key by snapshot. Conflicts: none.
         """
         return run(tr, lambda tr: self._there(writable(tr)).ask_count(tr)())
 

@@ -24,7 +24,7 @@ class Page(list[T]):
 
 
 def checked_limit(limit: Any) -> int:
-    """How many rows a page may have. Raises InvalidArgument."""
+    """The number of rows that a page may have. Raises InvalidArgument."""
     return min(checked_count("limit", limit), limits.BATCH_ITEMS_MAX)
 
 
@@ -34,7 +34,7 @@ def place_text(place: bytes) -> str:
 
 
 def place_bytes(after: Any) -> bytes | None:
-    """Raises InvalidArgument for a value that is no `next` of a page."""
+    """Parse the `next` of a page. Raises InvalidArgument."""
     if after is None:
         return None
     try:
@@ -48,7 +48,7 @@ def no_place(after: Any) -> InvalidArgument:
 
 
 def within_bytes(sizes_bytes: Sequence[int]) -> int:
-    """How many rows of these sizes go into one page: at least one, where there is one."""
+    """The number of rows of these sizes that fit into one page; at least one, unless there are none."""
     room_bytes = limits.BATCH_BYTES_MAX
     for count, size_bytes in enumerate(sizes_bytes):
         room_bytes -= size_bytes

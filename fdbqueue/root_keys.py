@@ -42,7 +42,7 @@ _SHAPES: dict[Any, list[type]] = {
     RUN: [bytes],
     MEMBERSHIP: [bytes],
 }
-"""What follows the column in the keys that do not belong to a queue."""
+"""The parts behind the column, in the keys that do not belong to a queue."""
 
 LAST_ID_BYTES = 8
 

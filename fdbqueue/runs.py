@@ -27,7 +27,7 @@ def run_of(token: bytes) -> bytes:
 
 
 def is_alive(tr: Transaction, keys: RootKeys, run: bytes) -> bool:
-    """True if the run has not ended. Reads its session; conflicts with its end."""
+    """True if the run has not ended. Reads its session. Conflicts: its end."""
     return bool(run) and tr.get(keys.session(run)).present()
 
 

@@ -36,9 +36,9 @@ class Task:
     """Number of its latest attempts in a row that ended because the lease was over or its holder dead."""
     created: float = 0.0
     expires: float | None = None
-    """When its ttl ends."""
+    """The end of its ttl."""
     until: float | None = None
-    """When its lease ends (taken), or its delay (delayed)."""
+    """The end of its lease (taken) or of its delay (delayed)."""
     token: bytes | None = None
 
     def _note_end(self, verb: str | None) -> None:

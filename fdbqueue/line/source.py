@@ -29,7 +29,7 @@ class Source(Protocol):
     doorbell: bytes
     """A key that changes whenever an item may have become available."""
     aside: Aside
-    """Where damaged values of the queue go."""
+    """The place for damaged values of the queue."""
 
     ready: slice
     """Keys of the available items. An answer of nothing relies on them in a transaction of the caller."""

@@ -57,7 +57,7 @@ class Definition:
 
     @classmethod
     def from_bytes(cls, name: str, value: bytes) -> "Definition":
-        """Raises DefinitionUnreadable for the value of a newer release, which has more parts, or none."""
+        """Decode a definition. Raises DefinitionUnreadable for damage, or the value of a newer release."""
         try:
             id_, kind, options = layer.unpack(value)
             return cls(name, _checked_id(id_), _text(kind), _mapping(msgspec.json.decode(options)))
@@ -66,7 +66,9 @@ class Definition:
 
     @classmethod
     def listed(cls, name: str, value: bytes) -> "Definition":
-        """The same for listings: of one that cannot be read only the name is known, and perhaps the id."""
+        """Decode a definition for a listing: an unreadable one has its name, and its id if that is
+        readable.
+        """
         try:
             return cls.from_bytes(name, value)
         except DefinitionUnreadable:
@@ -82,11 +84,13 @@ class Registry:
     def create(
         self, target: DatabaseOrTransaction, name: str, kind: str, options: Mapping[str, Any]
     ) -> Definition:
-        """Register a queue. Raises QueueExists, InvalidArgument for the name, NotADatabase, SubspaceInUse.
+        """Register a queue.
 
-        Reads the name's definition and the last id; by snapshot, one key at each end of the root and of the
-        new queue's prefix. Writes the definition and the last id. Conflicts with any other create, and with
-        calls on a queue of this name.
+        Reads: the name's definition, the last id; by snapshot one key at each end of the root and of the
+            new queue's prefix.
+        Writes: the definition, the last id.
+        Conflicts: any other create; calls on a queue of this name.
+        Raises: QueueExists, InvalidArgument for the name, NotADatabase, SubspaceInUse.
         """
         return self.write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
 
@@ -102,9 +106,11 @@ class Registry:
         return of_kind(found, kind)
 
     def find(self, target: DatabaseOrTransaction, name: str, kind: str | None = None) -> Definition:
-        """Raises QueueNotFound; QueueKindMismatch if it is not of `kind`.
+        """The definition of the queue `name`.
 
-        Reads the definition; conflicts with create and drop.
+        Reads: the definition.
+        Conflicts: create, drop.
+        Raises: QueueNotFound; QueueKindMismatch if it is not of `kind`.
         """
         found = self.look(target, name)
         if found is None:
@@ -112,20 +118,26 @@ class Registry:
         return found if kind is None else of_kind(found, kind)
 
     def look(self, target: DatabaseOrTransaction, name: str) -> Definition | None:
-        """The definition of that name; None if there is none. Reads it; conflicts with create and drop."""
+        """The definition of the queue `name`, or None. Reads it. Conflicts: create, drop."""
         return run(target, lambda tr: self._read(tr, checked_name(name)))
 
     def drop(self, target: DatabaseOrTransaction, name: str) -> None:
-        """Forget the queue and everything in it. Raises QueueNotFound.
+        """Remove the queue with its contents.
 
-        Reads the definition; clears it and the range of the contents; conflicts with every call on the queue.
+        Reads: the definition.
+        Writes: clears the definition and the range of the contents.
+        Conflicts: every call on the queue.
+        Raises: QueueNotFound.
         """
         self.write(target, lambda tr: self._drop(tr, checked_name(name)))
 
     def names(
         self, target: DatabaseOrTransaction, after: str = "", limit: int = limits.QUEUES_LISTED_MAX
     ) -> list[Definition]:
-        """The next `limit` definitions in order of their names. Reads by snapshot; conflicts with nothing."""
+        """At most `limit` definitions after `after`, in order of names.
+
+        Reads by snapshot. Conflicts: none.
+        """
         return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
 
     def contents(self, definition: Definition) -> Subspace:

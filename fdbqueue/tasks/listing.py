@@ -164,5 +164,5 @@ def _order(change: Change, record: Record) -> bytes:
 
 
 def _behind(start: bytes, key: bytes) -> bytes:
-    """Where a range begins that follows `key`; at `start`, if there is none."""
+    """The begin of the range behind `key`; `start` without a key."""
     return start + key + b"\x00" if key else start

@@ -1,4 +1,4 @@
-"""Where the payload of a task lies: a small one in its record, a larger one beside it, in pieces.
+"""The place of a task's payload: a small one is in its record, a larger one beside it, in pieces.
 
 A small payload costs no key and no round trip: a take reads it with the index. A larger payload is written
 once, and not again with every change of the record.
