@@ -72,7 +72,8 @@ def test_with_json_output_of_commands_goes_to_standard_error(shell: Shell) -> No
     """Standard output has JSON only."""
     filled(shell, "q", "x")
     status, out, err = run(shell, "--json", "--", "sh", "-c", "echo hello; echo oops >&2")
-    assert (status, json.loads(out)["done"]) == (0, 1)
+    *_, last = map(json.loads, out.splitlines())  # a slow machine prints progress before
+    assert (status, last["done"]) == (0, 1)
     assert sorted(err.splitlines()) == ["hello", "oops"]
 
 
