@@ -85,7 +85,7 @@ CLOSE_TIMEOUT_S = 5.0
 PASSED_OVER_MAX = 100
 # Stored values that are set aside with one payload: those of the largest payload, and some to spare.
 ASIDE_PARTS_MAX = 100
-# Index entries of each state that are searched for a task if its damaged record does not tell them.
+# Index entries of each state that are searched for a task with a damaged record.
 SEARCHED_MAX = 1_000
 
 QUEUE_NAME_BYTES_MAX = 500

@@ -54,7 +54,7 @@ def open(
 
     Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse,
     UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without a database;
-    InvalidArgument for a `shared_directory` that is none. Then nothing was written.
+    InvalidArgument for `shared_directory` with another engine. Then nothing was written.
     """
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     if runtime is not None and not callable(getattr(runtime, "monotonic", None)):

@@ -1,6 +1,6 @@
 """Keys under the root subspace: the only file that builds or parses them.
 
-Root R (`Subspace(("fdbqueue",))` unless told otherwise); values are tuples unless said otherwise.
+R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless the table says otherwise.
 
     R[0, name]            definition     (id, kind, options as JSON)   read by every call on a named queue
     R[1]                  last id        little-endian, grows only     read by create

@@ -82,7 +82,7 @@ class Runtime(Protocol):
     def thread_id(self) -> int: ...
 
     def thread_is_alive(self) -> Callable[[], bool]:
-        """Asks, from whatever thread, whether the one that called this is still running."""
+        """Returns a function, for any thread, that is true while the calling thread runs."""
 
     def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:
         """Call `callback` when the process ends normally and its threads have ended, except daemon threads.
@@ -99,7 +99,10 @@ class Runtime(Protocol):
 
 
 class Listeners:
-    """The callbacks of one event. A dict's steps are atomic: no lock, which a signal handler might meet."""
+    """The callbacks of one event.
+
+    A dict's steps are atomic. A lock could be held by the code that a signal handler interrupts.
+    """
 
     __slots__ = ("_callbacks",)
 

@@ -1,8 +1,8 @@
 """Statistics: counters that change in the transaction of the change that they count.
 
-All counters of a kind share one key, as one long little-endian number with 64 bits for each: a single atomic
-add changes any of them, down as well as up, because the sum of non-negative fields is the same whatever
-order borrows and carries come in.
+All counters of a kind share one key, as one long little-endian number with 64 bits for each: a single
+atomic add changes any of them, down as well as up, because borrows and carries in any order lead to the
+same sum of non-negative fields.
 """
 
 from collections.abc import Mapping

@@ -200,7 +200,7 @@ class Registry:
             raise QueueNotFound(name=name)
         found = Definition.listed(name, value)
         tr.clear(self.keys.definition(name))
-        if found.id:  # else it cannot be told which contents are its own
+        if found.id:  # otherwise its contents would be unknown
             contents = self.contents(found).range()
             tr.clear_range(contents.start, contents.stop)
 
@@ -282,7 +282,7 @@ def _check(name: str, found: Value, expected: bytes) -> None:
 
 def _checked_id(id_: Any) -> int:
     if not isinstance(id_, int) or not 0 < id_ < ID_MAX:
-        raise TypeError("its id is none")
+        raise TypeError("its id is not valid")
     return id_
 
 
@@ -299,7 +299,7 @@ def _mapping(options: Any) -> Mapping[str, Any]:
 
 
 def _id_in(value: bytes) -> int:
-    """The id in a definition that cannot be read as a whole; 0 if there is none."""
+    """The id in a definition that cannot be read as a whole; 0 without a readable id."""
     try:
         return _checked_id(layer.unpack(value)[0])
     except (*UNPACKING, TypeError):
