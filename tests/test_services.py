@@ -139,17 +139,17 @@ def test_calls_in_flight_and_later_ones_share_one_combiner(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a combiner of its own, the second generation of callers would not see the first."""
-    queue, append = Queue(SPACE["combined"]), QueueCalls._append_for
+    queue, append = Queue(SPACE["combined"]), QueueCalls._append
     begun, may_end, seen = threading.Event(), threading.Event(), []
 
-    def append_late(calls: QueueCalls, crew: Any, leader: Any) -> None:
+    def append_late(calls: QueueCalls, tr: Any, items: Any, random: bytes) -> Any:
         if calls._recipe.keys.prefix == SPACE["combined"].key():
             seen.append(id(calls))
             begun.set()
             assert may_end.wait(PATIENCE_S)
-        append(calls, crew, leader)
+        return append(calls, tr, items, random)
 
-    monkeypatch.setattr(QueueCalls, "_append_for", append_late)
+    monkeypatch.setattr(QueueCalls, "_append", append_late)
     threads = [threading.Thread(target=queue.enqueue, args=(memory, number)) for number in range(2)]
     threads[0].start()
     assert begun.wait(PATIENCE_S)
