@@ -16,12 +16,17 @@ from typing import Any, TypeVar
 
 import pytest
 from fdb.subspace_impl import Subspace
+from hypothesis import HealthCheck, settings
 
 import fdbqueue
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
 from tests.support import Keys
 
 T = TypeVar("T")
+
+# A loaded machine takes longer than Hypothesis allows an example, or the drawing of its values.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 CLUSTER_FILE = take_cluster()
 SLOW = os.environ.get("FDBQUEUE_TEST_SLOW") == "1"
