@@ -34,7 +34,7 @@ class Stored:
 
     @property
     def calls(self) -> TaskCalls:
-        # Asked for each time: a forked child has its own.
+        # Looked up each time: a forked child has services of its own.
         return calls_of(self.database, self.shape)
 
     @property

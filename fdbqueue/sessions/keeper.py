@@ -127,8 +127,9 @@ class Keeper:
                 self._end_or_let_die(session)
 
     def _is_wanted(self, session: Kept) -> bool:
-        """True unless the `wanted` of the session returns false. One that returns a coroutine is not asked
-        again.
+        """True unless the `wanted` of the session returns false.
+
+        A `wanted` that returns a coroutine is not called again.
         """
         if session.wanted is None:
             return True
@@ -392,7 +393,7 @@ class Keeper:
         return False
 
     def _go_on_in_another_thread(self) -> None:
-        """This one has been told to end (GreenletExit), and the sessions need one."""
+        """Start another thread: this one was told to end (GreenletExit), and the sessions need one."""
         try:
             with self._lock:
                 if not self._stop.is_set():

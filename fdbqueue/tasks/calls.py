@@ -192,7 +192,7 @@ class TaskCalls:
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
-        """Undo a take that no caller is there to receive. Best effort: else the leases end on their own."""
+        """Undo a take that has no caller any more. Best effort: if it fails, the leases end by time."""
         targets = [Target(id_bytes(task.id), task.token) for task in tasks]
         body = partial(verbs.undo_take, targets=targets)
         with suppress(FdbQueueError, *engine_errors()):

@@ -14,7 +14,7 @@
 
 An edge takes tasks in a state from which it starts. The caller has read them serialisably in this
 transaction, and has checked the right to the edge (verbs.py).
-Reads: as the discipline.
+Reads: the reads of the discipline.
 Writes: as Change.move.
 """
 
