@@ -25,5 +25,5 @@ def made_visible(record: logging.LogRecord) -> bool:
 def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except SURVIVED as error:  # a text of the caller's own, which cannot be made
+    except SURVIVED as error:  # a value's `__str__` raises, or it does not fit
         return f"{record.msg} (its values cannot be shown: {type(error).__name__})"

@@ -3,8 +3,8 @@
 The log gets each trouble at once with its traceback, and then once a minute with its count. An error may
 refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
 
-A thread survives SURVIVED. Other exceptions pass, and end it: KeyboardInterrupt, gevent's GreenletExit, and
-the command line's Interrupted.
+A background thread goes on after an exception of a class in SURVIVED. Every other exception ends it:
+KeyboardInterrupt, gevent's GreenletExit, and the command line's Interrupted.
 """
 
 import logging

@@ -11,7 +11,7 @@ from benchmarks.peer_queues import PEERS, Where, free_port
 
 @pytest.mark.parametrize("pop", ["pop_simple", "pop_contended"])
 def test_the_old_layer_hands_out_each_item_once(db, space, pop, rounds):
-    """Eight threads at once, as many items as they pop; then there is nothing."""
+    """Eight threads pop as many items as were pushed, and get each once. One more pop returns None."""
     queue = OldQueue(db, space)
     count = rounds(40, 400)
     with ThreadPoolExecutor(8) as pool:

@@ -42,7 +42,10 @@ def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n
 def _show(
     holder: Holder, out: LineWriter, signals: Signals, n: int, monotonic: Callable[[], float]
 ) -> tuple[int, int]:
-    """Hold items, and write each after the one before it was read. Return the numbers held and read."""
+    """Hold up to `n` items, and write each line when the reader has read the one before.
+
+    Stops after HELD_S seconds. Returns the numbers of items held and lines written.
+    """
     shown = 0
     with signals.deferred():
         values = holder.hold(n)

@@ -53,8 +53,8 @@ class Outlet:
 def pass_on(file: IO[bytes], descriptor: int) -> None:
     """Write a whole file, of any size, to one of our descriptors. Raises OSError.
 
-    On a terminal the text first erases the progress bar. It ends with a whole line, as the bar would erase a
-    part of one.
+    On a terminal, `pass_on` erases the progress bar first. It adds a newline to a last line without one: the
+    next drawing of the bar would erase that line.
     """
     if not _size_of(file):
         return

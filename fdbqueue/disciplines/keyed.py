@@ -249,7 +249,10 @@ class Keyed(ABC):
             self.counts.add(tr, slug_of(key), shift.numbers, standing)
 
     def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
-        """Handle a shift without a task that leaves or is taken; tasks that are not ready only count."""
+        """Append the tasks in `shift.enter`, and add `shift.numbers` to the counts of the key.
+
+        For a shift whose `changes_state` is False.
+        """
         if asked is not None and shift.enter:
             self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now)
         self._count(tr, key, shift, asked)

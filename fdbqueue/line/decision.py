@@ -82,8 +82,9 @@ class Seen:
     live: Sequence[Ticket]
     dead: Sequence[Ticket]
     before: bytes | None
-    """Key of the nearest live request ahead of ours. (Dead ones are never cleared by their owners.) If our
-    request stands too far behind to see that one: of any request ahead."""
+    """Key of the nearest live request ahead of ours; None if there is none. A dead request is passed over,
+    because its owner never clears it. If ours is behind all requests that were read: key of the request
+    directly ahead, live or dead."""
     place: int | None
     """Number of live requests ahead of ours; None if ours is not among the requests that were read."""
     idle: Sequence[int]

@@ -148,8 +148,8 @@ class Queue(KeepsAside):
     def enqueue_many(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
         """Add `values` at the end, in order, all or none. All else is as in `enqueue`.
 
-        Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values or, if there are several,
-        more than limits.BATCH_BYTES_MAX bytes.
+        Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values, or for two or more
+        values with more than limits.BATCH_BYTES_MAX encoded bytes together.
         """
         self._append(
             tr,

@@ -33,8 +33,8 @@ def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | N
 
     Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
     Reads: `live`, already asked for by snapshot.
-    Conflicts: far below the capacity, puts in the same seats; at the edge, all puts; changes of the swept
-    tasks.
+    Conflicts: a change of a swept task. Far below the capacity: a put that takes one of the same seats, or a
+    put at the edge. At the edge: every put.
     """
     capacity = change.shape.settings.capacity
     if not capacity:

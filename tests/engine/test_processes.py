@@ -91,7 +91,7 @@ def test_a_commit_is_seen_by_other_processes_at_once(path, shared):
 
 
 def test_a_watch_set_in_one_process_fires_from_another(path, shared):
-    """It does so again and again, and the test never polls."""
+    """This process writes a key twenty times. Before each read the program waits for its watch alone."""
     with running("watch", path, "bell") as watcher:
         watcher.expect("saw None")
         for number in range(20):

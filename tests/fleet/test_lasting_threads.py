@@ -187,7 +187,7 @@ def test_a_pool_is_full_again_once_threads_can_be_started(db, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_wait_ends_if_a_thread_cannot_be_replaced(db, monkeypatch):
-    """Without a timeout too; the next wait tries again to start a thread."""
+    """The pool sets `freed`, which ends a wait without a timeout. The next wait starts a thread."""
     freed = db.runtime.event()
     pool = Pool(db, 1, Worked(), freed)
     with monkeypatch.context() as patch:

@@ -1,4 +1,8 @@
-"""Audits and checkers for workloads with task keys, and the bounds on the unfairness of fair queues."""
+"""Audits and checkers for workloads with task keys.
+
+An audit reads the counters of all task keys, or their rounds, in one transaction, and records them in the
+trace. The checkers test that no task key of a fair queue waits longer than a bound.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -133,7 +133,10 @@ def in_batches(client: Client, values: Sequence[str]) -> Iterator[Sequence[str]]
 
 
 def drain(name: str) -> Callable[[Client], None]:
-    """Take all remaining items, those of dead clients too; then wait until their receipts are swept."""
+    """Take all remaining items, also items that were handed to dead clients.
+
+    Then sleep until the receipts of dead clients are stale: closing the database sweeps them.
+    """
 
     def body(client: Client) -> None:
         q = queue(name)
