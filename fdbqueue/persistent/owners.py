@@ -1,7 +1,7 @@
 """Owners: clients with a name. A client that reopens a name gets back at once the items of the client before
 it.
 
-    S[14, owner]            claim   16 random bytes            first fetch of a session, next opening of the name
+    S[14, owner]            claim   16 random bytes            first fetch, next opening of the name
     S[14, owner, session]   member  the claim it belongs to    next opening of the name
 
 S is the queue. Opening in an owner's name *claims* it. Then the sessions of earlier claims are ended, and
