@@ -110,7 +110,8 @@ TASK_KEY_BYTES_MAX = 1_000
 TASK_KEY_DEPTH_MAX = 100
 RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000
-SHARES_MAX = 1_000_000_000
+# Units of quota: the cost of a task, or the weight of a task key.
+UNITS_MAX = 1_000_000_000
 WEIGHTS_MAX = 1_000
 # A task key enters the index of busy keys with 2 ** (this + 1) ready tasks, and leaves it with half of
 # that. (Millions of keys with few tasks cost no entry.)

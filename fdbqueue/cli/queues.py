@@ -181,11 +181,11 @@ def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
 def _weight(text: str) -> tuple[Any, int]:
     key, equals, weight = text.rpartition("=")
     try:
-        found, shares = _tuples(value_of(key)), int(weight if equals else "")
+        found, number = _tuples(value_of(key)), int(weight if equals else "")
         hash(found)
     except (ValueError, TypeError, RecursionError):
         raise click.BadParameter(f"{text!r} is not of the form KEY=N", param_hint="--weight") from None
-    return found, shares
+    return found, number
 
 
 def _tuples(value: Any) -> Any:

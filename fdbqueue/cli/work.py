@@ -130,7 +130,7 @@ def work(
     options["log_level"] = log_level or ("error" if quiet else "info")
     if as_json:
         options["stdout"] = STDERR
-    shares = _shares(queues, weights)
+    weighted = _weighted(queues, weights)
     with place.database() as database:
         for name in queues:
             place.tasks_in(database, name)
@@ -138,7 +138,7 @@ def work(
             _require_results(place, database, into, create)
         if not executes or options["hooks"]:
             _look_in_working_directory()
-        fleet = Fleet(place.url, shares, handler, root=place.root, **options)
+        fleet = Fleet(place.url, weighted, handler, root=place.root, **options)
         prints = executes and into is None
         with (
             logging_at(options["log_level"]),
@@ -178,14 +178,14 @@ def _execution(
     return {"argument": execute.settings_of(command, into, place.root)}
 
 
-def _shares(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:
-    shares = dict.fromkeys(queues, 1)
+def _weighted(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:
+    weighted = dict.fromkeys(queues, 1)
     for text in weights:
         queue, _, weight = text.rpartition("=")
-        if queue not in shares or not weight.isdecimal() or not int(weight):
+        if queue not in weighted or not weight.isdecimal() or not int(weight):
             raise click.BadParameter(f"{text!r} is not QUEUE=N with one of the queues", param_hint="--weight")
-        shares[queue] = int(weight)
-    return shares
+        weighted[queue] = int(weight)
+    return weighted
 
 
 def _require_results(place: Place, database: Database, into: str, create: bool) -> None:

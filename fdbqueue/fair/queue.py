@@ -36,7 +36,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.kinds import Draft, checked_shares, key_bytes, packed_weights
+from fdbqueue.tasks.kinds import Draft, checked_units, key_bytes, packed_weights
 
 
 class FairQueue(KeepsAside):
@@ -60,21 +60,21 @@ class FairQueue(KeepsAside):
         """Raises: InvalidArgument, DeferredBody, UnknownCodec; WrongType for the subspace."""
         if capacity is not None:
             checked_whole("capacity", capacity, 0, WHOLE_MAX)
-        shares = packed_weights(weights)
+        packed = packed_weights(weights)
         self._key = checked_function("key", key)
         self._capacity = capacity
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
         registry = Registry(root)
         self._root = registry.keys
-        self._items = FairItems(registry, TaskKeys(subspace), self._codec, shares)
+        self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
         # Calls combine only with calls that would do exactly the same.
         self._service = (
             "fair",
             prefix,
             self._codec.key,
-            frozenset((shares or {}).items()),
+            frozenset((packed or {}).items()),
             self._root.prefix,
         )
 
@@ -88,9 +88,9 @@ class FairQueue(KeepsAside):
         errors of the key function. Then nothing is written.
         """
         payload = checked_payload(self._codec.encode(item))
-        shares = checked_shares("cost", cost)
+        cost = checked_units("cost", cost)
         if self._capacity is None and not is_transaction(tr):
-            new = draft(payload, self._key_of(item), shares)
+            new = draft(payload, self._key_of(item), cost)
             self._calls_of(tr).put(new)
             return
         runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
@@ -98,7 +98,7 @@ class FairQueue(KeepsAside):
             self._put,
             item=item,
             payload=payload,
-            cost=shares,
+            cost=cost,
             random=runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES),
             now_us=runtime.now_us(),
         )

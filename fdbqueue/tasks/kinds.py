@@ -212,7 +212,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         data=data,
         payload=payload,
         pri=settings.pri if pri is None else checked_pri(pri),
-        cost=1 if options.get("cost") is None else checked_shares("cost", options["cost"]),
+        cost=1 if options.get("cost") is None else checked_units("cost", options["cost"]),
         key=key_bytes(options.get("key")) if kind.supports("key") else b"",
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
@@ -249,8 +249,8 @@ def checked_pri(pri: Any) -> int:
     return checked_whole("pri", pri, 0, limits.PRIORITY_MAX)
 
 
-def checked_shares(name: str, number: Any) -> int:
-    return checked_count(name, number, limits.SHARES_MAX)
+def checked_units(name: str, number: Any) -> int:
+    return checked_count(name, number, limits.UNITS_MAX)
 
 
 def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
@@ -260,7 +260,7 @@ def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
     if not isinstance(weights, Mapping) or len(weights) > limits.WEIGHTS_MAX:
         wanted = f"at most {limits.WEIGHTS_MAX} keys with their weights"
         raise InvalidArgument(name="weights", wanted=wanted, got=weights)
-    return {key_bytes(key).hex(): checked_shares("weights", weight) for key, weight in weights.items()}
+    return {key_bytes(key).hex(): checked_units("weights", weight) for key, weight in weights.items()}
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:

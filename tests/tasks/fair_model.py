@@ -1,4 +1,4 @@
-"""Fair queues as plain Python: the reference's two structures, and shares by weight and cost."""
+"""Fair queues as plain Python: the reference's two structures, and turns by weight and cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ class Rounds:
         return list(self.snapshot), lines
 
 
-def by_shares(items: Sequence[tuple[Any, int]], weights: Mapping[Any, int]) -> Iterable[int]:
+def by_weight(items: Sequence[tuple[Any, int]], weights: Mapping[Any, int]) -> Iterable[int]:
     """Numbers of `items` (key, cost), all there from the start: each round a key saves its weight up."""
     waiting: dict[Any, list[int]] = {}
     for number, (key, _) in enumerate(items):

@@ -18,7 +18,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
-from tests.tasks.fair_model import Rounds, by_shares
+from tests.tasks.fair_model import Rounds, by_weight
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
 
@@ -109,7 +109,7 @@ costs = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), min_size=
 
 @settings(max_examples=60, deadline=None)
 @given(costs, st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), st.integers(1, 9))
-def test_shares_by_weight_and_cost(items: list[tuple[str, int]], weights: dict[str, int], n: int) -> None:
+def test_turns_by_weight_and_cost(items: list[tuple[str, int]], weights: dict[str, int], n: int) -> None:
     with fdbqueue.open("memory:", runtime=StillClock()) as db:
         queue = TaskQueue.create(db, "fair", "fair", weights=weights)
         session = Session(db, ttr=LONG_S)
@@ -118,7 +118,7 @@ def test_shares_by_weight_and_cost(items: list[tuple[str, int]], weights: dict[s
         found: list[int] = []
         while more := queue.take_many(db, n, session=session):
             found += [task.data for task in more]
-        assert found == list(by_shares(items, weights))
+        assert found == list(by_weight(items, weights))
 
 
 def test_a_returned_task_is_the_first_of_its_key(bench: MakeBench) -> None:
