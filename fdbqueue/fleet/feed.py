@@ -11,7 +11,7 @@ from fdbqueue.codec import NOT_HERE
 from fdbqueue.database import Database, is_away
 from fdbqueue.errors import FdbQueueError, QueueNotFound, UnknownSession
 from fdbqueue.fleet.outage import Outage
-from fdbqueue.fleet.shares import Shares
+from fdbqueue.fleet.stride import StrideScheduler
 from fdbqueue.logger import logger
 from fdbqueue.runtime import Thread
 from fdbqueue.sessions.session import Session
@@ -29,7 +29,7 @@ class Feed:
         self._database = database
         self._runtime = database.runtime
         self._queues = [queue for queue, _ in queues]
-        self._shares = Shares([weight for _, weight in queues])
+        self._scheduler = StrideScheduler([weight for _, weight in queues])
         self._look_at = [float("-inf")] * len(queues)
         self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: set[int] = set()
@@ -110,14 +110,14 @@ class Feed:
     def _look(self, count: int, session: Session) -> Found:
         """Take without waiting from the first queue, in the order of their turns, that has a task."""
         now = self._runtime.monotonic()
-        for number in self._shares.order():
+        for number in self._scheduler.order():
             # An empty queue is asked again only after a while, as other queues may be busy.
             if number in self._gone or self._look_at[number] > now or self._outages[number].left_s():
                 continue
             if found := self._take(number, count, session, 0):
-                self._shares.took(number, len(found))
+                self._scheduler.took(number, len(found))
                 return found
-            self._shares.was_empty(number)
+            self._scheduler.was_empty(number)
             self._look_at[number] = now + limits.EMPTY_QUEUE_LOOK_S
         return []
 
@@ -160,7 +160,7 @@ class Feed:
             raise wait.errors[0]
         self._look_at = [float("-inf")] * len(self._look_at)
         for number, _ in wait.found:
-            self._shares.took(number, 1)
+            self._scheduler.took(number, 1)
         return [(self._queues[number], task) for number, task in wait.found]
 
 

@@ -1,4 +1,4 @@
-"""Decisions without a database: delays, shares, starts, and the meaning of errors."""
+"""Decisions without a database: delays, turns, starts, and the meaning of errors."""
 
 import logging
 from dataclasses import fields
@@ -11,8 +11,8 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
-from fdbqueue.fleet.shares import Shares
 from fdbqueue.fleet.starting import Start, Starting, start_of
+from fdbqueue.fleet.stride import StrideScheduler
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.task import Failure
 from fdbqueue.trouble import Troubles
@@ -36,25 +36,25 @@ def test_an_invalid_backoff_is_refused(bad):
         Backoff(**bad)
 
 
-def test_each_queue_gets_its_share():
-    """With batches of any size, the shares approach the weights."""
-    shares, got = Shares([3, 1]), [0, 0]
+def test_each_queue_gets_turns_by_its_weight():
+    """With batches of any size, the turns approach the weights."""
+    scheduler, got = StrideScheduler([3, 1]), [0, 0]
     for batch in (1, 4, 2, 7, 1, 3) * 40:
-        first = shares.order()[0]
-        shares.took(first, batch)
+        first = scheduler.order()[0]
+        scheduler.took(first, batch)
         got[first] += batch
     assert abs(got[0] / sum(got) - 0.75) < 0.02
 
 
 def test_an_empty_queue_saves_up_no_turns():
-    shares = Shares([1, 1])
+    scheduler = StrideScheduler([1, 1])
     for _ in range(100):
-        shares.took(0, 1)
-        shares.was_empty(1)
+        scheduler.took(0, 1)
+        scheduler.was_empty(1)
     turns = []
     for _ in range(10):
-        turns.append(shares.order()[0])
-        shares.took(turns[-1], 1)
+        turns.append(scheduler.order()[0])
+        scheduler.took(turns[-1], 1)
     assert 4 <= turns.count(0) <= 6
 
 

@@ -1,13 +1,13 @@
-"""Shares: which of several queues comes next, so that each is served by its weight and none starves.
+"""Stride scheduling: which of several queues comes next, by weight and without starvation.
 
-Stride scheduling: each queue has a distance, a task adds 1/weight to it, and the queue with the least
-distance comes first. An empty queue is moved up to the others, so it saves up no turns.
+Each queue has a distance, a task adds 1/weight to it, and the queue with the least distance comes first. An
+empty queue is moved up to the others, so it saves up no turns.
 """
 
 from collections.abc import Sequence
 
 
-class Shares:
+class StrideScheduler:
     def __init__(self, weights: Sequence[int]) -> None:
         self._strides = [1 / weight for weight in weights]
         self._walked = [0.0] * len(weights)
