@@ -148,7 +148,7 @@ class Keyed(ABC):
     # The interface of the life cycle:
 
     def filed(self, record: Record) -> bytes:
-        key: bytes = self._line(record.key).start + self.place(record)
+        key: bytes = self._fifo(record.key).start + self.place(record)
         return key
 
     def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
@@ -172,14 +172,14 @@ class Keyed(ABC):
             for key, shift in shifts.items()
             if shift.changes_state or shift.enter
         }
-        lines = {
-            key: self._ask_line(tr, key, len(shift.leave) + 1)
+        fifos = {
+            key: self._ask_fifo(tr, key, len(shift.leave) + 1)
             for key, shift in shifts.items()
             if shift.changes_state
         }
         for key, shift in shifts.items():
             if shift.changes_state:
-                self._change(tr, key, asked[key], shift, lines[key], now)
+                self._change(tr, key, asked[key], shift, fifos[key], now)
             else:
                 self._enter(tr, key, asked.get(key), shift, now)
 
@@ -208,8 +208,8 @@ class Keyed(ABC):
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
         """Ask for the first ready task of a key."""
-        line = self._line(key)
-        return tr.get_range(line.start, line.stop, limit=1)
+        fifo = self._fifo(key)
+        return tr.get_range(fifo.start, fifo.stop, limit=1)
 
     # Implementation:
 
@@ -272,7 +272,7 @@ class Keyed(ABC):
             begun = state if state.head else self.begin(state, now())
             self._point_at(tr, key, state, begun, first)
 
-    def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, line: Range, now: Now) -> None:
+    def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, fifo: Range, now: Now) -> None:
         old = self._read(tr, key, asked.state)
         if shift.took and not old.pointer:  # a take needs a pointer: the state is damaged
             old = self._rebuilt(tr, key)
@@ -280,7 +280,7 @@ class Keyed(ABC):
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
             self.tell(tr, state)
-        first = self._first_of(tr, key, line, gone, shift.enter) if self.open(state) else None
+        first = self._first_of(tr, key, fifo, gone, shift.enter) if self.open(state) else None
         if self.open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
         for record in shift.leave:
@@ -290,19 +290,19 @@ class Keyed(ABC):
         self._count(tr, key, shift, asked)
 
     def _first_of(
-        self, tr: Transaction, key: bytes, line: Range, gone: set[bytes], enter: Sequence[Record]
+        self, tr: Transaction, key: bytes, fifo: Range, gone: set[bytes], enter: Sequence[Record]
     ) -> Record | None:
         """The first task of the FIFO after `gone` have left it and `enter` have joined it."""
-        waiting = self._waiting(tr, key, line)
+        waiting = self._waiting(tr, key, fifo)
         stays = islice((record for record in waiting if self.place(record) not in gone), 1)
         return min([*stays, *enter], key=self.place, default=None)
 
     def _rely_on(self, tr: Transaction, key: bytes, first: Record | None) -> None:
         """Conflict with every put before the first task of the FIFO, whichever commits first."""
-        line = self._line(key)
-        stop = line.stop if first is None else self.filed(first)
-        tr.add_read_conflict_range(line.start, stop)
-        tr.add_write_conflict_range(line.start, stop)
+        fifo = self._fifo(key)
+        stop = fifo.stop if first is None else self.filed(first)
+        tr.add_read_conflict_range(fifo.start, stop)
+        tr.add_write_conflict_range(fifo.start, stop)
 
     def _file(self, tr: Transaction, records: Sequence[Record]) -> None:
         for record in records:
@@ -326,17 +326,17 @@ class Keyed(ABC):
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken
 
-    def _waiting(self, tr: Transaction, key: bytes, line: Range) -> Iterator[Record]:
-        """The records of the FIFO `line`; damaged entries are passed over.
+    def _waiting(self, tr: Transaction, key: bytes, fifo: Range) -> Iterator[Record]:
+        """The records of the FIFO `fifo`; damaged entries are passed over.
 
         They stay: a mend here would change the task key in the middle of another change. The search for
         their tasks finds them later (tasks/mending.py).
         """
-        rows = line.to_list()
+        rows = fifo.to_list()
         found = list(read_index(tr, rows, no_mending))
         yield from found
         if len(found) < len(rows):
-            more = self._ask_line(tr, key, len(rows) + limits.SEARCHED_MAX)
+            more = self._ask_fifo(tr, key, len(rows) + limits.SEARCHED_MAX)
             yield from islice(read_index(tr, more, no_mending), len(found), None)
 
     def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
@@ -424,14 +424,14 @@ class Keyed(ABC):
             yield from read_index(tr, self._ask_rest(tr, first[-1], limit), self.mend)
 
     def _ask_rest(self, tr: Transaction, record: Record, limit: int) -> Range:
-        line = self._line(record.key)
-        return tr.snapshot.get_range(self.filed(record) + b"\x00", line.stop, limit=limit)
+        fifo = self._fifo(record.key)
+        return tr.snapshot.get_range(self.filed(record) + b"\x00", fifo.stop, limit=limit)
 
-    def _ask_line(self, tr: Transaction, key: bytes, limit: int) -> Range:
-        line = self._line(key)
-        return tr.snapshot.get_range(line.start, line.stop, limit=limit)
+    def _ask_fifo(self, tr: Transaction, key: bytes, limit: int) -> Range:
+        fifo = self._fifo(key)
+        return tr.snapshot.get_range(fifo.start, fifo.stop, limit=limit)
 
-    def _line(self, key: bytes) -> slice:
+    def _fifo(self, key: bytes) -> slice:
         prefix = self._beside + _WAITING + slug_of(key)
         return slice(prefix, prefix + b"\xff" * 33)
 
