@@ -63,8 +63,8 @@ SHARE_HELD_S = 0.25
 LINE_TIDIED_EVERY_S = 0.5
 RESULTS_RETURNED_MAX = 10
 
-# Calls of one process that share transactions: the leader waits for the callers of the last round, for
-# this part of the time that the round took. (Below GATHER_MIN_S a wait costs more than it saves.)
+# Calls of one process that share transactions: the leader waits for the callers of the last batch, for
+# this part of the time that the batch took. (Below GATHER_MIN_S a wait costs more than it saves.)
 GATHER_SHARE = 0.15
 GATHER_MAX_S = 0.001
 GATHER_MIN_S = 0.0001

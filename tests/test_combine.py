@@ -19,23 +19,23 @@ def test_shares_are_consecutive_and_may_run_dry() -> None:
 
 
 class Together:
-    """Runs calls in threads; the first round of work waits until the others have queued up behind it."""
+    """Runs calls in threads; the work for the first batch waits until the others have queued up behind it."""
 
     def __init__(self, work: Callable[[Combiner, list[Call]], None]) -> None:
-        self.rounds: list[int] = []
-        self.first_round = threading.Event()
+        self.batches: list[int] = []
+        self.first_batch = threading.Event()
         self.go_on = threading.Event()
         self._work = work
-        self.combiner = Combiner(RealRuntime(), self._round)
+        self.combiner = Combiner(RealRuntime(), self._do)
         self.outcomes: dict[int, Any] = {}
         self.threads: list[threading.Thread] = []
 
-    def _round(self, crew: Combiner, _: Call) -> None:
-        if not self.rounds:
-            self.first_round.set()
+    def _do(self, crew: Combiner, _: Call) -> None:
+        if not self.batches:
+            self.first_batch.set()
             self.go_on.wait(10)
         calls = crew.claim(1000, 1000)
-        self.rounds.append(len(calls))
+        self.batches.append(len(calls))
         self._work(crew, calls)
 
     def start(self, number: int, times: int = 1, **options: Any) -> None:
@@ -63,42 +63,42 @@ def echo(crew: Combiner, calls: list[Call]) -> None:
     crew.deal([call.payload for call in calls], to_all=True)
 
 
-def test_calls_that_come_while_a_leader_works_share_its_round() -> None:
+def test_calls_that_come_while_a_leader_works_share_its_do() -> None:
     together = Together(echo)
     together.start(0)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     for number in range(1, 8):
         together.start(number)
     wait_for_pending(together.combiner, 7)
     assert together.finish() == {number: [number] for number in range(8)}
-    assert together.rounds == [8]
+    assert together.batches == [8]
 
 
-def test_a_round_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the wait, the first caller that is back would go alone, and the others in the next round."""
+def test_a_do_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the wait, the first caller that is back would go alone, and the others in the next batch."""
     monkeypatch.setattr(limits, "GATHER_MIN_S", 0.0)
     monkeypatch.setattr(limits, "GATHER_SHARE", math.inf)
     monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
     together = Together(echo)
     together.start(0, times=5)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     for number in range(1, 4):
         together.start(number, times=5)
     wait_for_pending(together.combiner, 3)
     together.finish()
-    assert together.rounds == [4, 4, 4, 4, 4]
+    assert together.batches == [4, 4, 4, 4, 4]
 
 
 def test_a_leader_waits_only_a_moment_for_callers_to_return() -> None:
     together = Together(echo)
     together.start(0)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     together.start(1)
     wait_for_pending(together.combiner, 1)
     together.finish()
     together.start(2)
     assert together.finish()[2] == [2]
-    assert together.rounds == [2, 1]
+    assert together.batches == [2, 1]
 
 
 def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
@@ -107,7 +107,7 @@ def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
 
     together = Together(fail)
     together.start(0)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     together.start(1)
     wait_for_pending(together.combiner, 1)
     first, second = together.finish().values()
@@ -115,29 +115,29 @@ def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
     assert first is not second
 
 
-def test_calls_left_dry_are_worked_for_in_the_next_round() -> None:
+def test_calls_left_dry_are_worked_for_in_the_next_do() -> None:
     def one_each(crew: Combiner, calls: list[Call]) -> None:
         crew.deal([calls[0].payload], to_all=False)
 
     together = Together(one_each)
     together.start(0)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     together.start(1)
     together.start(2)
     wait_for_pending(together.combiner, 2)
     assert together.finish() == {number: [number] for number in range(3)}
-    assert together.rounds == [3, 2, 1]
+    assert together.batches == [3, 2, 1]
 
 
 def test_a_follower_that_times_out_leaves_and_the_others_go_on() -> None:
     together = Together(echo)
     together.start(0)
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     together.start(1, until=RealRuntime.monotonic() + 0.01)
     together.threads[1].join(10)
     assert together.outcomes == {1: "left"}
     assert together.finish() == {0: [0], 1: "left"}
-    assert together.rounds == [1]
+    assert together.batches == [1]
 
 
 def test_an_interrupted_leader_passes_leadership_on() -> None:
@@ -157,7 +157,7 @@ def test_an_interrupted_leader_passes_leadership_on() -> None:
 
     leader = threading.Thread(target=lead)
     leader.start()
-    together.first_round.wait(10)
+    together.first_batch.wait(10)
     together.start(1)
     wait_for_pending(together.combiner, 1)
     assert together.finish() == {1: [1]}

@@ -1,11 +1,11 @@
 """Calls of one process combine: one thread, the leader, goes to the database for all callers.
 
 A transaction costs the same round trips for one item as for sixty. Sixty threads with a transaction each
-would reach a sixtieth of the possible rate. A call that finds no leader leads. The leader *claims* waiting
-calls, runs one round of work for them and deals out the answers. Then it passes the lead to the first call
+would reach a sixtieth of the possible rate. A call that finds no leader leads. The leader *claims* a batch of
+waiting calls, does the work for them and deals out the answers. Then it passes the lead to the first call
 that still waits.
 
-Before a round the leader waits a moment for the callers of the last round, which are on their way back. A
+Before a batch the leader waits a moment for the callers of the last batch, which are on their way back. A
 call that is not claimed leaves when its time is over. A claimed call waits for its answer, because the
 transaction may be getting an item for it. A stopped call is not claimed again.
 """
@@ -66,8 +66,8 @@ class Call:
 
 
 @dataclass
-class _Round:
-    """The result of one round of work: number of calls answered, duration, and time of its end."""
+class _Batch:
+    """The result of the work for one batch: number of calls answered, duration, and time of its end."""
 
     count: int = 0
     took_s: float = 0.0
@@ -77,9 +77,9 @@ class _Round:
 class Combiner:
     """The calls of one kind, with equal options, of one process on one queue.
 
-    `work(combiner, leader)` runs one round for the calls that it claims. It is called again until the leader
-    has its answer, or until the leader's time is over. If `work` returns True, it has begun something that
-    another call has to go on with: then the leader stays until there is another.
+    `work(combiner, leader)` does the work for one batch, the calls that it claims. It is called again until
+    the leader has its answer, or until the leader's time is over. If `work` returns True, it has begun
+    something that another call has to go on with: then the leader stays until there is another.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Combiner:
         self._led = False
         self._pending: list[Call] = []
         self._claimed: list[Call] = []
-        self._last = _Round()
+        self._last = _Batch()
         self._gathered: Event | None = None
 
     def call(
@@ -224,21 +224,21 @@ class Combiner:
 
     def _lead(self, mine: Call) -> None:
         try:
-            while not self._round(mine):
+            while not self._work_once(mine):
                 pass
         except BaseException:
             self._pass_on(mine)
             raise
 
-    def _round(self, mine: Call) -> bool:
-        """Run one round of work. True if `mine` has passed on the lead.
+    def _work_once(self, mine: Call) -> bool:
+        """Do the work for one batch. True if `mine` has passed on the lead.
 
-        A leader past its deadline still runs one round: its predecessor may have begun work.
+        A leader past its deadline still works for one batch: its predecessor may have begun work.
         """
         begun = False
         if self._last.count > 1:
             self._gather()
-        self._last = round_ = _Round()
+        self._last = batch = _Batch()
         began = self._runtime.monotonic()
         try:
             begun = bool(self._work(self, mine))
@@ -246,16 +246,16 @@ class Combiner:
             self.fail(error)
             if mine.state is not CallState.SETTLED:
                 raise
-        round_.ended = self._runtime.monotonic()
-        round_.took_s = round_.ended - began
+        batch.ended = self._runtime.monotonic()
+        batch.took_s = batch.ended - began
         if mine.state is CallState.SETTLED:
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
 
     def _gather(self) -> None:
-        """Wait a moment for the callers of the last round, which are on their way back.
+        """Wait a moment for the callers of the last batch, which are on their way back.
 
-        Without the wait the first one back goes alone, and all others in the round after it: two for one.
+        Without the wait the first one back goes alone, and all others in the batch after it: two for one.
         """
         moment_s = min(self._last.took_s * limits.GATHER_SHARE, limits.GATHER_MAX_S)
         if moment_s < limits.GATHER_MIN_S:
@@ -325,7 +325,7 @@ class Combiner:
             return True
 
     def _forget(self, mine: Call) -> None:
-        """Withdraw an interrupted call: it must not lead. If it is claimed, the round still counts it."""
+        """Withdraw an interrupted call: it must not lead. If it is claimed, the batch still counts it."""
         with self._lock:
             promoted = mine.leads
             self._leave(mine)

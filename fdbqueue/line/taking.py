@@ -91,7 +91,7 @@ class Takes:
         self._waits.end_waits()
         self._nudge.give()
 
-    # The work of a leader, one round each.
+    # The work of a leader for one batch.
 
     def _take_for(self, crew: Combiner, leader: Call) -> None:
         if not self._without_a_place(crew, to_all=True):
