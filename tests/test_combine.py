@@ -1,4 +1,4 @@
-"""Calls of one process combine: shares, leadership, errors, deadlines."""
+"""Calls of one process combine: slices, leadership, errors, deadlines."""
 
 import math
 import threading
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import limits
-from fdbqueue.calls.combine import Call, CallState, Combiner, shares
+from fdbqueue.calls.combine import Call, CallState, Combiner, slices
 from fdbqueue.runtime import RealRuntime
 from tests.support import PATIENCE_S
 
 
-def test_shares_are_consecutive_and_may_run_dry() -> None:
-    assert shares([1, 2, 3, 4], [1, 2, 3, 1]) == [[1], [2, 3], [4], []]
-    assert shares([], [1]) == [[]]
+def test_slices_are_consecutive_and_may_run_dry() -> None:
+    assert slices([1, 2, 3, 4], [1, 2, 3, 1]) == [[1], [2, 3], [4], []]
+    assert slices([], [1]) == [[]]
 
 
 class Together:
@@ -43,7 +43,7 @@ class Together:
             try:
                 for _ in range(times):
                     done = self.combiner.call(number, **options)
-                    self.outcomes[number] = done.answer if done.state is CallState.SETTLED else "left"
+                    self.outcomes[number] = done.answer if done.state is CallState.DONE else "left"
             except Exception as error:
                 self.outcomes[number] = error
 

@@ -28,7 +28,7 @@ _count = attrgetter("count")
 class CallState(Enum):
     PENDING = auto()
     CLAIMED = auto()
-    SETTLED = auto()  # it has its answer, or its error
+    DONE = auto()  # it has its answer, or its error
     LEFT = auto()  # its time was over, or it was stopped
 
 
@@ -109,7 +109,7 @@ class Combiner:
     ) -> Call:
         """Have the call worked on, by this thread or another.
 
-        Returns the call: SETTLED with its answer, or LEFT if `until` passed or the wait of `waiter` was
+        Returns the call: DONE with its answer, or LEFT if `until` passed or the wait of `waiter` was
         ended.
         Raises: the error of the work.
         """
@@ -169,18 +169,18 @@ class Combiner:
 
         A call that gets none is answered with an empty sequence if `to_all`; otherwise it is pending again.
         """
-        settled, dry = list[Call](), list[Call]()
+        done, dry = list[Call](), list[Call]()
         with self._lock:
-            for call, share in zip(self._claimed, shares(answers, map(_count, self._claimed)), strict=True):
-                if share or to_all:
-                    call.answer, call.state = share, CallState.SETTLED
-                    settled.append(call)
+            for call, part in zip(self._claimed, slices(answers, map(_count, self._claimed)), strict=True):
+                if part or to_all:
+                    call.answer, call.state = part, CallState.DONE
+                    done.append(call)
                 else:
                     dry.append(call)
             self._claimed = []
             self._put_back(dry)
-            self._last.count += len(settled)
-        for call in settled:
+            self._last.count += len(done)
+        for call in done:
             call.signal()
 
     def fail(self, error: Exception) -> None:
@@ -188,7 +188,7 @@ class Combiner:
         with self._lock:
             failed, self._claimed = self._claimed, []
             for call in failed:
-                call.error, call.state = copy(error), CallState.SETTLED
+                call.error, call.state = copy(error), CallState.DONE
         for call in failed:
             call.signal()
 
@@ -244,11 +244,11 @@ class Combiner:
             begun = bool(self._work(self, mine))
         except Exception as error:
             self.fail(error)
-            if mine.state is not CallState.SETTLED:
+            if mine.state is not CallState.DONE:
                 raise
         batch.ended = self._runtime.monotonic()
         batch.took_s = batch.ended - began
-        if mine.state is CallState.SETTLED:
+        if mine.state is CallState.DONE:
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
 
@@ -279,7 +279,7 @@ class Combiner:
             event.wait(self._patience(mine))
             with self._lock:
                 event.clear()
-                if mine.leads or mine.state in (CallState.SETTLED, CallState.LEFT):
+                if mine.leads or mine.state in (CallState.DONE, CallState.LEFT):
                     return
                 if mine.state is CallState.PENDING and self._is_over(mine):
                     self._leave(mine)
@@ -316,7 +316,7 @@ class Combiner:
             if self._claimed:
                 self._unclaim()
             mine.leads = False
-            if mine.state is not CallState.SETTLED:
+            if mine.state is not CallState.DONE:
                 self._leave(mine)
             self._led = bool(self._pending)
             if self._pending:
@@ -344,6 +344,6 @@ def _fitting(calls: Sequence[Call], count_max: int, size_bytes_max: int) -> int:
     return len(calls)
 
 
-def shares(answers: Sequence[Any], counts: Iterable[int]) -> list[Sequence[Any]]:
+def slices(answers: Sequence[Any], counts: Iterable[int]) -> list[Sequence[Any]]:
     """Cut `answers` into consecutive slices of at most `counts` each; the last slices may be empty."""
     return [answers[start:end] for start, end in pairwise(accumulate(counts, initial=0))]

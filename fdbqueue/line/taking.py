@@ -71,7 +71,7 @@ class Takes:
         until = self._runtime.monotonic() + timeout_s
         with self._database.waiter(stop) as waiter:
             call = self._waits.call(None, count, until=until, waiter=waiter)
-            if call.state is not CallState.SETTLED:
+            if call.state is not CallState.DONE:
                 waiter.check()
                 call = self._takes.call(None, count)
             return self._kept(call, waiter)
