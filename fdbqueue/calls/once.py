@@ -172,13 +172,13 @@ class _Call:
             try:
                 known = self._committed_before_all() if self._unsure else None
                 if known is not None:
-                    return self._settled(known[0])
+                    return self._kept(known[0])
                 attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
                 if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
                 self._committing = True
                 self._commit(answer)
-                return self._settled(answer)
+                return self._kept(answer)
             except engine_errors() as error:
                 self._note(error, attempt, answer)
                 self._tr.on_error(error).wait()
@@ -201,10 +201,10 @@ class _Call:
             BaseException
         ):  # an interrupt: the commit goes on without this thread, and `keep` must hear of it
             commit.wait()
-            self._settled(answer)
+            self._kept(answer)
             raise
 
-    def _settled(self, answer: Any) -> Any:
+    def _kept(self, answer: Any) -> Any:
         if self._keep is not None:
             self._keep(answer)
         return answer
