@@ -26,7 +26,7 @@ from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
 from fdbqueue.tasks.ready import Ready, records_of
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.sweep import ask_due, settle
+from fdbqueue.tasks.sweep import ask_due, sweep_timers
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
 from fdbqueue.unreadable import NOT_READ
 
@@ -132,14 +132,14 @@ class TaskSource:
         return self.ask_tidy(tr, self._runtime.now_us())()
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
-        return partial(self._settle, tr, ask_due(tr, self.shape.keys, now_us))
+        return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
 
-    def _settle(self, tr: Transaction, due: Range) -> bool:
+    def _sweep(self, tr: Transaction, due: Range) -> bool:
         timers = due.to_list()
         if not timers:
             return False
         change = self.change(tr)
-        settle(change, timers)
+        sweep_timers(change, timers)
         change.finish()
         return True
 

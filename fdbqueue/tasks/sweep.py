@@ -63,7 +63,7 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
 
-def settle(change: Change, timers: Sequence[KeyValue]) -> bool:
+def sweep_timers(change: Change, timers: Sequence[KeyValue]) -> bool:
     """Sweep the tasks of these timers. True if there are any."""
     if not timers:
         return False
@@ -82,4 +82,4 @@ def tidy(change: Change) -> bool:
     Reads: the first timers by snapshot, the tasks serialisably.
     Conflicts: a change of these tasks.
     """
-    return settle(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list())
+    return sweep_timers(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list())
