@@ -69,14 +69,14 @@ def export_to(folder: Folder, database: Database, queue: ElementBase) -> Iterato
 
 
 class _Mover:
-    """Moves single elements; `_settled` is the record of the last move, which the next commit clears."""
+    """Moves single elements; `_moved` is the record of the last move, which the next commit clears."""
 
     def __init__(self, folder: Folder, database: Database, queue: ElementBase) -> None:
         self._folder = folder
         self._database = database
         self._store, self._root = queue.store, queue.root
         self._keys = self._store.keys
-        self._settled = b""
+        self._moved = b""
 
     def at_the_folder(self) -> AbstractContextManager[None]:
         """Exclude other movers. Leftovers of other queues, which have another mark, stay.
@@ -116,7 +116,7 @@ class _Mover:
 
         self._once(body)
         self._folder.discard(name)
-        self._settled = record
+        self._moved = record
         return Moved(name)
 
     def _do_not_arrive(self, name: str, record: bytes, reason: str) -> Moved:
@@ -163,7 +163,7 @@ class _Mover:
             self._folder.forget(name)
             return Moved(name, "it was locked meanwhile")
         self._folder.publish(name)
-        self._settled = record
+        self._moved = record
         return Moved(name)
 
     def finish_departures(self) -> None:
@@ -189,13 +189,13 @@ class _Mover:
 
     def _remember(self, tr: Transaction, record: bytes) -> None:
         tr.set(record, b"")
-        if self._settled:
-            tr.clear(self._settled)
+        if self._moved:
+            tr.clear(self._moved)
 
     def _clear(self, records: slice) -> None:
         """Clear the records, without reading them; there are a few at most."""
         self._once(lambda tr: tr.clear_range(records.start, records.stop))
-        self._settled = b""
+        self._moved = b""
 
     def _once(self, body: Callable[[Transaction], T]) -> T:
         return run_once(self._database, self._root, body)

@@ -41,7 +41,7 @@ PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # another process may grow the map again between two tries
 _ROOM_BYTES_LEAST = 64 * 1024
 _NOWHERE = (0, 0)
-_SETTLED_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
+_MTIME_STEP_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
 
 
 class Snapshot:
@@ -324,7 +324,7 @@ class Store:
             for name, known in self._in_place:
                 if _identity(self.path, name) != known:
                     raise StorageReplaced(path=self.path, file=name)
-            if self.runtime.now() * 1e9 - status.st_mtime_ns > _SETTLED_NS:
+            if self.runtime.now() * 1e9 - status.st_mtime_ns > _MTIME_STEP_NS:
                 self._looked_at = looked_at
         except (FileNotFoundError, NotADirectoryError):
             raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None

@@ -43,7 +43,7 @@ from fdbqueue.trouble import text_of
 TICK_S = 0.1
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
 # A process that has run for this time, or has ended an attempt, did not fail at its start.
-SETTLED_S = 30.0
+STABLE_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 KILL_AFTER_S = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -309,8 +309,8 @@ class Fleet:
     def _replace(self, process: Process, ending: str) -> None:
         self._restarts += 1
         worked = process.report.tally.ended > 0
-        settled = worked or self._monotonic() - process.started_at > SETTLED_S
-        self._deaths_in_a_row = 1 if settled else self._deaths_in_a_row + 1
+        stable = worked or self._monotonic() - process.started_at > STABLE_S
+        self._deaths_in_a_row = 1 if stable else self._deaths_in_a_row + 1
         delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
         _log.error("%s; another starts in %.1f s", ending, delay_s)
         self._start_at.append(self._monotonic() + delay_s)
