@@ -324,7 +324,7 @@ class Proxy:
             return
         alone = Unit(acked=[delivery])
         try:
-            self._settle(alone)
+            self._do(alone)
         except NotUnacked:
             raise
         except BaseException:
@@ -334,15 +334,15 @@ class Proxy:
 
     def _commit(self, unit: Unit) -> None:
         self._look_around()
-        if (unit.fetched or unit.acked or unit.puts) and not self._settle(unit):
+        if (unit.fetched or unit.acked or unit.puts) and not self._do(unit):
             raise Full
 
-    def _settle(self, unit: Unit) -> bool:
+    def _do(self, unit: Unit) -> bool:
         def keep(done: bool) -> None:
             unit.done = done
 
         try:
-            return self._stored.settle(unit.work(), unit.until, unit.stops, keep)
+            return self._stored.do(unit.work(), unit.until, unit.stops, keep)
         except NotTaken as late:
             lost = unit.lose(late)
             self._unacked.discard([lost])

@@ -13,7 +13,7 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
-from fdbqueue.persistent.settling import Work, live_counters, release, settle, unfinished_in, waiting_in
+from fdbqueue.persistent.work import Work, do, live_counters, release, unfinished_in, waiting_in
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
@@ -49,11 +49,11 @@ class Stored:
     def put(self, draft: Draft, until: float | None, stop: Stop | None) -> bool:
         """False if there was no room `until` then, None for ever. Raises: WaitStopped once `stop` is set."""
         if self.maxsize > 0:
-            return self.settle(Work(puts=[draft]), until, [] if stop is None else [stop])
+            return self.do(Work(puts=[draft]), until, [] if stop is None else [stop])
         self.calls.put([draft], 0, stop)
         return True
 
-    def settle(
+    def do(
         self,
         work: Work,
         until: float | None,
@@ -68,7 +68,7 @@ class Stored:
         """
         work.require_bounded()
         room = Room(self.database, self.calls.source, waiting_in, lambda: self.maxsize, len(work.puts))
-        attempt = partial(self._settle, work, keep)
+        attempt = partial(self._do, work, keep)
         with self.database.waiter(*stops) as waiter:
             return room.put(attempt, float("inf") if until is None else until, waiter) is None
 
@@ -103,10 +103,10 @@ class Stored:
                 # The counters of a busy queue change a thousand times for each time that it runs empty.
                 self.runtime.sleep(limits.JOIN_PAUSE_S)
 
-    def _settle(self, work: Work, keep: Callable[[bool], None]) -> NoRoom | None:
+    def _do(self, work: Work, keep: Callable[[bool], None]) -> NoRoom | None:
         calls = self.calls
         random = self.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        body = partial(settle, work=work, maxsize=self.maxsize, random=random, ask_owner=calls.ask_owner)
+        body = partial(do, work=work, maxsize=self.maxsize, random=random, ask_owner=calls.ask_owner)
         return run_once(
             self.database,
             self.shape.root,

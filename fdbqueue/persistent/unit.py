@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from fdbqueue.errors import NotTaken
-from fdbqueue.persistent.settling import Work
 from fdbqueue.persistent.unacked import Delivery
+from fdbqueue.persistent.work import Work
 from fdbqueue.runtime import Stop
 from fdbqueue.tasks.kinds import Draft
 

@@ -20,7 +20,7 @@ from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import heartbeat
 from fdbqueue.fleet import settling as working
 from fdbqueue.line import decision, results, staging, taking, waiting
-from fdbqueue.persistent import owners, proxy, settling
+from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
 from fdbqueue.sessions import keeper, openers
@@ -482,7 +482,7 @@ PLANTS = (
     ),
     Plant(
         "an ack after the item went to another proxy",
-        settling._holds,
+        work._holds,
         "Target(record.id, task.token).holds(record, change.now_us)",
         "True",
         "proxies",

@@ -34,7 +34,7 @@ class Work:
             raise too_much(count, size_bytes)
 
 
-def settle(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: AskOwner) -> NoRoom | None:
+def do(change: Change, work: Work, maxsize: int, random: bytes, ask_owner: AskOwner) -> NoRoom | None:
     """Do the work, if there is room for its puts; if not, nothing is written.
 
     Reads: the tasks of `work`, serialisably; for puts, the last task and the counters, by snapshot.
