@@ -1,6 +1,6 @@
 """Worker: threads of this process that take tasks and call a handler with each.
 
-One thread takes tasks (feed.py), `threads` threads run handlers (pool.py), and one renews the leases
+One thread takes tasks (feed.py), `threads` threads run handlers (thread_pool.py), and one renews the leases
 (heartbeat.py). A worker installs no signal handlers and configures no logging. Programs do; fleet/child.py is
 one.
 """
@@ -34,12 +34,12 @@ from fdbqueue.fleet.outcomes import (
     stack_of,
     troubles,
 )
-from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.queues import Queues, opened
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.starting import Start, Starting
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
+from fdbqueue.fleet.thread_pool import ThreadPool
 from fdbqueue.logger import logger
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import AnyDatabase
@@ -144,7 +144,7 @@ class Worker:
             undo.callback(self._say_ended)
             self._session = self._new_session()
             undo.callback(self._end_session)
-            self._pool = Pool(self._database, self._options.threads, self._work, self._freed)
+            self._pool = ThreadPool(self._database, self._options.threads, self._work, self._freed)
             undo.callback(self._pool.end)
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)

@@ -12,8 +12,8 @@ from fdbqueue.errors import InvalidArgument, StorageFull
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.pool import Pool
 from fdbqueue.fleet.settling import Settling
+from fdbqueue.fleet.thread_pool import ThreadPool
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
@@ -160,7 +160,7 @@ class Worked:
 @pytest.mark.parametrize("error", [*ERRORS, SystemExit(1), KeyboardInterrupt(), GreenletExit()])
 def test_a_pool_keeps_its_size(db, error):
     worked = Worked()
-    pool = Pool(db, 2, worked, db.runtime.event())
+    pool = ThreadPool(db, 2, worked, db.runtime.event())
     for job in (error, error, error, 1, 2):
         wait_until(pool.free)
         pool.give(job)
@@ -173,11 +173,11 @@ def test_a_pool_keeps_its_size(db, error):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_pool_is_full_again_once_threads_can_be_started(db, monkeypatch):
     worked = Worked()
-    pool = Pool(db, 1, worked, db.runtime.event())
+    pool = ThreadPool(db, 1, worked, db.runtime.event())
     with monkeypatch.context() as patch:
         patch.setattr(RealRuntime, "spawn", failing(RuntimeError("can't start new thread")))
         pool.give(GreenletExit())
-        wait_until(lambda: pool._unmanned)
+        wait_until(lambda: pool._vacant)
     while not pool.wait_for_free(PATIENCE_S):
         pass
     pool.give("next")
@@ -189,7 +189,7 @@ def test_a_pool_is_full_again_once_threads_can_be_started(db, monkeypatch):
 def test_a_wait_ends_if_a_thread_cannot_be_replaced(db, monkeypatch):
     """The pool sets `freed`, which ends a wait without a timeout. The next wait starts a thread."""
     freed = db.runtime.event()
-    pool = Pool(db, 1, Worked(), freed)
+    pool = ThreadPool(db, 1, Worked(), freed)
     with monkeypatch.context() as patch:
         patch.setattr(RealRuntime, "spawn", failing(RuntimeError("can't start new thread")))
         pool.give(GreenletExit())

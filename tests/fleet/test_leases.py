@@ -19,7 +19,7 @@ from fdbqueue.errors import (
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.pool import Pool
+from fdbqueue.fleet.thread_pool import ThreadPool
 from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
@@ -218,19 +218,24 @@ def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
 
 def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monkeypatch):
     """With a thread too many, the worker would never count all of them as idle."""
-    may_end, ended, hire, remove = threading.Event(), threading.Event(), Pool.replace, Heartbeat.remove
+    may_end, ended, replace, remove = (
+        threading.Event(),
+        threading.Event(),
+        ThreadPool.replace,
+        Heartbeat.remove,
+    )
 
-    def hire_late(pool, *arguments):
+    def replace_late(pool, *arguments):
         may_end.set()
         assert ended.wait(20)
         time.sleep(0.05)  # the thread becomes idle
-        hire(pool, *arguments)
+        replace(pool, *arguments)
 
     def remove_and_tell(heartbeat, hold):
         remove(heartbeat, hold)
         ended.set()
 
-    monkeypatch.setattr(Pool, "replace", hire_late)
+    monkeypatch.setattr(ThreadPool, "replace", replace_late)
     monkeypatch.setattr(Heartbeat, "remove", remove_and_tell)
     queue.put(db, "x")
     worker = Worker(

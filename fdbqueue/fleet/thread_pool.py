@@ -1,4 +1,4 @@
-"""Pool: a fixed number of threads; each is idle, or runs one job."""
+"""ThreadPool: a fixed number of threads; each is idle, or runs one job."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ J = TypeVar("J")
 _log = logger("fdbqueue.worker")
 
 
-class Pool(Generic[J]):
+class ThreadPool(Generic[J]):
     """`work(job)` returns False if its thread was replaced, and must end. If an error ends a thread, the pool
     replaces it. One thread gives all jobs, and only while a thread is idle.
     """
@@ -30,12 +30,12 @@ class Pool(Generic[J]):
         self._lock = runtime.lock()
         self._freed = freed
         self._ended = False
-        self._idle: list[_Seat[J]] = []
-        self._unmanned: list[tuple[_Seat[J], Callable[[], None] | None]] = []
+        self._idle: list[_Slot[J]] = []
+        self._vacant: list[tuple[_Slot[J], Callable[[], None] | None]] = []
         self.size = size
         try:
             for _ in range(size):
-                self._hire()
+                self._add_slot()
         except BaseException:
             self.end()
             raise
@@ -45,7 +45,7 @@ class Pool(Generic[J]):
 
     def wait_for_free(self, timeout_s: float | None) -> int:
         """Wait for an idle thread. Return the number of idle threads; 0 if the wait ended before."""
-        if self._unmanned and not self._man_all():
+        if self._vacant and not self._fill_all():
             timeout_s = limits.BEAT_AGAIN_S
         if not self._idle:
             self._freed.wait(timeout_s)
@@ -65,9 +65,9 @@ class Pool(Generic[J]):
 
     def give(self, job: J) -> None:
         with self._lock:
-            seat = self._idle.pop()
-        seat.job = job
-        seat.given.set()
+            slot = self._idle.pop()
+        slot.job = job
+        slot.given.set()
 
     def replace(self, instead: Callable[[], None]) -> None:
         """Start a thread in place of one that hangs; it calls `instead` first.
@@ -75,65 +75,65 @@ class Pool(Generic[J]):
         The `work` of the hanging thread must return False, if it ever returns. Raises RuntimeError if no
         thread can be started.
         """
-        self._man(_Seat[J](self._runtime), first=instead)
+        self._start(_Slot[J](self._runtime), first=instead)
 
     def end(self) -> None:
         """End idle threads now, and the others after their jobs."""
         with self._lock:
             self._ended, idle = True, self._idle
             self._idle = []
-        for seat in idle:
-            seat.given.set()
+        for slot in idle:
+            slot.given.set()
 
-    def _hire(self) -> None:
-        seat = _Seat[J](self._runtime)
-        self._man(seat)
+    def _add_slot(self) -> None:
+        slot = _Slot[J](self._runtime)
+        self._start(slot)
         with self._lock:
-            self._idle.append(seat)
+            self._idle.append(slot)
 
-    def _man(self, seat: "_Seat[J]", first: Callable[[], None] | None = None) -> None:
-        self._runtime.spawn(lambda: self._serve(seat, first), "fdbqueue-worker")
+    def _start(self, slot: "_Slot[J]", first: Callable[[], None] | None = None) -> None:
+        self._runtime.spawn(lambda: self._serve(slot, first), "fdbqueue-worker")
 
-    def _man_all(self) -> bool:
-        """Start a thread for each seat without one. Return False if a start failed."""
-        while (unmanned := self._next_unmanned()) is not None:
+    def _fill_all(self) -> bool:
+        """Start a thread for each slot without one. Return False if a start failed."""
+        while (vacant := self._next_vacant()) is not None:
             try:
-                self._man(*unmanned)
+                self._start(*vacant)
             except Exception as error:  # no thread can be started
-                self._unmanned.append(unmanned)
+                self._vacant.append(vacant)
                 self._troubles.met(_log, "a worker thread ended, and no other can be started yet", error)
                 return False
         return True
 
-    def _next_unmanned(self) -> "tuple[_Seat[J], Callable[[], None] | None] | None":
-        with self._lock:  # the feeder calls this, too: a seat gets one thread
-            return self._unmanned.pop(0) if self._unmanned else None
+    def _next_vacant(self) -> "tuple[_Slot[J], Callable[[], None] | None] | None":
+        with self._lock:  # the feeder calls this, too: a slot gets one thread
+            return self._vacant.pop(0) if self._vacant else None
 
-    def _serve(self, seat: "_Seat[J]", first: Callable[[], None] | None) -> None:
+    def _serve(self, slot: "_Slot[J]", first: Callable[[], None] | None) -> None:
         try:
             if first is not None:
-                seat.busy = True
+                slot.busy = True
                 first()
-                if not self._sit_down(seat):
+                if not self._become_idle(slot):
                     return
-            self._work_on(seat)
+            self._work_on(slot)
         except BaseException:
-            # An exception ends this thread (GreenletExit): another one takes its seat.
+            # An exception ends this thread (GreenletExit): another one takes its slot.
             if not self._ended:
-                self._unmanned.append((seat, _nothing if seat.busy else None))
-                self._man_all()
+                self._vacant.append((slot, _nothing if slot.busy else None))
+                self._fill_all()
                 self._freed.set()
             raise
 
-    def _work_on(self, seat: "_Seat[J]") -> None:
+    def _work_on(self, slot: "_Slot[J]") -> None:
         while True:
-            seat.given.wait()
-            seat.given.clear()
-            job, seat.job = seat.job, None
+            slot.given.wait()
+            slot.given.clear()
+            job, slot.job = slot.job, None
             if job is None:
                 return
-            seat.busy = True
-            if not self._does(job) or not self._sit_down(seat):
+            slot.busy = True
+            if not self._does(job) or not self._become_idle(slot):
                 return
 
     def _does(self, job: J) -> bool:
@@ -143,11 +143,11 @@ class Pool(Generic[J]):
             self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
             return True
 
-    def _sit_down(self, seat: "_Seat[J]") -> bool:
-        seat.busy = False
+    def _become_idle(self, slot: "_Slot[J]") -> bool:
+        slot.busy = False
         with self._lock:
             if not self._ended:
-                self._idle.append(seat)
+                self._idle.append(slot)
         self._freed.set()
         return not self._ended
 
@@ -155,7 +155,9 @@ class Pool(Generic[J]):
 def _nothing() -> None: ...
 
 
-class _Seat(Generic[J]):
+class _Slot(Generic[J]):
+    """A thread of the pool and its job. If the thread ends by an error, another takes its slot."""
+
     def __init__(self, runtime: Runtime) -> None:
         self.given = runtime.event()
         self.busy = False
