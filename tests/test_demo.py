@@ -19,9 +19,9 @@ from fdbqueue.cli import exits
 from fdbqueue.cli.commands import cli
 from fdbqueue.database import run
 from fdbqueue.demo import show
+from fdbqueue.demo.faults import FaultInjector
 from fdbqueue.demo.files import Part, count, parts_of, source_files
 from fdbqueue.demo.ledger import Ledger
-from fdbqueue.demo.trouble import Trouble
 from fdbqueue.task import Failure
 from tests.support import wait_until
 
@@ -125,8 +125,8 @@ def test_the_proof_notices_each_kind_of_damage() -> None:
     parts = parts_of(dict(list(source_files().items())[:20]), 30)
     with fdbqueue.open("memory:") as database:
         queue = fdbqueue.TaskQueue.create(database, "parts", root=ledger.root)
-        done = show.Run(parts, Trouble(), seconds=1.0)
-        done.trouble.kills = done.trouble.stalls = 1
+        done = show.Run(parts, FaultInjector(), seconds=1.0)
+        done.faults.kills = done.faults.stalls = 1
 
         def holds() -> bool:
             return show._prove(console, database, ledger, queue, done)
@@ -140,9 +140,9 @@ def test_the_proof_notices_each_kind_of_damage() -> None:
         assert not holds(), "it is not buried"
         queue.bury(database, queue.take(database, 0), failure=Failure("E", detail="Traceback"))
         assert holds()
-        done.trouble.kills = 0
+        done.faults.kills = 0
         assert not holds(), "nobody was killed"
-        done.trouble.kills = 1
+        done.faults.kills = 1
         queue.put(database, "left over")
         assert not holds(), "something is left"
         queue.ack(database, queue.take(database, 0))

@@ -15,7 +15,7 @@ HANDLER = f"{__name__}:make"
 
 def make(argument: Any) -> "Counting":
     """Make the handler of a worker process; `argument` is the prefix of the ledger, in hexadecimal."""
-    # The demo causes the troubles itself, and reports them at the end: the log would repeat them.
+    # The demo causes the faults itself, and reports them at the end: the log would repeat them.
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     return Counting(Ledger(Subspace((), bytes.fromhex(argument))))
 

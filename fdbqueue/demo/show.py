@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.database import Database, run
+from fdbqueue.demo.faults import FaultInjector
 from fdbqueue.demo.files import Counted, Part, count, parts_of, source_files
 from fdbqueue.demo.handler import HANDLER
 from fdbqueue.demo.ledger import QUEUE, Ledger
-from fdbqueue.demo.trouble import Trouble
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.supervisor import Fleet
 from fdbqueue.open import PRIVATE_URL
@@ -43,7 +43,7 @@ class Run:
     """The parts to count, and the events of the run."""
 
     parts: Sequence[Part]
-    trouble: Trouble = field(default_factory=Trouble)
+    faults: FaultInjector = field(default_factory=FaultInjector)
     seconds: float = 0.0
     restarts: int = 0
 
@@ -53,7 +53,7 @@ def main(url: str | None, tasks: int) -> int:
     if url == PRIVATE_URL:  # several processes cannot share memory: use a temporary directory
         url = None
     console = Console(highlight=False)
-    # The demo causes the troubles itself: the log of the supervisor would only repeat them.
+    # The demo causes the faults itself: the log of the supervisor would only repeat them.
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     with Signals(finally_deaf=True), _somewhere(url) as (where, space), open_database(where) as database:
         ledger = Ledger(space)
@@ -98,11 +98,11 @@ def _work(console: Console, database: Database, ledger: Ledger, done: Run, url: 
     with console.status("starting") as status, _running(fleet) as is_running:
         try:
             while is_running(TICK_S):
-                done.trouble.tick(_at_work(fleet))
+                done.faults.tick(_at_work(fleet))
                 counted, _ = run(database, ledger.totals)
                 status.update(_line(counted, done))
         finally:
-            done.trouble.end()
+            done.faults.end()
     done.seconds = monotonic() - began_s
     done.restarts = fleet.status().restarts
 
@@ -142,7 +142,7 @@ def _running(fleet: Fleet) -> Iterator[Callable[[float], bool]]:
 def _line(counted: int, done: Run) -> str:
     return (
         f"{counted:,} of {len(done.parts):,} counted; "
-        f"{done.trouble.kills} killed, {done.trouble.stalls} stalled past their leases"
+        f"{done.faults.kills} killed, {done.faults.stalls} stalled past their leases"
     )
 
 
@@ -168,7 +168,7 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
         ),
         "nothing else is in the queue": statistics["tasks"]["total"] == 1,
         "meanwhile workers were killed, and stalled past their leases": (
-            done.trouble.kills > 0 and done.trouble.stalls > 0
+            done.faults.kills > 0 and done.faults.stalls > 0
         ),
     }
     for claim, holds in checks.items():
@@ -204,8 +204,8 @@ def _table(calls: dict[str, int], done: Run) -> Table:
         "acked": f"{calls['ack']:,}",
         "given back, or lost with a worker's session": f"{calls['release']:,}",
         "leases over": f"{calls['ttr']:,}",
-        "workers killed (SIGKILL)": f"{done.trouble.kills}",
-        "workers stalled (SIGSTOP)": f"{done.trouble.stalls}",
+        "workers killed (SIGKILL)": f"{done.faults.kills}",
+        "workers stalled (SIGSTOP)": f"{done.faults.stalls}",
         "workers started again": f"{done.restarts}",
         "seconds": f"{done.seconds:.1f}",
         "tasks/s": f"{len(done.parts) / done.seconds:,.0f}",

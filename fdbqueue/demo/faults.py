@@ -1,4 +1,4 @@
-"""The troubles of the demo's workers: SIGKILL at any moment, SIGSTOP for longer than a lease."""
+"""Faults for the demo's workers: SIGKILL at any moment, SIGSTOP for longer than a lease."""
 
 import os
 import random
@@ -12,7 +12,7 @@ STALLED_EVERY_S, KILLED_EVERY_S = 9.0, 4.0
 STALL_S = 6.0
 
 
-class Trouble:
+class FaultInjector:
     """Kills and stalls processes. Call `tick` several times a second with the working processes."""
 
     def __init__(self) -> None:
