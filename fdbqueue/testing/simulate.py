@@ -25,8 +25,8 @@ _COLLECT_EVERY_RUNS = 50
 _SEED_MAX = 2**31
 
 
-class Tally:
-    """The counts of all runs so far."""
+class Totals:
+    """Counts over all seeds so far."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -125,33 +125,33 @@ def _seeds(options: argparse.Namespace) -> Iterator[int]:
 
 
 def _run(cases: Iterator[Case], seconds: float | None) -> int:
-    tally = Tally()
+    totals = Totals()
     try:
-        return _run_into(tally, cases, seconds)
+        return _run_into(totals, cases, seconds)
     except KeyboardInterrupt:
-        tally.show(sys.stdout, last=True)
+        totals.show(sys.stdout, last=True)
         return 130
 
 
-def _run_into(tally: Tally, cases: Iterator[Case], seconds: float | None) -> int:
+def _run_into(totals: Totals, cases: Iterator[Case], seconds: float | None) -> int:
     gc.freeze()  # modules and the like stay for ever, so collections between runs need not visit them
     for number, case in enumerate(cases):
-        if seconds is not None and tally.elapsed_s > seconds:
+        if seconds is not None and totals.elapsed_s > seconds:
             break
         result = case.run()
-        tally.add(case, result)
-        tally.show(sys.stdout)
+        totals.add(case, result)
+        totals.show(sys.stdout)
         if number % _COLLECT_EVERY_RUNS == 0:
             gc.collect()
         if result.failed:
-            return _show_failure(case, result, tally)
-    tally.show(sys.stdout, last=True)
-    print(tally.table())
+            return _show_failure(case, result, totals)
+    totals.show(sys.stdout, last=True)
+    print(totals.table())
     return 0
 
 
-def _show_failure(case: Case, result: Result, tally: Tally) -> int:
-    tally.show(sys.stdout, last=True)
+def _show_failure(case: Case, result: Result, totals: Totals) -> int:
+    totals.show(sys.stdout, last=True)
     print(f"\n{case.workload.name}, {result}\n{case.command()}\n\nshrinking ...")
     smallest = shrunk(case)
     print(f"smallest: {smallest.command()}\nfaults: {', '.join(smallest.faults.active) or 'none'}\n")
