@@ -25,7 +25,7 @@ from fdbqueue.tasks.shape import Shape
 
 T = TypeVar("T")
 
-Event = tuple[Record, str, Callable[[], bytes]]
+TaskEvent = tuple[Record, str, Callable[[], bytes]]
 Told = tuple[Record, str, bytes]
 """A task, its event, and its payload."""
 Deliver = Callable[[Transaction, Sequence[Told]], None]
@@ -47,7 +47,7 @@ class Change:
         self.now_us = now_us
         self._check = check
         self._deliver = deliver
-        self._events: list[Event] = []
+        self._events: list[TaskEvent] = []
         self._file: Callable[[Sequence[Record]], None] | None = None
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-Event = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
+TraceEvent = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Trace:
 
     def __init__(self, detailed: bool = False) -> None:
         self.detailed = detailed
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
         self.operations: list[Operation] = []
         self.transactions: list[Footprint] = []
         self.faults: Counter[str] = Counter()
