@@ -67,7 +67,7 @@ def aside(
 
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
-    """Open the queue of that name, of any kind. Raises Trouble."""
+    """Open the queue of that name, of any kind. Raises CommandError."""
     definition = place.definition(database, name)
     if definition.kind == PLAIN:
         return Queue.named(database, name, root=place.root, create=False)

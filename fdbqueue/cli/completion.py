@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from fdbqueue.cli.exits import Trouble
+from fdbqueue.cli.exits import CommandError
 from fdbqueue.cli.group import cli
 
 PROGRAM = "fdbqueue"
@@ -20,10 +20,10 @@ def completion(context: click.Context, shell: str) -> None:
     """
     completing = get_completion_class(shell)
     if completing is None:
-        raise Trouble(f"no completion for {shell}")
+        raise CommandError(f"no completion for {shell}")
     root = context.find_root().command
     try:
         script = completing(root, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
     except RuntimeError as reason:  # this bash is too old
-        raise Trouble(str(reason)) from None
+        raise CommandError(str(reason)) from None
     click.echo(script)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fdbqueue.cli.exits import Refused, Trouble, say
+from fdbqueue.cli.exits import CommandError, Refused, say
 from fdbqueue.cli.group import cli, in_a_place, stdout_of
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
@@ -170,7 +170,7 @@ def opened(
         if kind not in (None, known):
             raise QueueKindMismatch(name=name, found=known, wanted=kind)
         if known == SIMPLE and types:
-            raise Trouble(f"{name!r} has no schema: its elements are single byte strings")
+            raise CommandError(f"{name!r} has no schema: its elements are single byte strings")
         if known == PIECES:
             yield database, ElementQueue.named(database, name, types, create=create, root=place.root)
         else:
@@ -191,7 +191,7 @@ def _types_of(schema: str | None) -> dict[str, str]:
         return {}
     parts = [part.partition("=") for part in schema.split(",")]
     if not all(equals for _, equals, _ in parts):
-        raise Trouble(f"{schema!r} is not a schema like body=string,header=table?")
+        raise CommandError(f"{schema!r} is not a schema like body=string,header=table?")
     return {piece: type_ for piece, _, type_ in parts}
 
 
@@ -203,7 +203,7 @@ def _pieces_of(text: str) -> Any:
     try:
         return value_of(text)
     except ValueError as reason:
-        raise Trouble(str(reason)) from None
+        raise CommandError(str(reason)) from None
 
 
 def _shown(data: dict[str, Any] | bytes) -> Any:

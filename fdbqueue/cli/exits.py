@@ -32,7 +32,7 @@ from fdbqueue.errors import (
 from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.visible import shortened, visible
 
-DONE, REFUSED, TROUBLE = 0, 1, 2
+DONE, REFUSED, ERROR = 0, 1, 2
 _STDERR = 2
 REFUSALS = (
     NotTaken,
@@ -52,10 +52,10 @@ class Refused(click.ClickException):
     exit_code = REFUSED
 
 
-class Trouble(click.ClickException):
+class CommandError(click.ClickException):
     """The arguments, the input or the environment prevent the command."""
 
-    exit_code = TROUBLE
+    exit_code = ERROR
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -67,20 +67,20 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as mistake:
         return _say(mistake.format_message(), mistake.exit_code)
     except (InvalidArgument, *REFUSALS) as refusal:
-        return _say(str(refusal), TROUBLE if isinstance(refusal, InvalidArgument) else REFUSED)
+        return _say(str(refusal), ERROR if isinstance(refusal, InvalidArgument) else REFUSED)
     except ReaderGone:
         return 128 + signal.SIGPIPE
     except Interrupted as interrupt:
         return 128 + interrupt.signal_number
     except (FdbQueueError, OSError, UnicodeError) as failure:  # argv need not be UTF-8
-        return _say(str(failure), TROUBLE)
+        return _say(str(failure), ERROR)
     except engine_errors() as failure:
-        return _say(str(failure), TROUBLE)
+        return _say(str(failure), ERROR)
 
 
 def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Signals) -> int:
     if sys.stdout is None:
-        raise Trouble("standard output is closed")
+        raise CommandError("standard output is closed")
     result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False, obj=signals)
     sys.stdout.flush()
     return result if isinstance(result, int) else DONE

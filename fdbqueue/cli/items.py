@@ -8,7 +8,7 @@ import click
 
 from fdbqueue import limits
 from fdbqueue.cli import put as putting
-from fdbqueue.cli.exits import Refused, Trouble, say
+from fdbqueue.cli.exits import CommandError, Refused, say
 from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.parameters import SPAN, WAIT, Input, Seconds
@@ -145,7 +145,7 @@ def _values(data: Sequence[str], as_text: bool) -> list[Any]:
     try:
         return [value_of(text, as_text) for text in data]
     except ValueError as reason:
-        raise Trouble(str(reason)) from None
+        raise CommandError(str(reason)) from None
 
 
 def _sink(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fdbqueue import limits
-from fdbqueue.cli.exits import Trouble
+from fdbqueue.cli.exits import CommandError
 from fdbqueue.visible import told
 
 
@@ -42,11 +42,11 @@ class SecondsRange(click.FloatRange):
 
 
 class Input(click.File):
-    """A file to read; - is standard input. Raises Trouble if that is closed."""
+    """A file to read; - is standard input. Raises CommandError if that is closed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "-" and sys.stdin is None:
-            raise Trouble("standard input is closed")
+            raise CommandError("standard input is closed")
         return super().convert(value, param, ctx)
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.cli.exits import Trouble
+from fdbqueue.cli.exits import CommandError
 from fdbqueue.cli.nearest import nearest
 from fdbqueue.database import Database, engine_errors, require_answer
 from fdbqueue.elements.queue import KIND as PIECES
@@ -53,9 +53,11 @@ class Place:
 
     @contextmanager
     def database(self, *, create: bool = False, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
-        """Open the database. Raises Trouble if there is none; with `create`, a directory gets one."""
+        """Open the database. Raises CommandError if there is none; with `create`, a directory gets one."""
         if self.url == PRIVATE_URL:
-            raise Trouble(f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster")
+            raise CommandError(
+                f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
+            )
         with self._opened(create) as database:
             if self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)
@@ -63,7 +65,7 @@ class Place:
 
     @contextmanager
     def queue(self, name: str) -> Iterator[tuple[Database, Queue]]:
-        """Open the plain queue of that name. Raises Trouble if there is none."""
+        """Open the plain queue of that name. Raises CommandError if there is none."""
         with self.database() as database:
             try:
                 queue = Queue.named(database, name, create=False, root=self.root)
@@ -73,30 +75,32 @@ class Place:
 
     @contextmanager
     def tasks(self, name: str) -> Iterator[tuple[Database, TaskQueue]]:
-        """Open the task queue of that name. Raises Trouble if there is none, or if it is of another kind."""
+        """Open the task queue of that name. Raises CommandError if there is none."""
         with self.database() as database:
             yield database, self.tasks_in(database, name)
 
     def tasks_in(self, database: Database, name: str) -> TaskQueue:
-        """Return the task queue of that name. Raises Trouble."""
+        """Return the task queue of that name. Raises CommandError."""
         found = self.definition(database, name)
         if found.kind == PLAIN:
-            raise Trouble(f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear")
+            raise CommandError(
+                f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear"
+            )
         if found.kind in ELEMENT_KINDS:
-            raise Trouble(f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands")
+            raise CommandError(f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands")
         if not is_kind(found.kind):
-            raise Trouble(f"{name!r} is of kind {found.kind}, which this release does not know")
+            raise CommandError(f"{name!r} is of kind {found.kind}, which this release does not know")
         return TaskQueue(database, self.registry, found)
 
     def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
-        """Return the definition of `name`. Raises Trouble with the `cure` in its message."""
+        """Return the definition of `name`. Raises CommandError with the `cure` in its message."""
         try:
             return self.registry.find(database, name)
         except QueueNotFound:
             raise self.missing(database, name, cure) from None
 
     def kind_of(self, database: Database, name: str, cure: str, otherwise: str | None) -> str:
-        """Return the kind of the queue; `otherwise` if there is no queue. Raises Trouble if that is None."""
+        """Return the kind of the queue, else `otherwise`. Raises CommandError if both are missing."""
         try:
             return self.registry.find(database, name).kind
         except QueueNotFound:
@@ -115,24 +119,30 @@ class Place:
     def registry(self) -> Registry:
         return Registry(self.root)
 
-    def missing(self, database: Database, name: str, cure: str) -> Trouble:
+    def missing(self, database: Database, name: str, cure: str) -> CommandError:
         """Return an error that lists the names nearest to `name`, and the `cure`."""
         names = (found.name for found in islice(self.definitions(database), NAMES_COMPARED_MAX))
         like = ", ".join(map(repr, nearest(name, names)))
         meant = f" (did you mean {like}?)" if like else ""
-        return Trouble(f"there is no queue named {name!r} in {self.url}{meant}; {cure.format(name=name)}")
+        return CommandError(
+            f"there is no queue named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
+        )
 
     def _opened(self, create: bool) -> Database:
         try:
             return open_database(self.url, create=create)
         except DatabaseNotFound:
-            raise Trouble(f"there is no database at {self.url}; `fdbqueue create QUEUE` makes one") from None
+            raise CommandError(
+                f"there is no database at {self.url}; `fdbqueue create QUEUE` makes one"
+            ) from None
 
     def _require_answer(self, database: Database, timeout_s: float) -> None:
         try:
             require_answer(database, self.url, timeout_s)
         except DatabaseNotFound as failure:
-            raise Trouble(f"no answer from {self.url} in {timeout_s:g} s ({failure.__cause__})") from None
+            raise CommandError(
+                f"no answer from {self.url} in {timeout_s:g} s ({failure.__cause__})"
+            ) from None
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:
@@ -144,7 +154,7 @@ def names_for_completion(place: Place, prefix: str) -> list[str]:
         with place.database(timeout_s=COMPLETION_TIMEOUT_S) as database:
             names = (found.name for found in place.definitions(database))
             return [name for name in names if name.startswith(prefix) and _COMPLETED.fullmatch(name)]
-    except (Trouble, FdbQueueError, OSError):
+    except (CommandError, FdbQueueError, OSError):
         return []
     except engine_errors():
         return []

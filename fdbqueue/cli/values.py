@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import limits
-from fdbqueue.cli.exits import Trouble
+from fdbqueue.cli.exits import CommandError
 from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.visible import visible_json
 
@@ -58,7 +58,7 @@ class LineReader:
     def batches(self) -> Iterator[list[Any]]:
         """Return the values of the lines of each read, without empty lines.
 
-        Raises Trouble for a line that is not UTF-8, or not the JSON that it looks like, after the values
+        Raises CommandError for a line that is not UTF-8, or not the JSON that it looks like, after the values
         before.
         """
         rest = b""
@@ -81,5 +81,5 @@ class LineReader:
                     values.append(value_of(text, self._as_text))
             except ValueError as reason:
                 yield values
-                raise Trouble(f"line {self._number}: {reason}") from None
+                raise CommandError(f"line {self._number}: {reason}") from None
         yield values

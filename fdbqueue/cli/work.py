@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fdbqueue.cli import execute
-from fdbqueue.cli.exits import DONE, REFUSED, Trouble
+from fdbqueue.cli.exits import DONE, REFUSED, CommandError
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names
 from fdbqueue.cli.outlet import STDERR
 from fdbqueue.cli.parameters import SecondsRange
@@ -174,7 +174,7 @@ def _execution(
     if options["transactional"]:
         raise click.UsageError("--transactional is for functions: a command has no transaction")
     if shutil.which(command[0]) is None and execute.PLACEHOLDER not in command[0]:
-        raise Trouble(f"there is no command {command[0]!r}")
+        raise CommandError(f"there is no command {command[0]!r}")
     return {"argument": execute.settings_of(command, into, place.root)}
 
 
