@@ -14,7 +14,7 @@ import lmdb
 from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.pool import NO_ROOM, Answer, Asked, Pool
+from fdbqueue.embedded.pool import NO_ROOM, Answer, Pool, SlotRequests
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.reserve import makes_room, need_bytes
 from fdbqueue.embedded.versionstamp import place, stamp
@@ -238,7 +238,7 @@ class Batches:
             return error
         return FDBError(1020) if earlier is not None and one.reads.meets(earlier) else None
 
-    def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[Asked, list[CommitRequest]]]:
+    def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[SlotRequests, list[CommitRequest]]]:
         """Return the requests of other processes, as many as one batch may hold."""
         self._deliver_for_the_dead(txn, pool)
         found, size_bytes = [], 0
@@ -263,8 +263,8 @@ class Batches:
         pool.answer(version, answers)
 
 
-def _answers(others: Iterable[tuple[Asked, list[CommitRequest]]]) -> list[Answer]:
-    return [Answer(asked.seat, asked.number, [_result(one) for one in of]) for asked, of in others]
+def _answers(others: Iterable[tuple[SlotRequests, list[CommitRequest]]]) -> list[Answer]:
+    return [Answer(asked.slot, asked.number, [_result(one) for one in of]) for asked, of in others]
 
 
 def _result(one: CommitRequest) -> int:

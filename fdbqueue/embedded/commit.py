@@ -170,7 +170,7 @@ class Committer:
         if not self._asks(pool, batch):
             while not pool.try_lead():
                 pool.wait()
-            pool.take_seat()  # so that the next batch can be asked for
+            pool.take_slot()  # so that the next batch can be asked for
             return self._commit_for_all(pool, batch)
         try:
             return self._answer(pool, batch)

@@ -1,13 +1,13 @@
 """Wakes other processes: a shared board records which processes watch which keys, and a commit rings them.
 
-A process that watches takes a seat, with a datagram socket. The board is a file in the store's directory that
-all processes map. It has a row of seats for each of many buckets of keys. A process marks its seat in the
+A process that watches takes a slot, with a datagram socket. The board is a file in the store's directory that
+all processes map. It has a row of slots for each of many buckets of keys. A process marks its slot in the
 rows of the keys that it watches. A commit looks up the rows of the keys that it wrote, and sends a ring (one
-byte) to the socket of each marked seat. A ring costs some microseconds, and a commit of unwatched keys sends
-none. If a socket is full, it holds enough rings already. If a seat's process is dead, its marks are cleared.
+byte) to the socket of each marked slot. A ring costs some microseconds, and a commit of unwatched keys sends
+none. If a socket is full, it holds enough rings already. If a slot's process is dead, its marks are cleared.
 
 A ring is only a hint to look. A ring may get lost: on a file system without sockets, on a disk without room
-for the board, or with more processes than seats. So each process also looks every `_LOOK_EVERY_S`.
+for the board, or with more processes than slots. So each process also looks every `_LOOK_EVERY_S`.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ _BOARD = "board"
 _LOOK_EVERY_S = 1.0
 _RINGS_AT_ONCE = 64
 
-_SEATS = 1024
+_SLOTS = 1024
 _BUCKETS = 1023
-_ANY_KEY = _BUCKETS  # the last row: all seats that are taken
-_BOARD_BYTES = (_BUCKETS + 1) * _SEATS
+_ANY_KEY = _BUCKETS  # the last row: all slots that are taken
+_BOARD_BYTES = (_BUCKETS + 1) * _SLOTS
 _FREE, _MARK = 0, 1
-_EMPTY_ROW = bytes(_SEATS)
+_EMPTY_ROW = bytes(_SLOTS)
 _EMPTY_COLUMN = bytes(_BUCKETS + 1)
-_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings all seats
+_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings all slots
 
 
 class Doorbell:
@@ -51,7 +51,7 @@ class Doorbell:
         self._on_ring = on_ring
         self._lock = RealRuntime.lock()
         self._lock_file, self._board = self._open_board()
-        self._seat: int | None = None
+        self._slot: int | None = None
         self._watched: Counter[int] = Counter()  # the number of watched keys in each bucket
         self._socket: socket.socket | None = None
         self._is_listening = False
@@ -85,7 +85,7 @@ class Doorbell:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
                 with contextlib.suppress(OSError):  # without sockets here, the slow look remains
-                    self._take_seat(self._socket)
+                    self._take_slot(self._socket)
             self._is_listening = True
         try:
             self._runtime.spawn(self._listen, "fdbqueue-doorbell")
@@ -93,21 +93,21 @@ class Doorbell:
             self._is_listening = False
             raise
 
-    def _take_seat(self, listening: socket.socket) -> None:
+    def _take_slot(self, listening: socket.socket) -> None:
         if self._board is None or self._lock_file is None:
             return
         lock_fd = self._lock_file.fd
-        seat = next((s for s in range(_SEATS) if bytelocks.try_lock(lock_fd, s)), None)
-        if seat is None:
+        slot = next((s for s in range(_SLOTS) if bytelocks.try_lock(lock_fd, s)), None)
+        if slot is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            self._directory.unlink(str(seat))  # the socket of a dead process: the seat was free
-        listening.bind(self._path(str(seat)))
-        self._directory.hand_over(str(seat))
-        self._board[seat::_SEATS] = _EMPTY_COLUMN
+            self._directory.unlink(str(slot))  # the socket of a dead process: the slot was free
+        listening.bind(self._path(str(slot)))
+        self._directory.hand_over(str(slot))
+        self._board[slot::_SLOTS] = _EMPTY_COLUMN
         for bucket in (_ANY_KEY, *self._watched):
-            self._board[bucket * _SEATS + seat] = _MARK
-        self._seat = seat
+            self._board[bucket * _SLOTS + slot] = _MARK
+        self._slot = slot
 
     def watch(self, key: bytes) -> None:
         """Ask for a ring at each commit that writes `key`. One call at a time."""
@@ -125,8 +125,8 @@ class Doorbell:
 
     def _mark(self, bucket: int, mark: int) -> None:
         with self._lock:
-            if self._board is not None and self._seat is not None and not self._closed:
-                self._board[bucket * _SEATS + self._seat] = mark
+            if self._board is not None and self._slot is not None and not self._closed:
+                self._board[bucket * _SLOTS + self._slot] = mark
 
     def _listen(self) -> None:
         assert self._socket is not None
@@ -166,43 +166,43 @@ class Doorbell:
     def ring(self, written: Callable[[], Collection[bytes]]) -> None:
         """Ring the other processes that watch a key of `written`. Never raises: the commit has happened."""
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-            if self._board is not None and self._board[_ANY_KEY * _SEATS :] != _EMPTY_ROW:
-                for seat in self._seats_of(written()) - {self._seat}:
-                    if not self._ring(seat):
-                        self._forget(seat)
+            if self._board is not None and self._board[_ANY_KEY * _SLOTS :] != _EMPTY_ROW:
+                for slot in self._slots_of(written()) - {self._slot}:
+                    if not self._ring(slot):
+                        self._forget(slot)
 
-    def _seats_of(self, keys: Collection[bytes]) -> set[int]:
+    def _slots_of(self, keys: Collection[bytes]) -> set[int]:
         assert self._board is not None
         buckets = (
             {_ANY_KEY} if len(keys) > _KEYS_LOOKED_UP_MAX else {zlib.crc32(key) % _BUCKETS for key in keys}
         )
-        seats: set[int] = set()
+        slots: set[int] = set()
         for bucket in buckets:
-            row = self._board[bucket * _SEATS : (bucket + 1) * _SEATS]
-            seat = row.find(_MARK)
-            while seat >= 0:
-                seats.add(seat)
-                seat = row.find(_MARK, seat + 1)
-        return seats
+            row = self._board[bucket * _SLOTS : (bucket + 1) * _SLOTS]
+            slot = row.find(_MARK)
+            while slot >= 0:
+                slots.add(slot)
+                slot = row.find(_MARK, slot + 1)
+        return slots
 
-    def _ring(self, seat: int) -> bool:
-        """True unless the process of this seat is known to be dead."""
+    def _ring(self, slot: int) -> bool:
+        """True unless the process of this slot is known to be dead."""
         try:
-            self._ringer.sendto(b"!", self._path(str(seat)))
+            self._ringer.sendto(b"!", self._path(str(slot)))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:  # mostly a full socket: its process has unread rings, so it will look
             pass
         return True
 
-    def _forget(self, seat: int) -> None:
-        """Clear the marks of a seat, unless a process holds it."""
+    def _forget(self, slot: int) -> None:
+        """Clear the marks of a slot, unless a process holds it."""
         with self._lock:
-            if self._board is None or self._lock_file is None or self._closed or seat == self._seat:
+            if self._board is None or self._lock_file is None or self._closed or slot == self._slot:
                 return
-            if bytelocks.try_lock(self._lock_file.fd, seat):
-                self._board[seat::_SEATS] = _EMPTY_COLUMN
-                bytelocks.unlock(self._lock_file.fd, seat)
+            if bytelocks.try_lock(self._lock_file.fd, slot):
+                self._board[slot::_SLOTS] = _EMPTY_COLUMN
+                bytelocks.unlock(self._lock_file.fd, slot)
 
     # -- ending -----------------------------------------------------------------------------------------
 
@@ -211,11 +211,11 @@ class Doorbell:
             if self._closed:
                 return
             self._closed = True
-            if self._seat is not None and self._board is not None:
-                self._ring(self._seat)  # wakes the listening thread, which then ends
-                self._board[self._seat :: _SEATS] = _EMPTY_COLUMN
+            if self._slot is not None and self._board is not None:
+                self._ring(self._slot)  # wakes the listening thread, which then ends
+                self._board[self._slot :: _SLOTS] = _EMPTY_COLUMN
                 with contextlib.suppress(OSError):
-                    self._directory.unlink(str(self._seat))
+                    self._directory.unlink(str(self._slot))
         self._close_files()
 
     def let_go(self) -> None:

@@ -1,15 +1,16 @@
 """The queue of commits among the processes of a directory: one leader commits the requests of all.
 
-The file `commits.1` has seats for the processes that commit at the same time. (Another layout gets another
-number.) If a process finds another one leading, it writes its requests at its seat and waits. The next leader
-commits the requests of all seats with its own, in one LMDB transaction, and writes the answers to the seats.
+The file `commits.1` has slots for the processes that commit at the same time. (Another layout gets another
+number.) If a process finds another one leading, it writes its requests into its slot and waits. The next
+leader commits the requests of all slots with its own, in one LMDB transaction, and writes the answers into
+the slots.
 
     epoch                the number of the last leader that has resigned
     committing           the version that the leader commits for others too; 0 once they have their answers
     short                1 while the reserve is not whole (reserve.py)
     magic                marks this layout; 0 in a file of an earlier release. A damaged file is made anew
-    asked, answered      a number per seat: a request is pending while they differ; no number is used twice
-    lengths, bodies      the requests of a seat (request.py)
+    asked, answered      a number per slot: a request is pending while they differ; no number is used twice
+    lengths, bodies      the requests of a slot (request.py)
     versions, results    the outcome of each: its order within the version, or minus an error's code
 
 The leader is the process that holds the lock of the byte named by the next epoch; all others wait for this
@@ -19,9 +20,9 @@ decides the outcome of each request, so a request is committed at most once:
 - A leader that dies before its LMDB transaction is committed has done nothing: its successor finds the
   requests pending. A leader that dies afterwards has left `committing`, and the answers in the commit log.
   Its successor delivers these answers before it looks for pending requests.
-- Requests of dead processes are dropped. Only a leader may take a seat, and it drops the requests of the
-  seat's former owner.
-- Answers in the log name the file of their requests. Without that name, seats of another file (restored, or
+- Requests of dead processes are dropped. Only a leader may take a slot, and it drops the requests of the
+  slot's former owner.
+- Answers in the log name the file of their requests. Without that name, slots of another file (restored, or
   made anew while a process has the old one open) would take them for their own.
 """
 
@@ -38,7 +39,7 @@ from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import RealRuntime, Runtime
 
 _FILE = "commits.1"
-_SEATS = 256
+_SLOTS = 256
 REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
 NO_ROOM = 1_000_000  # the result that means StorageFull; FoundationDB has no such code
@@ -46,16 +47,16 @@ _PAUSE_AFTER_A_DEATH_S = 0.001
 
 _MAGIC = int.from_bytes(b"fdbqpool", "big")
 _EPOCH_MAX = 1 << 60  # the position of a locked byte has 63 bits at most
-_NUMBERS = 8 * _SEATS
+_NUMBERS = 8 * _SLOTS
 _ASKED = 64
 _ANSWERED = _ASKED + _NUMBERS
 _LENGTHS = _ANSWERED + _NUMBERS
 _VERSIONS = _LENGTHS + _NUMBERS
 _RESULTS = _VERSIONS + _NUMBERS
-_HEADER_BYTES = _RESULTS + 4 * REQUESTS_MAX * _SEATS
+_HEADER_BYTES = _RESULTS + 4 * REQUESTS_MAX * _SLOTS
 _BODIES = 1 << 20
 # The locked bytes lie beyond all written ones.
-_SEAT_LOCKS = 1 << 40
+_SLOT_LOCKS = 1 << 40
 _EPOCH_LOCKS = 1 << 41
 
 
@@ -64,18 +65,18 @@ class PoolDamaged(OSError):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The results of the requests that a process asked at a seat under a number."""
+    """The results of the requests that a process asked in a slot under a number."""
 
-    seat: int
+    slot: int
     number: int
     results: Sequence[int]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The pending requests of one seat."""
+class SlotRequests:
+    """The pending requests of one slot."""
 
-    seat: int
+    slot: int
     number: int
     body: bytes
 
@@ -100,8 +101,8 @@ class Pool:
         self._lengths = numbers[_LENGTHS:_VERSIONS].cast("Q")
         self._versions = numbers[_VERSIONS:_RESULTS].cast("Q")
         self._results = numbers[_RESULTS:].cast("i")
-        self._seat: int | None = None
-        self._looked_for_seat = False
+        self._slot: int | None = None
+        self._looked_for_slot = False
         self._asking = False
         self._next = 0  # the epoch in which this process leads, or the one that it waits for
         self._closed = False
@@ -164,42 +165,42 @@ class Pool:
         """True if other processes wait for answers of this leader, or of a dead one."""
         return self._marks[1] != 0 or self._map[_ASKED:_ANSWERED] != self._map[_ANSWERED:_LENGTHS]
 
-    def pending(self, *, own_only: bool = False) -> Iterator[Asked]:
-        """Yield the requests of live processes; with each epoch another seat comes first."""
-        seats = [seat for seat in range(_SEATS) if self._asked[seat] != self._answered[seat]]
+    def pending(self, *, own_only: bool = False) -> Iterator[SlotRequests]:
+        """Yield the requests of live processes; with each epoch another slot comes first."""
+        slots = [slot for slot in range(_SLOTS) if self._asked[slot] != self._answered[slot]]
         _fence()
-        first = self._next % max(1, len(seats))
-        if self._asking and self._seat in seats:
-            first = seats.index(self._seat)  # its own requests fit into its own batch for certain
-        for seat in seats[first:] + seats[:first]:
-            is_own = seat == self._seat
+        first = self._next % max(1, len(slots))
+        if self._asking and self._slot in slots:
+            first = slots.index(self._slot)  # its own requests fit into its own batch for certain
+        for slot in slots[first:] + slots[:first]:
+            is_own = slot == self._slot
             if own_only and not is_own:
                 continue
-            number = self._asked[seat]
-            if self._asking if is_own else bytelocks.is_locked(self._fd, _SEAT_LOCKS + seat):
-                body = os.pread(self._fd, self._lengths[seat], _BODIES + seat * BODY_BYTES_MAX)
-                yield Asked(seat, number, body)
+            number = self._asked[slot]
+            if self._asking if is_own else bytelocks.is_locked(self._fd, _SLOT_LOCKS + slot):
+                body = os.pread(self._fd, self._lengths[slot], _BODIES + slot * BODY_BYTES_MAX)
+                yield SlotRequests(slot, number, body)
             else:
-                self._answered[seat] = number  # otherwise each leader would test this seat again
+                self._answered[slot] = number  # otherwise each leader would test this slot again
 
     def answer(self, version: int, answers: Sequence[Answer]) -> None:
-        """Write the outcome of each request to its seat; a second call has no effect."""
-        due = [answer for answer in answers if self._asked[answer.seat] == answer.number]
+        """Write the outcome of each request to its slot; a second call has no effect."""
+        due = [answer for answer in answers if self._asked[answer.slot] == answer.number]
         for answer in due:
-            self._versions[answer.seat] = version
-            at = answer.seat * REQUESTS_MAX
+            self._versions[answer.slot] = version
+            at = answer.slot * REQUESTS_MAX
             for result in answer.results:
                 self._results[at] = result
                 at += 1
         _fence()
         for answer in due:
-            self._answered[answer.seat] = answer.number
+            self._answered[answer.slot] = answer.number
         self._marks[1] = 0
 
     def give_up(self, code: int) -> None:
         """Answer all pending requests with an error."""
         results = [-code] * REQUESTS_MAX
-        self.answer(0, [Answer(asked.seat, asked.number, results) for asked in self.pending()])
+        self.answer(0, [Answer(asked.slot, asked.number, results) for asked in self.pending()])
 
     @property
     def is_short(self) -> bool:
@@ -211,47 +212,47 @@ class Pool:
 
     # -- asking -----------------------------------------------------------------------------------------
 
-    def take_seat(self) -> None:
-        """Take a seat, without a request there. Only the leader may call it."""
-        if not self._looked_for_seat:
-            self._looked_for_seat = True  # once only: if all seats are taken, they most likely stay so
-            seats = range(_SEATS)
-            self._seat = next((s for s in seats if bytelocks.try_lock(self._fd, _SEAT_LOCKS + s)), None)
+    def take_slot(self) -> None:
+        """Take a slot, without a request there. Only the leader may call it."""
+        if not self._looked_for_slot:
+            self._looked_for_slot = True  # once only: if all slots are taken, they most likely stay so
+            slots = range(_SLOTS)
+            self._slot = next((s for s in slots if bytelocks.try_lock(self._fd, _SLOT_LOCKS + s)), None)
         self.drop()
 
     @property
     def may_ask(self) -> bool:
-        seat = self._seat
-        return seat is not None and self._asked[seat] == self._answered[seat]
+        slot = self._slot
+        return slot is not None and self._asked[slot] == self._answered[slot]
 
     def ask(self, body: bytes) -> bool:
         """Ask the next leader to commit `body`; False if this process has to lead itself."""
-        seat = self._seat
-        if seat is None or len(body) > BODY_BYTES_MAX:
+        slot = self._slot
+        if slot is None or len(body) > BODY_BYTES_MAX:
             return False
         try:
-            written = os.pwrite(self._fd, body, _BODIES + seat * BODY_BYTES_MAX)
+            written = os.pwrite(self._fd, body, _BODIES + slot * BODY_BYTES_MAX)
         except OSError:
             return False
         if written < len(body):
             return False
-        self._lengths[seat] = len(body)
+        self._lengths[slot] = len(body)
         self._asking = True
         _fence()
-        self._asked[seat] += 1
+        self._asked[slot] += 1
         return True
 
     def answered(self, count: int) -> tuple[int, list[int]] | None:
         """Return the version and the results of the `count` requests; None while they are pending.
 
-        Raises: DatabaseClosed, since seat and answer may belong to another process after the closing.
+        Raises: DatabaseClosed, since slot and answer may belong to another process after the closing.
         """
-        seat = self._seat
-        if seat is None or self._asked[seat] != self._answered[seat]:
+        slot = self._slot
+        if slot is None or self._asked[slot] != self._answered[slot]:
             return None
         _fence()
-        at = seat * REQUESTS_MAX
-        version, results = self._versions[seat], self._results[at : at + count].tolist()
+        at = slot * REQUESTS_MAX
+        version, results = self._versions[slot], self._results[at : at + count].tolist()
         if self._closed:
             raise DatabaseClosed
         self._asking = False
@@ -259,8 +260,8 @@ class Pool:
 
     def withdraw(self) -> None:
         """Return once no leader will commit the unanswered requests of this process."""
-        seat = self._seat
-        while seat is not None and not self._closed and self._asked[seat] != self._answered[seat]:
+        slot = self._slot
+        while slot is not None and not self._closed and self._asked[slot] != self._answered[slot]:
             if self.try_lead():
                 self.drop()
                 self.resign()
@@ -269,9 +270,9 @@ class Pool:
         self._asking = False
 
     def drop(self) -> None:
-        """Drop the requests at this process's seat. Only the leader may call it."""
-        if self._seat is not None:
-            self._answered[self._seat] = self._asked[self._seat]
+        """Drop the requests in this process's slot. Only the leader may call it."""
+        if self._slot is not None:
+            self._answered[self._slot] = self._asked[self._slot]
         self._asking = False
 
     def abandon(self) -> None:
@@ -282,10 +283,10 @@ class Pool:
     # -- ending -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the seat. The file stays open, since a thread may still use it."""
+        """Leave the slot. The file stays open, since a thread may still use it."""
         self._closed = True
-        if self._seat is not None:
-            bytelocks.unlock(self._fd, _SEAT_LOCKS + self._seat)
+        if self._slot is not None:
+            bytelocks.unlock(self._fd, _SLOT_LOCKS + self._slot)
 
 
 def open_pool(directory: Directory, runtime: Runtime) -> Pool:

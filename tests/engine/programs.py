@@ -92,10 +92,10 @@ def lead(pool: Pool) -> None:
         pool.wait()
 
 
-def take_a_seat(db: fdb.Database) -> None:
-    """Take a seat, so that this process asks other leaders from now on."""
+def take_a_slot(db: fdb.Database) -> None:
+    """Take a slot, so that this process asks other leaders from now on."""
     lead(pool_of(db))
-    pool_of(db).take_seat()
+    pool_of(db).take_slot()
     pool_of(db).resign()
 
 
@@ -113,9 +113,9 @@ def lead_and_die(path: str, moment: str) -> None:
 
     def answer_one_and_die(pool: Pool, version: int, answers: list) -> None:
         for told in answers[:1]:
-            pool._results[told.seat * 64] = told.results[0]
-            pool._versions[told.seat] = version
-            pool._answered[told.seat] = told.number
+            pool._results[told.slot * 64] = told.results[0]
+            pool._versions[told.slot] = version
+            pool._answered[told.slot] = told.number
         die()
 
     db = fdb.open(path)
@@ -151,7 +151,7 @@ def lead_until_told(path: str) -> None:
 def ask(path: str, key: str, count: str = "1") -> None:
     """Add one to `key` and to `both`, `count` times; print each version and stamp."""
     db = fdb.open(path)
-    take_a_seat(db)
+    take_a_slot(db)
     say("ready")
     sys.stdin.readline()
     for _ in range(int(count)):
@@ -178,7 +178,7 @@ def ask_and_be_interrupted(path: str, key: str) -> None:
 
     signal.signal(signal.SIGALRM, interrupt)
     db = fdb.open(path)
-    take_a_seat(db)
+    take_a_slot(db)
     say("ready")
     sys.stdin.readline()
     try:
@@ -218,12 +218,12 @@ def watch_and_fork(path: str, key: str) -> None:
     del changed
 
 
-def take_a_seat_and_fork(path: str) -> None:
-    """Print the seat, and leave a child behind."""
+def take_a_slot_and_fork(path: str) -> None:
+    """Print the slot, and leave a child behind."""
     db = fdb.open(path)
-    take_a_seat(db)
+    take_a_slot(db)
     if os.fork():
-        say(pool_of(db)._seat)
+        say(pool_of(db)._slot)
     sys.stdin.readline()
 
 

@@ -77,7 +77,7 @@ def answers(db: fdbqueue.Database, version: int, asked_in: int) -> list[Answer] 
 
 def test_answers_are_for_requests_in_the_same_file(db):
     """In another file, restored or made anew, the same numbers stand for other requests."""
-    answer = Answer(seat=0, number=1, results=[0])
+    answer = Answer(slot=0, number=1, results=[0])
     with db.engine._store.begin(write=True) as txn:
         version = txn.id()
         written = Written(version, KeySet(), KeySet())

@@ -56,7 +56,7 @@ def db() -> Iterator[fdbqueue.Database]:
 def shared(tmp_path: Path) -> Iterator[fdbqueue.Database]:
     """Return a database in a directory where another process commits all the time, so both ask."""
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as database:
-        programs.take_a_seat(database.engine)
+        programs.take_a_slot(database.engine)
         data = tmp_path / "data"
         with running("ask", data, "other", 1_000_000_000, patience_s=30 * PATIENCE_S) as other:
             other.expect("ready")

@@ -34,8 +34,8 @@ def test_a_doorbell_is_heard_after_any_failure(
     bell = Doorbell(Directory.open(str(tmp_path)), RealRuntime(), looks if step == "look" else heard.release)
     bell.listen()
     if step == "drain":
-        assert bell._seat is not None
-        bell._ring(bell._seat)
+        assert bell._slot is not None
+        bell._ring(bell._slot)
     looks.wait_for(2 if step == "look" else 1)
     assert step == "look" or heard.acquire(timeout=PATIENCE_S)
     bell.close()

@@ -32,9 +32,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
-    """Return a database of this process, with a seat in the pool."""
+    """Return a database of this process, with a slot in the pool."""
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
-        programs.take_a_seat(database.engine)
+        programs.take_a_slot(database.engine)
         yield database
 
 
@@ -118,7 +118,7 @@ def test_a_killed_leader_neither_loses_nor_doubles_a_commit(path, db, pool, aski
 
 
 def test_a_request_of_a_killed_asker_is_dropped(path, db, pool, asking):
-    """It is dropped by the next commit, however late; and the seat is free for another process."""
+    """It is dropped by the next commit, however late; and the slot is free for another process."""
     victim = asking("victim")
     with running("lead_until_told", path) as leader:
         leader.expect("leading")
@@ -137,7 +137,7 @@ def test_a_request_of_a_killed_asker_is_dropped(path, db, pool, asking):
 
 
 def test_a_request_of_a_dead_asker_is_examined_once(db, pool, asking):
-    """Later leaders do not test the seat again."""
+    """Later leaders do not test the slot again."""
     victim = asking("victim")
     programs.lead(pool)
     victim.go()
@@ -279,7 +279,7 @@ def test_each_kind_of_write_reaches_another_process(path, db, pool):
     }
 
 
-def test_a_batch_that_is_too_large_for_a_seat_is_committed(db, pool):
+def test_a_batch_that_is_too_large_for_a_slot_is_committed(db, pool):
     """For large transactions, and for too many of them, the process waits to lead itself."""
     large = db.create_transaction()
     large[b"large"] = b"v" * 90_000
@@ -294,15 +294,15 @@ def test_a_batch_that_is_too_large_for_a_seat_is_committed(db, pool):
     assert count(db, b"both") == REQUESTS_MAX + 1
 
 
-def test_a_child_keeps_no_seat_of_its_dead_parent(path, pool):
-    """Otherwise the seat would stay taken, and a later leader would commit the parent's last request."""
-    with running("take_a_seat_and_fork", path) as parent:
-        seat = int(parent.line())
-        before = len(seats_taken(pool))
+def test_a_child_keeps_no_slot_of_its_dead_parent(path, pool):
+    """Otherwise the slot would stay taken, and a later leader would commit the parent's last request."""
+    with running("take_a_slot_and_fork", path) as parent:
+        slot = int(parent.line())
+        before = len(slots_taken(pool))
         parent.process.send_signal(signal.SIGKILL)
         parent.process.wait()
-        assert seat in range(256)
-        wait_until(lambda: len(seats_taken(pool)) == before - 1)
+        assert slot in range(256)
+        wait_until(lambda: len(slots_taken(pool)) == before - 1)
 
 
 @pytest.mark.parametrize("ending", ["open", "closed"])
@@ -326,8 +326,8 @@ def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
     mapped.close()
 
 
-def seats_taken(pool: Pool) -> list[int]:
-    return [seat for seat in range(256) if bytelocks.is_locked(pool._fd, (1 << 40) + seat)]
+def slots_taken(pool: Pool) -> list[int]:
+    return [slot for slot in range(256) if bytelocks.is_locked(pool._fd, (1 << 40) + slot)]
 
 
 def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
@@ -345,13 +345,13 @@ def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
 
 
 def test_a_request_of_a_closed_database_has_an_unknown_result(path, db, pool):
-    """Another process may have taken its seat, and then the answer there is not its own."""
+    """Another process may have taken its slot, and then the answer there is not its own."""
     assert commit_code(counting(db)) == 0
     programs.lead(pool)
     ours = Commit(counting(db))
     wait_until_asked(pool, 1)
     db.close()
-    pool.take_seat()
+    pool.take_slot()
     pool.resign()
     assert ours.result() == COMMIT_UNKNOWN
     with fdbqueue.open(f"embedded:{path}") as again:
@@ -377,7 +377,7 @@ def test_a_broken_request_fails_no_other_request(db, pool, asking):
     """It may lack room for its writes, or have bytes that cannot be decoded."""
     other = asking("other")
     programs.lead(pool)
-    pool.take_seat()
+    pool.take_slot()
     assert pool.ask(b"what nobody can read")
     ours = Commit(counting(db))
     other.go()

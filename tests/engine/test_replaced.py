@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
-        programs.take_a_seat(database.engine)
+        programs.take_a_slot(database.engine)
         database[b"before"] = b"1"
         yield database
 
@@ -155,7 +155,7 @@ def test_a_damaged_file_of_commits_is_made_anew_at_opening(path: Path, at: int, 
     damaged = os.stat(path / "commits.1").st_ino
     for _ in range(2):
         with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as db:
-            programs.take_a_seat(db.engine)
+            programs.take_a_slot(db.engine)
             assert db.engine._store.committer._pool is not None
             db[b"a"] = b"1"
     with open(path / "commits.1", "rb") as file:

@@ -104,9 +104,9 @@ def test_a_dead_process_with_a_live_child_is_rung_once(db, path):
 
 
 def marks(db: fdbqueue.Database, key: bytes) -> int:
-    """Return the number of seats that are marked for a key."""
-    row = zlib.crc32(key) % doorbell_module._BUCKETS * doorbell_module._SEATS
-    return db.engine._store.watches.doorbell._board[row : row + doorbell_module._SEATS].count(1)
+    """Return the number of slots that are marked for a key."""
+    row = zlib.crc32(key) % doorbell_module._BUCKETS * doorbell_module._SLOTS
+    return db.engine._store.watches.doorbell._board[row : row + doorbell_module._SLOTS].count(1)
 
 
 def test_without_sockets_the_slow_look_finds_changes(db, path, monkeypatch):

@@ -218,7 +218,7 @@ def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
 
 def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monkeypatch):
     """With a thread too many, the worker would never count all of them as idle."""
-    may_end, ended, replace, remove = (
+    may_end, ended, replace_thread, remove = (
         threading.Event(),
         threading.Event(),
         ThreadPool.replace,
@@ -229,7 +229,7 @@ def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monk
         may_end.set()
         assert ended.wait(20)
         time.sleep(0.05)  # the thread becomes idle
-        replace(pool, *arguments)
+        replace_thread(pool, *arguments)
 
     def remove_and_tell(heartbeat, hold):
         remove(heartbeat, hold)
