@@ -13,7 +13,7 @@ from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.cli.show import Columns, Record, field, show, tell
+from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
@@ -88,15 +88,15 @@ def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:
             return
 
 
-def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Record]:
+def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Row]:
     for number, entry in enumerate(_entries(database, queue)):
         if number == count:
             say(f"more follow the first {count}: -n N lists N")
             return
-        yield aside_record(entry)
+        yield aside_row(entry)
 
 
-def aside_record(entry: SetAside) -> Record:
+def aside_row(entry: SetAside) -> Row:
     return {
         "id": entry.id,
         "when": entry.when,
@@ -112,7 +112,7 @@ def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
     written = []
     with path.open("ab") as file:
         for entry in _entries(database, queue):
-            file.write(line_of(aside_record(entry)))
+            file.write(line_of(aside_row(entry)))
             written.append(entry.id)
         file.flush()
         os.fsync(file.fileno())  # the exported entries may be removed next

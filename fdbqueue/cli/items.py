@@ -13,7 +13,7 @@ from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.parameters import SPAN, WAIT, Input, Seconds
 from fdbqueue.cli.put import Sink
-from fdbqueue.cli.records import task_record
+from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.values import LineReader, line_of, value_of
 from fdbqueue.database import Database, run
@@ -181,7 +181,7 @@ def _task_sink(
         if as_json:
             out = stdout_of(signals)
             for task in tasks:
-                out.print(line_of(task_record(task)))
+                out.print(line_of(task_row(task)))
 
     # A batch needs room for all its tasks at once: a bounded queue may never have it.
     return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX

@@ -108,7 +108,7 @@ class Progress:
         self._next_s = now_s + self._every_s
         self._left = self._count_left()
         self._pace.see(now_s, status.tally.done, self._left)
-        self._tell(self._record(status))
+        self._tell(self._row(status))
 
     def end(self, status: FleetStatus) -> None:
         """Show the final counts. Raises ReaderGone if the fleet ended because of it."""
@@ -126,29 +126,29 @@ class Progress:
         if self.buried:
             say(f"to list the buried tasks: fdbqueue tasks {self._queues[0]} --state buried")
 
-    def _tell(self, record: dict[str, Any]) -> None:
-        if self._told == record and not self._live:  # an idle fleet has no news
+    def _tell(self, row: dict[str, Any]) -> None:
+        if self._told == row and not self._live:  # an idle fleet has no news
             return
-        self._told = record
+        self._told = row
         if self._as_json:
-            self._print(record)
+            self._print(row)
             return
         if self._quiet:
             return
-        line = f"{_told(record)}; {record['per_s']:,.0f}/s, {record['left']:,} left"
-        if record["left"] and record["eta_s"] is not None:
-            line += f", eta {span(record['eta_s'])}"
+        line = f"{_told(row)}; {row['per_s']:,.0f}/s, {row['left']:,} left"
+        if row["left"] and row["eta_s"] is not None:
+            line += f", eta {span(row['eta_s'])}"
         if self._live:
             # Lines of the processes erase one row only: the bar must not have a second.
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         else:
             say(line)
 
-    def _print(self, record: dict[str, Any]) -> None:
+    def _print(self, row: dict[str, Any]) -> None:
         # Without room the line is dropped: a slow reader must not block the supervisor.
-        self._output.write(line_of(record))
+        self._output.write(line_of(row))
 
-    def _record(self, status: FleetStatus) -> dict[str, Any]:
+    def _row(self, status: FleetStatus) -> dict[str, Any]:
         pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}
         return {**_counts(status), **pace}
 

@@ -8,9 +8,9 @@ from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
 from fdbqueue.cli.many import remove_all
 from fdbqueue.cli.parameters import SPAN
-from fdbqueue.cli.records import STATES, queue_record, queue_records
+from fdbqueue.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.cli.show import Columns, Record, field, show, tell
+from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueBusy, QueueExists
@@ -32,8 +32,8 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
     column ready has their number.
     """
     with place.database() as database:
-        records = queue_records(place, database)
-    show(signals, records, QUEUE_COLUMNS, as_json)
+        rows = queue_rows(place, database)
+    show(signals, rows, QUEUE_COLUMNS, as_json)
 
 
 @cli.command()
@@ -75,8 +75,8 @@ def create(
         except QueueExists:
             if not if_not_exists:
                 raise
-        record = queue_record(place, database, place.definition(database, queue))
-    tell(signals, f"{queue!r} is there, of kind {record['kind']}", record, as_json)
+        row = queue_row(place, database, place.definition(database, queue))
+    tell(signals, f"{queue!r} is there, of kind {row['kind']}", row, as_json)
 
 
 @cli.command()
@@ -88,13 +88,13 @@ def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> N
     """Print the statistics of QUEUE; without QUEUE, of all queues."""
     with place.database() as database:
         if queue is None:
-            records = queue_records(place, database)
+            rows = queue_rows(place, database)
         else:
-            records = [queue_record(place, database, place.definition(database, queue))]
+            rows = [queue_row(place, database, place.definition(database, queue))]
     if as_json:
-        show(signals, records, {}, as_json)
+        show(signals, rows, {}, as_json)
         return
-    lines = [line for record in records for line in _statistic_lines(record)]
+    lines = [line for row in rows for line in _statistic_lines(row)]
     columns = NUMBER_COLUMNS if queue is not None else {"queue": field("queue"), **NUMBER_COLUMNS}
     show(signals, lines, columns, as_json)
 
@@ -142,7 +142,7 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
         try:
             found = place.definition(database, queue)
             tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
-            items = _items_in(queue_record(place, database, found))
+            items = _items_in(queue_row(place, database, found))
             there = f"the {items} item(s)"
         except DefinitionUnreadable as reason:
             tasks, items, there = None, 0, f"all its contents (not counted: {reason})"
@@ -193,16 +193,16 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _items_in(record: Record) -> int:
-    count: int = record["tasks"]["total"] if "tasks" in record else record.get("items", 0)
+def _items_in(row: Row) -> int:
+    count: int = row["tasks"]["total"] if "tasks" in row else row.get("items", 0)
     return count
 
 
 def _count(state: str) -> Any:
-    def cell(record: Record) -> str:
-        if "tasks" in record:
-            return str(record["tasks"][state])
-        return str(record.get("items", "")) if state == "ready" else ""
+    def cell(row: Row) -> str:
+        if "tasks" in row:
+            return str(row["tasks"][state])
+        return str(row.get("items", "")) if state == "ready" else ""
 
     return cell
 
@@ -211,20 +211,20 @@ QUEUE_COLUMNS: Columns = {
     "name": field("name"),
     "kind": field("kind"),
     **{state: _count(state) for state in (*STATES, "done")},
-    "paused": lambda record: "paused" if record.get("paused") else "",
+    "paused": lambda row: "paused" if row.get("paused") else "",
 }
 NUMBER_COLUMNS: Columns = {"what": field("what"), "value": field("value")}
 
 
-def _statistic_lines(record: Record) -> list[Record]:
+def _statistic_lines(row: Row) -> list[Row]:
     """Return one line per number, named as in the JSON."""
     flat: dict[str, Any] = {}
-    for name, value in record.items():
+    for name, value in row.items():
         if name in ("options", "tasks", "calls", "ends"):
             flat |= {f"{name}.{part}": number for part, number in value.items()}
         else:
             flat[name] = value
-    return [{"queue": record["name"], "what": what, "value": _shown(value)} for what, value in flat.items()]
+    return [{"queue": row["name"], "what": what, "value": _shown(value)} for what, value in flat.items()]
 
 
 def _shown(value: Any) -> str:

@@ -15,24 +15,24 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.signals import Signals
 from fdbqueue.visible import visible
 
-Record = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Record], str]]
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
 
 
-def show(signals: Signals, records: Iterable[Record], columns: Columns, as_json: bool) -> None:
-    """Print `records`: all of each as JSON, or its `columns`."""
+def show(signals: Signals, rows: Iterable[Row], columns: Columns, as_json: bool) -> None:
+    """Print `rows`: all of each as JSON, or its `columns`."""
     if on_a_terminal() and not as_json:
-        Console(highlight=False).print(table_of(records, columns))
+        Console(highlight=False).print(table_of(rows, columns))
         return
     out = stdout_of(signals)
-    for record in records:
-        out.print(line_of(record) if as_json else plain_line(record, columns))
+    for row in rows:
+        out.print(line_of(row) if as_json else plain_line(row, columns))
 
 
-def tell(signals: Signals, message: str, record: Record, as_json: bool) -> None:
-    """Report a change: as `record` in JSON, or as `message` on standard error."""
+def tell(signals: Signals, message: str, row: Row, as_json: bool) -> None:
+    """Report a change: as `row` in JSON, or as `message` on standard error."""
     if as_json:
-        stdout_of(signals).print(line_of(record))
+        stdout_of(signals).print(line_of(row))
     else:
         say(message)
 
@@ -41,24 +41,24 @@ def on_a_terminal() -> bool:
     return os.isatty(sys.stdout.fileno())
 
 
-def table_of(records: Iterable[Record], columns: Columns) -> Table:
+def table_of(rows: Iterable[Row], columns: Columns) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    shown = [[cell(record) for cell in columns.values()] for record in records]
+    shown = [[cell(row) for cell in columns.values()] for row in rows]
     for number, name in enumerate(columns):
-        numeric = bool(shown) and all(_is_numeric(row[number]) for row in shown)
+        numeric = bool(shown) and all(_is_numeric(cells[number]) for cells in shown)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in shown:
-        table.add_row(*map(Text, map(visible, row)))  # as Text: rich would read square brackets as styles
+    for cells in shown:
+        table.add_row(*map(Text, map(visible, cells)))  # as Text: rich would read square brackets as styles
     return table
 
 
-def plain_line(record: Record, columns: Columns) -> bytes:
-    return ("\t".join(visible(_one_line(cell(record))) for cell in columns.values()) + "\n").encode()
+def plain_line(row: Row, columns: Columns) -> bytes:
+    return ("\t".join(visible(_one_line(cell(row))) for cell in columns.values()) + "\n").encode()
 
 
-def field(name: str) -> Callable[[Record], str]:
+def field(name: str) -> Callable[[Row], str]:
     """Return a column of one field; empty where the field is missing or None."""
-    return lambda record: "" if record.get(name) is None else str(record[name])
+    return lambda row: "" if row.get(name) is None else str(row[name])
 
 
 def span(seconds: float | None) -> str:

@@ -7,9 +7,9 @@ import click
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.many import remove_all, step_by_step
-from fdbqueue.cli.records import STATES, failure_records, task_record
+from fdbqueue.cli.rows import STATES, failure_rows, task_row
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.show import Columns, Record, field, show, span, tell
+from fdbqueue.cli.show import Columns, Row, field, show, span, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound
@@ -36,24 +36,24 @@ def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as
         show(signals, _listed(database, found, STATES[state], count), TASK_COLUMNS, as_json)
 
 
-def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Record]:
+def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Row]:
     """Read the first tasks in that state, page by page."""
     left, after = count, None
     while left:
         page = queue.tasks(database, state, left, after=after)
         for task in page:
-            yield _listed_record(database, queue, task)
+            yield _listed_row(database, queue, task)
         left, after = left - len(page), page.next
         if after is None:
             return
     say(f"more tasks follow the first {count}: -n N lists N")
 
 
-def _listed_record(database: Database, queue: TaskQueue, task: Task) -> Record:
+def _listed_row(database: Database, queue: TaskQueue, task: Task) -> Row:
     return {
-        **task_record(task),
+        **task_row(task),
         "age_s": max(0.0, database.runtime.now() - task.created),
-        "history": failure_records(database, queue, task),
+        "history": failure_rows(database, queue, task),
     }
 
 
@@ -154,23 +154,23 @@ def _to_each(
             except TaskNotFound:
                 missing.append(id_)
             else:
-                tell(signals, f"{id_} {done}", task_record(task), as_json)
+                tell(signals, f"{id_} {done}", task_row(task), as_json)
     if missing:
         raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
 
 
-def _last_error(record: Record) -> str:
-    if not record["history"]:
+def _last_error(row: Row) -> str:
+    if not row["history"]:
         return ""
-    last = record["history"][-1]
+    last = row["history"][-1]
     return f"{last['error']}: {last['message']}" if last["message"] else str(last["error"])
 
 
 TASK_COLUMNS: Columns = {
     "id": field("id"),
-    "age": lambda record: span(record["age_s"]),
+    "age": lambda row: span(row["age_s"]),
     "attempts": field("attempts"),
-    "key": lambda record: "" if record["key"] is None else line_of(record["key"]).decode().strip(),
-    "data": lambda record: line_of(record["data"]).decode().strip(),
+    "key": lambda row: "" if row["key"] is None else line_of(row["key"]).decode().strip(),
+    "data": lambda row: line_of(row["data"]).decode().strip(),
     "last error": _last_error,
 }

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
 from fdbqueue.cli.parameters import SecondsRange
-from fdbqueue.cli.records import STATES
+from fdbqueue.cli.rows import STATES
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.show import Columns, Record, field, on_a_terminal, plain_line, span, table_of
+from fdbqueue.cli.show import Columns, Row, field, on_a_terminal, plain_line, span, table_of
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
@@ -55,9 +55,9 @@ def top(
             _live(samples, interval, times)
             return
         out = stdout_of(signals)
-        for records in samples.every(interval, times):
-            for record in records:
-                out.print(line_of(record) if as_json else plain_line(record, {**TOP_COLUMNS, **END_COLUMNS}))
+        for rows in samples.every(interval, times):
+            for row in rows:
+                out.print(line_of(row) if as_json else plain_line(row, {**TOP_COLUMNS, **END_COLUMNS}))
 
 
 class Samples:
@@ -70,7 +70,7 @@ class Samples:
         self._names = names
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
 
-    def every(self, interval_s: float, times: int | None) -> Iterator[list[Record]]:
+    def every(self, interval_s: float, times: int | None) -> Iterator[list[Row]]:
         taken = 0
         while times is None or taken < times:
             if taken:
@@ -78,44 +78,42 @@ class Samples:
             yield self.take()
             taken += 1
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[Row]:
         found = self._place.definitions(self._database)
         wanted = [
             queue for queue in found if is_kind(queue.kind) and queue.name in (self._names or [queue.name])
         ]
-        records = []
+        rows = []
         for definition in wanted:
             try:
-                records.append(self._record(TaskQueue(self._database, self._place.registry, definition)))
+                rows.append(self._row(TaskQueue(self._database, self._place.registry, definition)))
             except (QueueNotFound, DefinitionUnreadable):
                 self._last.pop(definition.name, None)
-        return records
+        return rows
 
-    def workers(self) -> list[Record]:
+    def workers(self) -> list[Row]:
         """Return the workers of the watched queues, on all machines."""
         watched = set(self._names)
         return [
-            _worker_record(worker, self._runtime.now())
+            _worker_row(worker, self._runtime.now())
             for worker in workers(self._database, root=self._place.root)
             if not watched or watched.intersection(worker.queues)
         ]
 
-    def _record(self, queue: TaskQueue) -> Record:
+    def _row(self, queue: TaskQueue) -> Row:
         found, now = queue.statistics(self._database), self._runtime.now()
         first = next(iter(queue.tasks(self._database, TaskState.READY, 1)), None)
-        record: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
-        record |= {state: found["tasks"][state] for state in STATES}
-        record |= {"due": found["tasks"]["due"], "unreadable": found["tasks"]["unreadable"]}
-        record["ends"] = found["ends"]
-        record |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
-        record["waits_s"] = None if first is None else max(0.0, now - first.created)
-        record["paused"] = queue.paused(self._database)
+        row: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
+        row |= {state: found["tasks"][state] for state in STATES}
+        row |= {"due": found["tasks"]["due"], "unreadable": found["tasks"]["unreadable"]}
+        row["ends"] = found["ends"]
+        row |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
+        row["waits_s"] = None if first is None else max(0.0, now - first.created)
+        row["paused"] = queue.paused(self._database)
         if self._names and kind_named(queue.kind).supports("key"):
-            record["keys"] = [
-                _key_record(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)
-            ]
-        record["workers"] = len(workers(self._database, queue.name, root=self._place.root))
-        return record
+            row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
+        row["workers"] = len(workers(self._database, queue.name, root=self._place.root))
+        return row
 
     def _rates(self, name: str, calls: Mapping[str, int]) -> dict[str, float | None]:
         """Return rates per second since the read before; None at the first."""
@@ -131,24 +129,24 @@ class Samples:
 
 def _live(samples: Samples, interval_s: float, times: int | None) -> None:
     with Live(console=Console(), screen=times is None, auto_refresh=False) as live:
-        for records in samples.every(interval_s, times):
-            live.update(_screen(records, samples.workers()), refresh=True)
+        for rows in samples.every(interval_s, times):
+            live.update(_screen(rows, samples.workers()), refresh=True)
 
 
-def _screen(queues: list[Record], found: list[Record]) -> RenderableType:
+def _screen(queues: list[Row], found: list[Row]) -> RenderableType:
     tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {"queue": field("queue"), **END_COLUMNS})]
     tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
     tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
     return Group(*(part for table in tables for part in (table, Text())))
 
 
-def _key_record(found: KeyStatistics) -> Record:
-    record = asdict(found)
-    oldest = record.pop("oldest")
-    return {**record, "waits_s": None if oldest is None else oldest["age_s"]}
+def _key_row(found: KeyStatistics) -> Row:
+    row = asdict(found)
+    oldest = row.pop("oldest")
+    return {**row, "waits_s": None if oldest is None else oldest["age_s"]}
 
 
-def _worker_record(worker: Presence, now: float) -> Record:
+def _worker_row(worker: Presence, now: float) -> Row:
     more = f" and {worker.more_queues} more" if worker.more_queues else ""
     return {
         "worker": f"{worker.host}:{worker.process_id}",
@@ -162,20 +160,20 @@ def _worker_record(worker: Presence, now: float) -> Record:
 
 
 def _rate(name: str) -> Any:
-    return lambda record: "" if record[name] is None else f"{record[name]:,.1f}"
+    return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
 
 
 def _end(name: str) -> Any:
-    return lambda record: str(record["ends"][name])
+    return lambda row: str(row["ends"][name])
 
 
 TOP_COLUMNS: Columns = {
     "queue": field("queue"),
     **{state: field(state) for state in STATES},
     **{f"{call}/s": _rate(f"{call}_per_s") for call in RATES},
-    "waits": lambda record: span(record["waits_s"]),
+    "waits": lambda row: span(row["waits_s"]),
     "workers": field("workers"),
-    "paused": lambda record: "paused" if record.get("paused") else "",
+    "paused": lambda row: "paused" if row.get("paused") else "",
 }
 # A terminal shows these as a second table, as the first one has no room for them.
 END_COLUMNS: Columns = {
@@ -184,9 +182,9 @@ END_COLUMNS: Columns = {
     "unreadable": field("unreadable"),
 }
 KEY_COLUMNS: Columns = {
-    "key": lambda record: line_of(record["key"]).decode().strip(),
+    "key": lambda row: line_of(row["key"]).decode().strip(),
     **{state: field(state) for state in STATES},
-    "waits": lambda record: span(record["waits_s"]),
+    "waits": lambda row: span(row["waits_s"]),
 }
 WORKER_COLUMNS: Columns = {
     name: field(name)

@@ -1,4 +1,4 @@
-"""Queues and tasks as records, which --json prints, and which columns are made from."""
+"""Queues and tasks as rows, which --json prints, and which columns are made from."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.cli.show import Record
+from fdbqueue.cli.show import Row
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
@@ -25,8 +25,8 @@ STATES: Mapping[str, TaskState] = {
 }
 
 
-def task_record(task: Task) -> dict[str, Any]:
-    """Return a task as a record with the names of its attributes; the state is a word."""
+def task_row(task: Task) -> dict[str, Any]:
+    """Return a task as a row with the names of its attributes; the state is a word."""
     return {
         "id": task.id,
         "state": task.state.name.lower(),
@@ -48,47 +48,47 @@ def _told(data: Any) -> Any:
     return {"unreadable": str(data.error), "payload": b64encode(data.payload).decode()}
 
 
-def queue_record(place: Place, database: Database, definition: Definition) -> Record:
+def queue_row(place: Place, database: Database, definition: Definition) -> Row:
     """Return a queue with its options and counts, if this process knows its kind.
 
     Raises DefinitionUnreadable.
     """
-    record: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
+    row: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
     if definition.kind == UNREADABLE:
         place.registry.find(database, definition.name)
     if definition.kind == PLAIN:
         queue = Queue.named(database, definition.name, root=place.root, create=False)
-        record |= {"options": dict(definition.options), "items": queue.size(database)}
-        return {**record, "unreadable": queue.unreadable(database)}
+        row |= {"options": dict(definition.options), "items": queue.size(database)}
+        return {**row, "unreadable": queue.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
         under, guard = place.registry.contents(definition), place.registry.guard(definition)
         elements = SimpleElementQueue(under, root=place.root, guard=guard)
-        record |= {"options": dict(definition.options), "items": elements.count(database)}
-        return {**record, "unreadable": elements.unreadable(database)}
+        row |= {"options": dict(definition.options), "items": elements.count(database)}
+        return {**row, "unreadable": elements.unreadable(database)}
     if not is_kind(definition.kind):
-        return {**record, "options": dict(definition.options)}
+        return {**row, "options": dict(definition.options)}
     tasks = TaskQueue(database, place.registry, definition)
     paused, statistics = tasks.paused(database), tasks.statistics(database)
-    return {**record, "options": options_of(definition), "paused": paused, **statistics}
+    return {**row, "options": options_of(definition), "paused": paused, **statistics}
 
 
-def queue_records(place: Place, database: Database) -> list[Record]:
-    """Return the records of all queues, without queues that are dropped meanwhile."""
-    records = []
+def queue_rows(place: Place, database: Database) -> list[Row]:
+    """Return the rows of all queues, without queues that are dropped meanwhile."""
+    rows = []
     for definition in place.definitions(database):
         with suppress(QueueNotFound):
-            records.append(_record_or_error(place, database, definition))
-    return records
+            rows.append(_row_or_error(place, database, definition))
+    return rows
 
 
-def _record_or_error(place: Place, database: Database, definition: Definition) -> Record:
+def _row_or_error(place: Place, database: Database, definition: Definition) -> Row:
     try:
-        return queue_record(place, database, definition)
+        return queue_row(place, database, definition)
     except DefinitionUnreadable as error:
         return {"name": definition.name, "kind": definition.kind, "error": str(error)}
 
 
-def failure_records(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:
+def failure_rows(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:
     """Return the failures that are kept with the task, the oldest first."""
     if not task.attempts:
         return []
