@@ -27,7 +27,7 @@ _LONG_RECORD_KEY_BYTES = 1 + _CUT + _LABEL_BYTES  # 511; an uncut key is shorter
 _LABEL_MAX = (1 << 64) - 1  # reserved: a search past the last record ends there
 _LABEL_STEP = 1 << 32  # appends are the common case: 2**31 of them fit before a new labelling
 
-Record = tuple[bytes, bytes]
+KeyAndValue = tuple[bytes, bytes]
 Txn = Any  # lmdb.Transaction
 
 
@@ -68,12 +68,12 @@ def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:
         found = bool(cursor.key())
 
 
-def scan(txn: Txn, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Record]:
+def scan(txn: Txn, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[KeyAndValue]:
     """Yield the records of [begin, end) in key order, or backwards; each is read when it is due."""
     return _scan_back(txn, begin, end) if reverse else _scan_on(txn, begin, end)
 
 
-def _scan_on(txn: Txn, begin: bytes, end: bytes) -> Iterator[Record]:
+def _scan_on(txn: Txn, begin: bytes, end: bytes) -> Iterator[KeyAndValue]:
     cursor = txn.cursor()
     if not cursor.set_range(_seek(txn, begin)):
         return
@@ -86,7 +86,7 @@ def _scan_on(txn: Txn, begin: bytes, end: bytes) -> Iterator[Record]:
         yield key, value
 
 
-def _scan_back(txn: Txn, begin: bytes, end: bytes) -> Iterator[Record]:
+def _scan_back(txn: Txn, begin: bytes, end: bytes) -> Iterator[KeyAndValue]:
     cursor = txn.cursor()
     found = cursor.prev() if cursor.set_range(_seek(txn, end)) else cursor.last()
     if not found:
@@ -105,7 +105,7 @@ def _scan_back(txn: Txn, begin: bytes, end: bytes) -> Iterator[Record]:
 # -- long keys ------------------------------------------------------------------------------------
 
 
-def _unpack(place: bytes, record: bytes) -> Record:
+def _unpack(place: bytes, record: bytes) -> KeyAndValue:
     rest_end = 2 + int.from_bytes(record[:2], "big")
     return place[1 : 1 + _CUT] + record[2:rest_end], record[rest_end:]
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import msgspec
 
+from fdbqueue.embedded.layout import KeyAndValue
 from fdbqueue.embedded.store import Snapshot
 from fdbqueue.embedded.values import key_bytes
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
 from fdbqueue.fdberror import FDBError
-
-Record = tuple[bytes, bytes]
 
 
 class KeySelector:
@@ -79,7 +78,7 @@ class View(msgspec.Struct, frozen=True):
     buffer: WriteBuffer | None
     end: bytes  # the first key that is out of reach: \xff, or \xff\xff with system keys
 
-    def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Record]:
+    def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[KeyAndValue]:
         """Return the records of [begin, end) in order.
 
         Raises: FDBError 1036 at an unreadable key.
@@ -90,7 +89,9 @@ class View(msgspec.Struct, frozen=True):
             return self.snapshot.scan(begin, end, reverse)
         return self._overlaid(self.buffer, begin, end, reverse)
 
-    def _overlaid(self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> Iterator[Record]:
+    def _overlaid(
+        self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool
+    ) -> Iterator[KeyAndValue]:
         fence = _fence(buffer, begin, end, reverse)
         stored = self._not_cleared(buffer, begin, end, reverse)
         for key, existing in _merged(buffer, stored, begin, end, reverse):
@@ -102,7 +103,9 @@ class View(msgspec.Struct, frozen=True):
         if fence is not None:
             raise FDBError(1036)
 
-    def _not_cleared(self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> Iterator[Record]:
+    def _not_cleared(
+        self, buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool
+    ) -> Iterator[KeyAndValue]:
         # Cleared ranges are skipped, not scanned: one may hold a whole queue.
         gaps = list(buffer.cleared.gaps(begin, end))
         for gap_begin, gap_end in reversed(gaps) if reverse else gaps:
@@ -133,7 +136,7 @@ def _fence(buffer: WriteBuffer, begin: bytes, end: bytes, reverse: bool) -> byte
 
 
 def _merged(
-    buffer: WriteBuffer, stored: Iterator[Record], begin: bytes, end: bytes, reverse: bool
+    buffer: WriteBuffer, stored: Iterator[KeyAndValue], begin: bytes, end: bytes, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield each key that is stored or has an entry, once, in order, with its stored value."""
     own = buffer.keys_in(begin, end, reverse)

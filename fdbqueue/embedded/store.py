@@ -73,7 +73,7 @@ class Snapshot:
         except lmdb.Error:
             raise FDBError(1007) from None
 
-    def scan(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[layout.Record]:
+    def scan(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[layout.KeyAndValue]:
         try:
             yield from layout.scan(self.txn, begin, end, reverse)
         except lmdb.Error:
