@@ -21,7 +21,7 @@ from fdbqueue.seam import Transaction
 QUEUE = "parts"
 ROWS_PER_READ = 2_000
 _ONE = struct.pack("<q", 1)
-Place = tuple[str, int]
+PartId = tuple[str, int]
 """The path of a file, and the number of a part of it."""
 
 
@@ -41,10 +41,10 @@ class Ledger:
         """Return the numbers of counted parts and of their lines."""
         return _number(tr[self._space["parts"]].value), _number(tr[self._space["lines"]].value)
 
-    def parts(self, database: Database) -> dict[Place, Counted]:
+    def parts(self, database: Database) -> dict[PartId, Counted]:
         return {place: Counted(*layer.unpack(value)) for place, value in self._entries(database, "part")}
 
-    def times(self, database: Database) -> dict[Place, int]:
+    def times(self, database: Database) -> dict[PartId, int]:
         return {place: _number(value) for place, value in self._entries(database, "times")}
 
     def erase(self, tr: Transaction) -> None:

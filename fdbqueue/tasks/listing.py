@@ -30,7 +30,7 @@ def checked_state(state: TaskState | str) -> TaskState:
     return known
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class PageEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of a page."""
 
     state: str
@@ -43,13 +43,13 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     index_over: bool = False
 
 
-def place_after(state: TaskState, after: str | None) -> Place:
+def place_after(state: TaskState, after: str | None) -> PageEnd:
     """Raises InvalidArgument."""
     given = place_bytes(after)
     if given is None:
-        return Place(state)
+        return PageEnd(state)
     try:
-        place = msgspec.msgpack.decode(given, type=Place)
+        place = msgspec.msgpack.decode(given, type=PageEnd)
     except msgspec.MsgspecError:
         raise no_place(after) from None
     if place.state != state:
@@ -61,11 +61,11 @@ def place_after(state: TaskState, after: str | None) -> Place:
 class Found:
     """Tasks behind a place, in order, each with its own place; and the place behind all of them."""
 
-    rows: Sequence[tuple[Place, Record]]
-    end: Place | None
+    rows: Sequence[tuple[PageEnd, Record]]
+    end: PageEnd | None
 
 
-def page(change: Change, state: TaskState, limit: int, after: Place) -> Page[Task]:
+def page(change: Change, state: TaskState, limit: int, after: PageEnd) -> Page[Task]:
     """The next tasks in `state`, as of now, swept or not.
 
     Reads the index of the state and the timers that have run out, then the tasks, then their payloads, all by
@@ -81,7 +81,7 @@ def page(change: Change, state: TaskState, limit: int, after: Place) -> Page[Tas
     return Page(tasks, None if end is None else place_text(msgspec.msgpack.encode(end)))
 
 
-def _indexed(change: Change, state: TaskState, limit: int, after: Place) -> Found:
+def _indexed(change: Change, state: TaskState, limit: int, after: PageEnd) -> Found:
     """The next of the index, and among them those that have become ready and were not moved yet."""
     under = _index_of(change, state)
     if under is None:
@@ -102,31 +102,31 @@ def _indexed(change: Change, state: TaskState, limit: int, after: Place) -> Foun
     ]
     if last is not None:
         return Found(rows, replace(after, index=last))
-    return Found(rows, Place(state, due=after.due, index_over=True) if after.more_due else None)
+    return Found(rows, PageEnd(state, due=after.due, index_over=True) if after.more_due else None)
 
 
-def _late(change: Change, limit: int, after: Place) -> Found:
+def _late(change: Change, limit: int, after: PageEnd) -> Found:
     """The next of those that have become ready, and stand behind the timers that `_indexed` read."""
     keys, most = change.shape.keys, limit + limits.DUE_BATCH
     start, stop = _behind(keys.timers.start, after.due), keys.timers_until(change.now_us).stop
     timers = change.tr.snapshot.get_range(start, stop, limit=most).to_list() if start < stop else []
     prefix = len(keys.timers.start)
     places = {
-        id_in(row.key): Place(after.state, due=bytes(row.key)[prefix:], index_over=True) for row in timers
+        id_in(row.key): PageEnd(after.state, due=bytes(row.key)[prefix:], index_over=True) for row in timers
     }
     records = {record.id: record for record in _judged(change, places, TaskState.READY)}
     rows = [(place, records[id_]) for id_, place in places.items() if id_ in records]
     return Found(rows, list(places.values())[-1] if len(timers) == most else None)
 
 
-def _ask_due(change: Change, after: Place) -> Range:
+def _ask_due(change: Change, after: PageEnd) -> Range:
     """The timers that stand among the ready tasks: at first those that have run out, then the same."""
     keys = change.shape.keys
     stop = keys.timers.start + after.due + b"\x00" if after.index else keys.timers_until(change.now_us).stop
     return change.tr.snapshot.get_range(keys.timers.start, stop, limit=limits.DUE_BATCH)
 
 
-def _bounded(change: Change, after: Place, late: Sequence[KeyValue]) -> Place:
+def _bounded(change: Change, after: PageEnd, late: Sequence[KeyValue]) -> PageEnd:
     """The first place of a listing: these timers stand among the ready tasks."""
     if not late:
         return after
