@@ -527,11 +527,11 @@ def test_a_worker_goes_on_without_a_queue_that_is_dropped(db, queue, space, told
     worker.start(until_empty=until_empty)
     assert told.wait_for(2) == ["succeeded"] * 2
     if not until_empty:
-        wait_until(lambda: "is gone" in caplog.text)
+        wait_until(lambda: "was dropped" in caplog.text)
         worker.stop()
     assert worker.join(20)
     assert (worker.error, worker.emptied) == (None, until_empty)
-    assert "the queue 'other' is gone" in caplog.text
+    assert "the queue 'other' was dropped" in caplog.text
 
 
 def test_a_worker_can_run_only_once(db, queue):

@@ -411,7 +411,7 @@ def test_a_factory_that_fails_is_refused(fleet_of):
     [
         ({"handler": "tests.deferred:async_factory", "argument": 1}, "it returned a coroutine"),
         ({"handler": "tests.deferred:factory_of_async", "argument": 1}, "handler must be a plain function"),
-        ({"handler": OBEY, "hooks": "tests.deferred:make_hooks"}, "it is no fdbqueue.Hooks"),
+        ({"handler": OBEY, "hooks": "tests.deferred:make_hooks"}, "it is not an fdbqueue.Hooks"),
     ],
 )
 @pytest.mark.usefixtures("queue")

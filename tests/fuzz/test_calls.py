@@ -15,6 +15,7 @@ from tests.simulation.test_seeds import first_seed
 LABELS_EACH = 8
 ALWAYS_REFUSED = {
     "Database.create_transaction": "it is closed",
+    "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
     "TaskQueue.drop": "tasks are taken",
     "TaskQueue.key_statistics": "one of the queues has no keys",
