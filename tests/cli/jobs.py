@@ -37,7 +37,7 @@ def odd(task: Any) -> None:
 
 def counted(tr: Any, task: Any) -> None:
     """Count each task in its transaction, in a subspace that the environment names."""
-    space = Subspace((os.environ["JOBS_SPACE"],))
+    space = Subspace(("fdbqueue-test", os.environ["JOBS_SPACE"]))
     tr.add(space.pack((task.data,)), (1).to_bytes(8, "little"))
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
 from tests.cli.shell import Shell
+from tests.cli.test_queues import root_of
 
 
 def poisoned(shell: Shell, count: int) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = Queue.named(db, "q")
+        queue = Queue.named(db, "q", root=root_of(shell))
         queue.enqueue_many(db, ["bad"] * count)
         under = queue._recipe.keys.items
         for row in list(db.get_range(under.start, under.stop)):
@@ -50,7 +51,7 @@ def test_exported_values_can_be_removed(shell: Shell, tmp_path: Path) -> None:
 def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell) -> None:
     """The task is buried with the reason, listed with its stored bytes, and removed like any other."""
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, "jobs")
+        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
         task = queue.put(db, "x" * 500)
         keys = queue._shape.keys
         [payload] = db.get_range(keys._payload, keys.ready.start)
@@ -70,8 +71,8 @@ def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell) -> None:
 
 def test_a_queue_with_an_unreadable_definition_can_be_dropped(shell: Shell) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, "jobs")
-        TaskQueue.create(db, "others")
+        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
+        TaskQueue.create(db, "others", root=root_of(shell))
         db[queue._shape.root.definition("jobs")] = b"damaged"
     records = [json.loads(line) for line in shell.run("queues", "--json")[1].splitlines()]
     assert [record["name"] for record in records] == ["jobs", "others"]

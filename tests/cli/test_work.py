@@ -51,12 +51,12 @@ def test_a_function_is_called_with_each_task(shell: Shell) -> None:
     filled(shell, "q", *range(50))
     filled(shell, "r", *range(50, 60))
     arguments = ("q", "r", f"{JOBS}:counted", "--transactional", "--until-empty", "--weight", "q=2")
-    name = f"fdbqueue-test-jobs-{os.urandom(8).hex()}"
+    name = f"jobs-{os.urandom(8).hex()}"
     status, out, err = shell.run("work", *arguments, cwd=HERE, env=os.environ | {"JOBS_SPACE": name})
     assert (status, out) == (0, "")
     assert without_progress(err).startswith("fdbqueue: 60 done in ")
     with fdbqueue.open(shell.url) as db:
-        space = Subspace((name,))
+        space = Subspace(("fdbqueue-test", name))
         counted = [bytes(row.value)[0] for row in db.get_range_startswith(space.key())]
         assert counted == [1] * 60
         db.clear_range_startswith(space.key())
