@@ -74,15 +74,19 @@ class Aside:
         )
         self.everything = slice(self._entry, end)
 
-    def put(self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str) -> None:
-        """Set `values` aside, which were found at `key` and beside it. The caller clears them.
+    def put(
+        self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str, pieces: slice | None = None
+    ) -> None:
+        """Set `values` aside, which were found at `key` and beside it, and then the values of the keys in
+        `pieces`. The caller clears them.
 
-        Reads: `key`, serialisably. Writes: the entry, a key for each value, the count.
+        Reads: `key`, serialisably; `pieces`, by snapshot.
+        Writes: the entry, a key for each value, the count.
         Conflicts: any change of `key`.
         """
         tr.add_read_conflict_key(key)
         id_ = self._id(runtime_of(tr).now_us(), key)
-        kept = values[: limits.ASIDE_PARTS_MAX]
+        kept = [*values, *_values_in(tr, pieces)][: limits.ASIDE_PARTS_MAX]
         shown = key.removeprefix(self._prefix)
         tr.set(self._entry + id_, _to_bytes(Entry(shown, reason, [len(value) for value in kept])))
         for number, value in enumerate(kept):
@@ -199,6 +203,13 @@ def _text(id_: bytes) -> str:
 
 def _id_of(text: Any) -> bytes:
     return checked_id("ids", text, ID_BYTES, "ids of what aside() lists")
+
+
+def _values_in(tr: Transaction, under: slice | None) -> list[bytes]:
+    if under is None:
+        return []
+    rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
+    return [bytes(row.value) for row in rows]
 
 
 def _when(id_: bytes) -> float:

@@ -251,7 +251,7 @@ class Keyed(ABC):
     def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
         """Append the tasks in `shift.enter`, and add `shift.numbers` to the counts of the key.
 
-        For a shift whose `changes_state` is False.
+        The shift leaves the state of the key as it is: its `changes_state` is False.
         """
         if asked is not None and shift.enter:
             self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now)

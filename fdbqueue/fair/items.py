@@ -8,7 +8,6 @@ that of every item that the line has handed out, little-endian.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fdbqueue import limits
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.line.keys import LineKeys
@@ -201,8 +200,7 @@ class FairItems(Untimed):
 
     def _set_aside(self, tr: Transaction, id_: bytes, record: bytes, reason: str) -> None:
         under = self.keys.payloads_of(id_)
-        pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
-        self.aside.put(tr, self.keys.task(id_), [record, *(bytes(piece.value) for piece in pieces)], reason)
+        self.aside.put(tr, self.keys.task(id_), [record], reason, under)
         tr.clear_range(under.start, under.stop)
 
 

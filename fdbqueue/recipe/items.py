@@ -281,11 +281,8 @@ class Recipe(Untimed):
         return list(found.data.values()), found.passed, found.damaged
 
     def _set_aside(self, tr: Transaction, name: bytes, value: bytes, error: FdbQueueError) -> None:
-        under = self.keys.pieces_of(name)
-        pieces = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
-        values = [value, *(bytes(piece.value) for piece in pieces)]
-        key = self.keys.item(name)
-        self.aside.put(tr, key, values, str(located(error, self._name, key.hex())))
+        under, key = self.keys.pieces_of(name), self.keys.item(name)
+        self.aside.put(tr, key, [value], str(located(error, self._name, key.hex())), under)
         tr.clear_range(under.start, under.stop)  # a damaged value may not tell that there are pieces
 
     def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:

@@ -74,6 +74,7 @@ class TaskCalls:
         self.callbacks = care.callbacks
         self._care = care  # the queue of a call that waits is swept
         self.source = TaskSource(shape, database.runtime, care.callbacks)
+        self.within = self.source.within
         self.shape = shape
         self._database = database
         self._runtime = database.runtime
@@ -91,11 +92,7 @@ class TaskCalls:
 
     def once(self, body: Callable[[Change], T]) -> T:
         """Run a verb; its effect happens once."""
-        return run_once(self._database, self.shape.root, partial(self.source.within, verb=body))
-
-    def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
-        """Run a verb in a transaction."""
-        return self.source.within(tr, body)
+        return run_once(self._database, self.shape.root, partial(self.within, verb=body))
 
     def new_lease(self, session: Session) -> Lease:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -144,8 +141,7 @@ class TaskCalls:
         return None if owner is None else ask_alive(tr, self.shape.root, owner)
 
     def _put_all(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
-        put = partial(verbs.put, drafts=items, random=random, ask_owner=self.ask_owner)
-        tasks = self.source.within(tr, put)
+        tasks = self.within(tr, self._putting(items, random))
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:

@@ -82,8 +82,7 @@ class Change:
         task aside.
         """
         asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
-        if self._check is not None:
-            self.require_queue()  # after the reads are sent: no round trip of its own
+        self.require_queue()  # after the reads are sent: no round trip of its own
         found: list[Record | None] = []
         for id_, value in asked:
             record = None
@@ -130,8 +129,7 @@ class Change:
 
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
         """Make tasks of records, and store their payloads."""
-        if self._check is not None:
-            self.require_queue()
+        self.require_queue()
         for record, payload in zip(records, payloads, strict=True):
             set_payload(self.tr, self.shape.keys, record, payload)
         self.restore(records)

@@ -98,8 +98,7 @@ class TaskHandle(KeepsAside):
         return run(target, lambda tr: source.look(writable(tr), body))
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
-        database = self._database if is_transaction(target) else as_database(target)
-        return calls_of(database, self._shape)
+        return calls_of(self._of(target), self._shape)
 
     def _of(self, target: DatabaseOrTransaction) -> Database:
         return self._database if is_transaction(target) else as_database(target)

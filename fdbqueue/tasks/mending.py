@@ -95,9 +95,7 @@ class Mender:
 
     def _set_aside(self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str) -> None:
         id_ = id_in(key)
-        payload = self._keys.payloads_of(id_)
-        pieces = tr.snapshot.get_range(payload.start, payload.stop, limit=limits.ASIDE_PARTS_MAX)
-        self._aside.put(tr, key, [*values, *(bytes(piece.value) for piece in pieces)], reason)
+        self._aside.put(tr, key, values, reason, self._keys.payloads_of(id_))
         self.forget(tr, id_)
         tr.clear(key)
 
