@@ -63,21 +63,25 @@ class TaskSource:
         """True if a callback of this process receives the events of the queue."""
         return self._callbacks.callback is not None
 
-    def change(self, tr: Transaction, check: Callable[[], None] | None = None) -> Change:
+    def change(self, tr: Transaction, *, guarded: bool = False) -> Change:
+        """With `guarded`, ask the guard: the first read of the change."""
         callbacks = self._callbacks
         told = None if callbacks.callback is None else callbacks.after_commit
-        return Change(tr, self.shape, self._runtime.now_us(), told, check)
+        # The time comes before the first read, which may be slow. A later time would end leases that another
+        # transaction has renewed since that read.
+        now_us = self._runtime.now_us()
+        return Change(tr, self.shape, now_us, told, self.guard(tr) if guarded else None)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.
 
         Raises: QueueDropped, and the errors of the verb.
         """
-        return self.change(tr, self.guard(tr)).run(verb)
+        return self.change(tr, guarded=True).run(verb)
 
     def within(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
         """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
-        change = self.change(tr, self.guard(tr))
+        change = self.change(tr, guarded=True)
         answer = change.run(verb)
         change.finish()
         return answer

@@ -70,3 +70,25 @@ def test_the_guard_is_asked_before_the_first_read(bench: MakeBench) -> None:
     source.guard = guard
     run(b.db, lambda tr: source.look(tr, verb))
     assert steps == ["asked", "read", "checked"]
+
+
+def test_a_lease_is_judged_by_the_time_before_its_read(bench: MakeBench) -> None:
+    """A slow first read must not make a lease seem over that another transaction has renewed meanwhile."""
+    b = bench("fifottl", ttr=2)
+    b.put()
+    task = b.take()
+    source = calls_of(b.db, b.queue._shape).source
+    ask, slow_reads = source.guard, [True]
+
+    def guard(tr: Any) -> Callable[[], None]:
+        check = ask(tr)
+        if slow_reads:
+            slow_reads.clear()
+            b.clock.advance(1.5)
+            b.queue.renew(b.db, [task])
+            b.clock.advance(1.5)
+        return check
+
+    source.guard = guard
+    b.queue.ack(b.db, task)
+    assert b.counts("taken", "done") == (0, 1)
