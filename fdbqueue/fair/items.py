@@ -84,7 +84,7 @@ class FairItems(Untimed):
 
         Reads: the last item, the floor and the states of the keys by snapshot.
         Writes: the items, the states of their keys and the size.
-        Conflicts: a change that empties or fills one of the keys.
+        Conflicts: a change that adds the first item of one of the keys, or removes the last.
         """
         check, keys, change = self.guard(tr), self.keys, Change(tr, self.shape, now_us)
         last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)

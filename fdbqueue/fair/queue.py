@@ -83,7 +83,8 @@ class FairQueue(KeepsAside):
 
         Reads: by snapshot, the last item, the size, and how the key stands.
         Writes: the item, the size.
-        Conflicts: a change that empties or fills its key; near the capacity, other puts.
+        Conflicts: a change that adds the first item of its key or removes the last; near the capacity, other
+        puts.
         Raises: FairQueueFull with the `item` and the `current_size`; InvalidArgument, PayloadTooLarge; the
         errors of the key function. Then nothing is written.
         """

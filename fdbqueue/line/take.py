@@ -18,7 +18,7 @@ from fdbqueue.line.staging import Line, Outcome, Turn
 from fdbqueue.seam import Range, Transaction
 
 HandOut = Callable[[Transaction, Sequence[Offer], bytes], Sequence[Any]]
-"""Claims offers and hands them out to a caller with these params. Returns the values that can be read."""
+"""Claims offers for a take that passes params, as a request does. Returns the values that can be read."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Owners: clients with a name. A client that reopens a name gets back at once the items of the client before
 it.
 
-    S[14, owner]            claim   16 random bytes            first fetch, next opening of the name
-    S[14, owner, session]   member  the claim it belongs to    next opening of the name
+    S[14, owner]            claim   16 random bytes
+    S[14, owner, session]   member  the claim it belongs to
 
-S is the queue. Opening in an owner's name *claims* it. Then the sessions of earlier claims are ended, and
-their items are at the front of the queue. A session enrols before it takes anything, in a transaction that
-reads the claim. If another client has claimed the name meanwhile, `enrol` raises OwnerReplaced, and the
-session takes no item.
+S is the queue. The first fetch of a client reads the claim. The next opening of the name replaces the
+claim, and reads the members. Opening in an owner's name *claims* it. Then the sessions of earlier claims
+are ended, and their items are at the front of the queue. A session enrols before it takes anything, in a
+transaction that reads the claim. If another client has claimed the name meanwhile, `enrol` raises
+OwnerReplaced, and the session takes no item.
 """
 
 import struct
