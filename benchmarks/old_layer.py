@@ -1,7 +1,9 @@
 """The queue of FoundationDB's old Python layers (2013), written anew to compare with: same keys, same steps.
 
-    (0, index, random)  -> an item        (1, index, random) -> a pop that waits
-    (2, index, random) -> the item of that pop
+    ("item", index, random) -> an item        ("pop", index, random) -> a pop that waits
+    ("conflict", random) -> the item of that pop
+
+The strings are byte strings, as Python 2 wrote them.
 
 A push puts its item one behind the last; the random part keeps pushes of one moment apart. A *simple* pop
 takes the first item and conflicts with every other. A *high-contention* pop tries that once. If it loses,
@@ -25,7 +27,7 @@ _BACK_OFF_FIRST_S, _BACK_OFF_MAX_S = 0.01, 1.0
 class OldQueue:
     def __init__(self, db: fdbqueue.Database, space: Subspace) -> None:
         self._db = db
-        self._items, self._pops, self._results = space[0], space[1], space[2]
+        self._items, self._pops, self._results = space[b"item"], space[b"pop"], space[b"conflict"]
 
     def push(self, value: str) -> None:
         random = self._db.runtime.random_bytes(20)
@@ -138,7 +140,8 @@ class OldQueue:
         return body(self._db)
 
     def _result_of(self, pop: bytes) -> bytes:
-        return bytes(self._results.pack(self._pops.unpack(pop)))
+        _, random = self._pops.unpack(pop)
+        return bytes(self._results.pack((random,)))
 
 
 def decoded(value: bytes | None) -> str | None:

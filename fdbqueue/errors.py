@@ -30,6 +30,7 @@ __all__ = [
     "FdbQueueError",
     "FleetRefused",
     "HandlerNotFound",
+    "ImportOvertaken",
     "InvalidArgument",
     "InvalidElement",
     "InvalidElementName",
@@ -43,6 +44,8 @@ __all__ = [
     "NotTaken",
     "NotUnacked",
     "NothingToAck",
+    "OriginChanged",
+    "OriginUnusable",
     "OwnerReplaced",
     "PayloadMismatch",
     "PayloadTooLarge",
@@ -404,3 +407,15 @@ class NotADirectoryQueue(FdbQueueError, ValueError):
 
 class DirectoryQueueInUse(FdbQueueError):
     """Another process imports or exports {path}: wait until it has ended."""
+
+
+class OriginUnusable(FdbQueueError, ValueError):
+    """{path} cannot be imported: {reason}"""
+
+
+class OriginChanged(FdbQueueError):
+    """{label} was imported into this queue before, but its last imported item is not there any more: it is another queue of the same name, or was changed. Nothing was changed. --source NAME imports all of it under another name."""
+
+
+class ImportOvertaken(FdbQueueError):
+    """Another process imports {label} into the same queue: wait until it has ended."""

@@ -27,6 +27,9 @@ PAYLOAD_DEPTH_MAX = 200
 # FoundationDB's advice: a transaction above 1 MB is a design question.
 BATCH_BYTES_MAX = 1_000_000
 BATCH_ITEMS_MAX = 1_000
+# One step of an import. A task has some 300 bytes of keys besides its payload.
+IMPORT_BATCH_ITEMS = 200
+IMPORT_BATCH_BYTES = 500_000
 
 RANDOM_SUFFIX_BYTES = 12
 # The largest difference of two clocks in a fleet for which the invariants hold (docs/design.md, section 6).

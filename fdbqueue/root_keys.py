@@ -14,6 +14,7 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[8, session]         presence       see fleet/presence.py         workers(); goes with the session
     R[9, run]             run            counters, see runs.py         the supervisor; goes with its session
     R[10, session]        membership     run                           the last step of the session's end
+    R[11, id, ...]        progress       see imports/progress.py       the next step of an import into a queue
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `owner` is the first opener; earlier releases read it.
@@ -30,7 +31,7 @@ from fdbqueue.arguments import checked_prefix
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
-RUN, MEMBERSHIP = 9, 10
+RUN, MEMBERSHIP, PROGRESS = 9, 10, 11
 
 _SHAPES: dict[Any, list[type]] = {
     RECEIPT: [bytes, int],
@@ -124,6 +125,23 @@ class RootKeys:
 
     def membership(self, session: bytes) -> bytes:
         return self._pack(MEMBERSHIP, session)
+
+    def imports_into(self, id_: int) -> slice:
+        """The progress of all imports into one queue."""
+        return self._range(PROGRESS, id_)
+
+    def progress(self, id_: int, label: str) -> bytes:
+        return self._pack(PROGRESS, id_, label)
+
+    def skipped(self, id_: int, label: str, position: tuple[Any, ...]) -> bytes:
+        return self._pack(PROGRESS, id_, label, position)
+
+    def all_skipped(self, id_: int, label: str) -> slice:
+        return self._range(PROGRESS, id_, label)
+
+    def position_of(self, skipped_key: bytes) -> tuple[Any, ...]:
+        position: tuple[Any, ...] = layer.unpack(skipped_key, prefix_len=len(self.prefix))[-1]
+        return position
 
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)

@@ -1,8 +1,6 @@
 """`fdbqueue work`: runs a fleet of worker processes, with a function or a command as the handler."""
 
-import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import click
 from fdbqueue.cli import execute
 from fdbqueue.cli.exits import DONE, REFUSED, CommandError
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names
+from fdbqueue.cli.modules import look_in_working_directory
 from fdbqueue.cli.outlet import STDERR
 from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.progress import Progress
@@ -137,7 +136,7 @@ def work(
         if into is not None:
             _require_results(place, database, into, create)
         if not executes or options["hooks"]:
-            _look_in_working_directory()
+            look_in_working_directory()
         fleet = Fleet(place.url, weighted, handler, root=place.root, **options)
         prints = executes and into is None
         with (
@@ -192,11 +191,3 @@ def _require_results(place: Place, database: Database, into: str, create: bool) 
     kind = place.kind_of(database, into, "--create makes a plain one", PLAIN if create else None)
     if kind == PLAIN:
         Queue.named(database, into, create=create, root=place.root)
-
-
-def _look_in_working_directory() -> None:
-    # As `python -m` does. Only for modules that the user names: other users could plant a module in a
-    # directory that they may write to.
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)

@@ -201,8 +201,8 @@ class Registry:
         found = Definition.listed(name, value)
         tr.clear(self.keys.definition(name))
         if found.id:  # otherwise its contents would be unknown
-            contents = self.contents(found).range()
-            tr.clear_range(contents.start, contents.stop)
+            for keys in (self.contents(found).range(), self.keys.imports_into(found.id)):
+                tr.clear_range(keys.start, keys.stop)
 
     def _rows(self, tr: Transaction, begin: bytes, limit: int) -> list[tuple[str, bytes]]:
         """Names and values of the next definitions; a key that ends in no name is passed over."""

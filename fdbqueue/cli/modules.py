@@ -1,0 +1,15 @@
+"""Modules that the user names: they are found as by `python -m`."""
+
+import os
+import sys
+
+
+def look_in_working_directory() -> None:
+    """Let imports look into the working directory first.
+
+    Only for modules that the user names: other users could plant a module in a directory that they may write
+    to.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
