@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check docs simulate soak fuzz bench load clean
+.PHONY: demo test slow check docs simulate soak fuzz bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -55,6 +55,11 @@ load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report an
 	$(BIN)/python -m loadtest --headless --only-summary --url embedded:load-report/data \
 		--shape ramp --users 32 --run-time 60s --html load-report/report.html --plots load-report
 	rm -rf load-report/data
+
+dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, with checked metadata
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist *.egg-info

@@ -14,6 +14,7 @@ READ = (
     "docs",
     "README.md",
     "SECURITY.md",
+    "CONTRIBUTING.md",
     "CHANGELOG.md",
     "tests",
     "benchmarks",

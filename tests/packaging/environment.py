@@ -1,0 +1,64 @@
+"""A new environment that holds one distribution and the dependencies of its metadata, and nothing else."""
+
+import os
+import sys
+import venv
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.packaging.building import ran
+
+
+class Environment:
+    """Dependencies are links to the installed ones: a test needs no package registry."""
+
+    def __init__(self, place: Path, *, with_pip: bool = False) -> None:
+        venv.create(place, with_pip=with_pip, symlinks=True)
+        self.bin = place / "bin"
+        (self._packages,) = place.glob("lib/python3*/site-packages")
+
+    def install(self, archive: Path) -> None:
+        """Install a wheel or a source distribution by pip, without its dependencies."""
+        options = (
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            "--disable-pip-version-check",
+        )
+        pip = (sys.executable, "-m", "pip", "--python", self.bin / "python")
+        ran(*pip, "install", *options, archive, cwd=archive.parent)
+
+    def link(self, requirements: Iterable[str], extra: str = "") -> None:
+        """Link the installed distributions that `requirements` name, and those which these need."""
+        for needed in _closure(requirements, extra):
+            for name in _parts(needed):
+                link = self._packages / name
+                if not link.exists():
+                    link.symlink_to(Path(str(needed.locate_file(name))))
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Return the variables of a shell in which the environment is active."""
+        left_out = ("PYTHON", "FDB", "VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        return kept | {"PATH": f"{self.bin}:{os.environ['PATH']}"} | more
+
+
+def _closure(requirements: Iterable[str], extra: str = "") -> Iterator[Distribution]:
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            found = distribution(requirement.name)
+            assert requirement.specifier.contains(found.version, prereleases=True), (
+                requirement,
+                found.version,
+            )
+            yield found
+            yield from _closure(found.requires or [])
+
+
+def _parts(installed: Distribution) -> set[str]:
+    """Return the names in site-packages that belong to a distribution; its programs lie elsewhere."""
+    return {file.parts[0] for file in installed.files or []} - {"..", "__pycache__"}
