@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
 from fdbqueue.calls.combine import Call, Combiner
-from fdbqueue.database import run
+from fdbqueue.database import engine_errors, run
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, WaitStopped
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import LineKeys
@@ -367,6 +367,39 @@ def test_while_a_database_closes_other_threads_start_nothing(db: fdbqueue.Databa
     db.service("slow", lambda _: Slow())
     db.close()
     assert met == [DatabaseClosed, DatabaseClosed]
+
+
+def test_an_error_of_a_take_in_closing_is_that_of_closing(
+    db: fdbqueue.Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat that the take makes for its session fails, because the database is also away."""
+    q, taker, answered = (
+        TaskQueue.create(db, "q", root=space["root"]),
+        threading.get_ident(),
+        threading.Event(),
+    )
+    closer = threading.Thread(target=db.close)
+    [away, *_] = engine_errors()
+
+    class Slow:
+        def close(self) -> None:
+            assert answered.wait(PATIENCE_S)
+
+    def beat_if_due(_: Session) -> None:
+        if threading.get_ident() == taker:
+            closer.start()
+            wait_until(lambda: db.closed)
+            raise away(1031)
+
+    db.service("slow", lambda _: Slow())
+    session = Session(db, root=space["root"])
+    monkeypatch.setattr(Session, "beat_if_due", beat_if_due)
+    try:
+        with pytest.raises(DatabaseClosed):
+            q.take(db, 0, session=session)
+    finally:
+        answered.set()
+        closer.join(PATIENCE_S)
 
 
 class EndsSession(StillClock):

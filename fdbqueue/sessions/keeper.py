@@ -250,12 +250,15 @@ class Keeper:
             return self._untroubled(end)
 
     def _untroubled(self, act: Callable[[], bool | None]) -> bool:
-        """The answer of `act`. False if it failed: the error is logged, as it is not about the caller."""
+        """The answer of `act`. False if it failed: the error is logged, as it is not about the caller.
+
+        Raises: DatabaseClosed.
+        """
         try:
             return act() is not False
         except Exception as error:
             if self._database.closed:
-                raise
+                raise DatabaseClosed from error
             self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
             return False
 
