@@ -1,111 +1,100 @@
-"""A polite crawler: many workers, every page once, and never two requests at a time to one host.
+"""A polite crawler: each page once, and one request at a time to each host.
 
-    python examples/crawler.py
+    python examples/crawler.py http://127.0.0.1:8000/      # where to begin; without a URL, what was found
+    fdbqueue work pages examples.crawler:fetch             # workers, here or on any machine
 
-It crawls three small sites that it serves itself. A page is a task, its host the key: a micro-queue hands
-out one task of a key at a time. The links of a page are put in the transaction that acks it, unless they
-were seen before; a worker that dies leaves its page to another.
+A page is a task, and its host is the key of the task: a micro-queue hands out one task of a key at a time.
 """
 
 import re
-import threading
-import time
-from collections import Counter
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import urljoin, urlsplit
-from urllib.request import urlopen
+import sys
+from collections.abc import Iterator
+from email.message import Message
+from html import unescape
+from urllib.error import HTTPError
+from urllib.parse import urldefrag, urljoin, urlsplit
+from urllib.request import Request, urlopen
 
 import fdbqueue
-from fdbqueue import Database, Task, TaskQueue
+from fdbqueue import Database, Done, HeldTask, Snooze, TaskQueue, Transaction
 
-SITES, PAGES, WORKERS = 3, 12, 8
-SEEN = b"seen/"
-
-
-class Site(ThreadingHTTPServer):
-    """Pages that link to each other and to the neighbours; counts how many requests it has at a time."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
-        self.url = f"http://127.0.0.1:{self.server_port}/"
-        self.neighbours: list[str] = []
-        self.served: Counter[str] = Counter()
-        self.at_a_time = self.most_at_a_time = 0
-        self.lock = threading.Lock()
+SEEN = fdbqueue.Subspace(("crawler", "seen"))
+FOUND = fdbqueue.Subspace(("crawler", "found"))
+AGENT = "example-crawler (+https://crawler.example)"
+LINKS_MAX, PAGE_BYTES_MAX, URL_CHARACTERS_MAX = 200, 1_000_000, 500
+TIMEOUT_S, PAUSE_S = 10, 60
+BUSY = (429, 503)
 
 
-class Page(BaseHTTPRequestHandler):
-    server: Site
-
-    def do_GET(self) -> None:
-        site = self.server
-        with site.lock:
-            site.served[self.path] += 1
-            site.at_a_time += 1
-            site.most_at_a_time = max(site.most_at_a_time, site.at_a_time)
-        time.sleep(0.01)
-        number = int(self.path[1:] or 0)
-        links = [*site.neighbours, f"/{(2 * number + 1) % PAGES}", f"/{(2 * number + 2) % PAGES}"]
-        body = "".join(f'<a href="{link}">next</a>' for link in links).encode()
-        with site.lock:
-            site.at_a_time -= 1
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
+def open_pages(db: Database, ttr: float = 60) -> TaskQueue:
+    """`ttr`: seconds after which the page of a dead worker goes to another."""
+    return TaskQueue.create(db, "pages", "utubettl", ttr=ttr, if_not_exists=True)
 
 
 @fdbqueue.transactional
-def discover(tr: Any, pages: TaskQueue, url: str) -> None:
-    """Put a page, unless it has been."""
-    if not tr[SEEN + url.encode()].present():
-        tr[SEEN + url.encode()] = b""
-        pages.put(tr, url, key=urlsplit(url).netloc)
+def discover(tr: Transaction, pages: TaskQueue, urls: list[str]) -> None:
+    """Put the pages that were not seen before. All reads are sent before the first answer is awaited."""
+    for url, seen in [(url, tr[SEEN[url]]) for url in dict.fromkeys(urls)]:
+        if not seen.present():
+            tr[SEEN[url]] = b""
+            pages.put(tr, url, key=urlsplit(url).netloc)
 
 
-@fdbqueue.transactional
-def finish(tr: Any, pages: TaskQueue, task: Task, links: list[str]) -> None:
-    """The page is acked and its links are put: both, or neither."""
-    for link in links:
-        discover(tr, pages, link)
-    pages.ack(tr, task)
+def fetch(task: HeldTask) -> None:
+    """The handler: get a page; then store it, put its links and ack it in one transaction.
+
+    An error of the network fails the attempt: the worker tries again later, and buries the page in the end.
+    """
+    url = task.data
+    status, text = download(url)
+    links = list(links_of(url, text))[:LINKS_MAX]
+    pages = TaskQueue.open(task.database, task.queue)
+
+    def finish(tr: Transaction) -> None:
+        tr[FOUND[url]] = f"{status}, {len(links)} links".encode()
+        discover(tr, pages, links)
+
+    raise Done(finish)
 
 
-def work(db: Database, pages: TaskQueue) -> None:
-    while pages.statistics(db)["tasks"]["total"]:
-        task = pages.take(db, timeout=0.2)
-        if task is not None:
-            with urlopen(task.data, timeout=10) as reply:
-                found = re.findall(r'href="([^"]*)"', reply.read().decode())
-            finish(db, pages, task, [urljoin(task.data, link) for link in found])
+def download(url: str) -> tuple[int, str]:
+    """Return the status and the text of a page. A busy host puts the page off without a failure."""
+    try:
+        with urlopen(Request(url, headers={"User-Agent": AGENT}), timeout=TIMEOUT_S) as reply:
+            return reply.status, reply.read(PAGE_BYTES_MAX).decode(errors="replace")
+    except HTTPError as error:
+        if error.code in BUSY:
+            raise Snooze(pause_s(error.headers), f"{url}: status {error.code}") from error
+        if error.code >= 500:
+            raise
+        return error.code, ""  # such as 404: the answer of this page
 
 
-def crawl(db: Database, start: str) -> None:
-    pages = TaskQueue.create(db, "pages", "utube")
-    discover(db, pages, start)
-    workers = [threading.Thread(target=work, args=(db, pages)) for _ in range(WORKERS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def pause_s(headers: Message) -> int:
+    """Return the pause that the host asks for."""
+    asked = headers.get("Retry-After", "")
+    return int(asked) if asked.isdecimal() else PAUSE_S
+
+
+def links_of(url: str, text: str) -> Iterator[str]:
+    for link in re.findall(r'<a\s[^>]*href="([^"]*)"', text):
+        whole, _ = urldefrag(urljoin(url, unescape(link)))
+        if urlsplit(whole).scheme in ("http", "https") and len(whole) <= URL_CHARACTERS_MAX:
+            yield whole
+
+
+def show(db: Database) -> None:
+    for key, value in db.get_range_startswith(FOUND.key()):
+        (url,) = FOUND.unpack(bytes(key))
+        print(f"{url}: {bytes(value).decode()}")
 
 
 def main() -> None:
-    with ExitStack() as stack:
-        sites = [stack.enter_context(Site()) for _ in range(SITES)]
-        for site in sites:
-            site.neighbours = [other.url + "0" for other in sites if other is not site]
-            threading.Thread(target=site.serve_forever, daemon=True).start()
-            stack.callback(site.shutdown)
-        with fdbqueue.open("memory:") as db:
-            crawl(db, sites[0].url + "0")
-        for site in sites:
-            print(f"{len(site.served)} pages, each {set(site.served.values())} times,", end=" ")
-            print(f"at most {site.most_at_a_time} at a time")
+    with fdbqueue.open() as db:
+        if sys.argv[1:]:
+            discover(db, open_pages(db), sys.argv[1:])
+        else:
+            show(db)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,12 @@
-"""The page's examples print the output in their comments, and its table has every method."""
+"""The page's table has every method, and its numbers are those of the limits."""
 
 import queue
 import re
 
-import pytest
-
 from fdbqueue import PersistentQueue, limits
-from tests.page import examples_on, page, printed, promised
+from tests.page import page
 
 PAGE = page("docs/persistent-queue.md")
-
-
-@pytest.mark.parametrize("example", examples_on(PAGE))
-def test_an_example_prints_the_output_in_its_comments(example: str) -> None:
-    assert printed(example) == promised(example) != []
 
 
 def test_everything_public_is_on_the_page() -> None:
