@@ -68,6 +68,8 @@ class Reading:
         try:
             value = self._convert(self.origin.value(entry))
             return Prepared(entry, value, len(checked_payload(self._codec.encode(value))))
+        except MemoryError:
+            raise
         except Exception as reason:
             return Prepared(entry, problem=f"{type(reason).__name__}: {reason}")
 
