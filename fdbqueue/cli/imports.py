@@ -17,7 +17,7 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database
 from fdbqueue.imports.fdb_layer import FdbLayer
-from fdbqueue.imports.files import INFO, Files
+from fdbqueue.imports.files import Files, is_file_queue
 from fdbqueue.imports.origin import Fate, Origin
 from fdbqueue.imports.progress import ProgressKeys
 from fdbqueue.imports.serializers import plain, serializer_named
@@ -111,7 +111,7 @@ def persist_queue(
 
     def origin(_: Database) -> Origin:
         folder = Path(path)
-        if (folder / INFO).is_file():
+        if is_file_queue(folder):
             return Files(folder, reads)
         return Table(folder / FILE if folder.is_dir() else folder, table, reads)
 

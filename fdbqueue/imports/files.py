@@ -14,6 +14,12 @@ from fdbqueue.imports.origin import Entry
 from fdbqueue.imports.serializers import Serializer
 
 INFO = "info"
+FIRST_CHUNK = "q00000"
+
+
+def is_file_queue(folder: Path) -> bool:
+    """True for the directory of a file queue, also of one into which nothing was ever put."""
+    return any((folder / name).is_file() for name in (INFO, FIRST_CHUNK))
 
 
 class Files:
@@ -71,6 +77,8 @@ class Files:
 
     def _read_info(self) -> Mapping[str, Any]:
         path = self._folder / INFO
+        if not path.exists():  # nothing was ever put
+            return {"head": (0, 0, 0), "tail": (0, 0, 0), "chunksize": 0}
         try:
             with path.open("rb") as stream:
                 found = self._serializer.loads_cut(self._serializer.cut(stream))

@@ -45,7 +45,11 @@ _SHAPES: Mapping[str, Shape] = {
 
 class Table:
     def __init__(self, path: Path, table: str | None, serializer: Serializer) -> None:
-        """Raises: OriginUnusable without such a table, or with several and no choice."""
+        """Raises: OriginUnusable without such a file or table, or with several tables and no choice."""
+        if not path.is_file():
+            raise OriginUnusable(
+                path=str(path.parent), reason=f"it has neither {path.name} nor the files of a file queue"
+            )
         self._path = path
         self._serializer = serializer
         self._table = self._chosen(self._tables(), table)

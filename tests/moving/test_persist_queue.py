@@ -103,6 +103,15 @@ def test_a_chunk_that_ends_early_is_reported_item_by_item(program: Program, tmp_
     assert program.tasks("jobs") == [[0], [1], [4], [5]]
 
 
+def test_a_queue_without_items_is_empty_and_no_queue_is_refused(program: Program, tmp_path: Path) -> None:
+    persistqueue.Queue(str(tmp_path / "old"))
+    command = ("--serializer", "pickle", "--create")
+    assert program("persist-queue", tmp_path / "old", "jobs", *command) == (0, [counts(0)], "")
+    (tmp_path / "none").mkdir()
+    status, _, err = program("persist-queue", tmp_path / "none", "jobs", *command)
+    assert (status, "neither data.db nor" in err) == (2, True)
+
+
 # -- the SQLite queues ----------------------------------------------------------------------------------
 
 
