@@ -25,8 +25,9 @@ check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.ready   ## rewrite what is generated in docs/
+docs: $(VENV)/.ready   ## rewrite what is generated in docs/, and build the site: site/index.html
 	$(BIN)/python docs/cli_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)
@@ -62,4 +63,4 @@ dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, with check
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site *.egg-info

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if not TYPE_CHECKING:
+    from fdb.subspace_impl import Subspace as Subspace
+
+if TYPE_CHECKING:  # last, because tools that read the source keep the last definition of a name
 
     class Subspace:
         """All keys under a prefix, which a tuple and a raw prefix make up."""
@@ -19,6 +22,3 @@ if TYPE_CHECKING:
         def contains(self, key: bytes) -> bool: ...
         def as_foundationdb_key(self) -> bytes: ...
         def subspace(self, tuple: tuple[Any, ...]) -> "Subspace": ...
-
-else:
-    from fdb.subspace_impl import Subspace as Subspace
