@@ -120,3 +120,16 @@ def test_every_picture_is_on_a_page() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert PICTURES
     assert not [path for path in PICTURES if f"(pictures/{path.name})" not in pages]
+
+
+def test_no_page_shows_marks_of_markdown(site: Path) -> None:
+    """A block of code, a list or a table that the site's Markdown did not see."""
+    mark = re.compile(r"```|^[-*|] |\n[-*|] |\|---|\]\(", re.MULTILINE)
+    texts = {path.name: path.read_text() for path in site.rglob("*.html")}
+    shown = {
+        (name, paragraph)
+        for name, text in texts.items()
+        for paragraph in re.findall(r"<p>([^<]*)", text.partition("<article")[2])
+        if mark.search(paragraph)
+    }
+    assert not shown
