@@ -28,7 +28,9 @@ def test_its_programs_are_typed(tmp_path: Path) -> None:
 
 def test_its_make_targets_exist() -> None:
     makefile = page("Makefile")
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+    targets = re.findall(r"`make (\w+)`", README)
+    assert targets
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
