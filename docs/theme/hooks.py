@@ -19,7 +19,7 @@ README = "README.md"
 HOME = "index.md"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)")
 _FENCE = re.compile(r"^( *`{3,}\w+) +(.+)$", re.MULTILINE)
-_FILE = re.compile(r'\bfile="([^"]+)"')
+_FILE = re.compile(r'\b(?:file|source)="([^"]+)"')
 _PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"]*\.svg)"\s*/?>')
 _LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".sql": "sql"}
 
