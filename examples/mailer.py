@@ -22,7 +22,7 @@ from fdbqueue import Bury, Database, Done, HeldTask, Snooze, TaskQueue, Transact
 WEIGHTS = {"gold": 3}
 SENT = fdbqueue.Subspace(("mailer", "sent"))
 LOADED = fdbqueue.Subspace(("mailer", "loaded"))
-CHUNK = 500
+CHUNK = 100
 LIMITED_S = 60
 ONE = (1).to_bytes(8, "little")
 SMTP_TRY_LATER = range(400, 500)
@@ -53,8 +53,8 @@ def load_chunk(
 ) -> None:
     """Nothing happens if another process has put this chunk."""
     if loaded(tr, tenant, campaign) == done:
-        for address in chunk:
-            mails.put(tr, {"tenant": tenant, "campaign": campaign, "to": address}, key=tenant)
+        tasks = [{"tenant": tenant, "campaign": campaign, "to": address} for address in chunk]
+        mails.put_many(tr, tasks, key=tenant)
         tr[LOADED[tenant][campaign]] = str(done + len(chunk)).encode()
 
 
