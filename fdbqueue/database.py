@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, TypeGuard, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.binding import require_match
 from fdbqueue.counters import Counters
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
 from fdbqueue.fdberror import FDBError as EmbeddedError
@@ -27,9 +28,13 @@ T = TypeVar("T")
 
 _log = logger("fdbqueue")
 
-# Errors of a cluster that did not answer, answered too late, or is in recovery. Errors of one transaction
-# (too old, too large, misused) are not among them.
-_AWAY = frozenset({1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
+# Errors of a cluster that did not answer, answered too late, is in recovery, or takes no more at present.
+# Errors of one transaction (too old, too large, misused) are not among them.
+_AWAY = (
+    {1004, 1006, 1009, 1020, 1021, 1031, 1037, 1038, 1039, 1042}
+    | {1051, 1078, 1213, 1223}
+    | {1235, 1242, 1251}  # since 7.4: hot shard, locked range; since 8.0: queue of read versions too long
+)
 
 
 S = TypeVar("S", bound=Service)
@@ -253,8 +258,12 @@ def run(
 
 
 def require_answer(database: Database, url: str, timeout_s: float) -> None:
-    """Raises DatabaseNotFound: the binding itself waits for a cluster that is away for ever."""
+    """The binding itself waits for ever for a cluster that does not answer.
+
+    Raises: ClusterMismatch, DatabaseNotFound.
+    """
     try:
         run(database, lambda tr: tr.get_read_version().wait(), timeout_s=timeout_s)
     except engine_errors() as error:
+        require_match(database.engine, url, database.runtime)
         raise DatabaseNotFound(url=url) from error

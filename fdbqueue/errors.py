@@ -14,6 +14,7 @@ __all__ = [
     "CannotLock",
     "ClientLibraryMissing",
     "ClientLibraryTooOld",
+    "ClusterMismatch",
     "CodecExists",
     "DamagedElement",
     "DatabaseClosed",
@@ -134,7 +135,7 @@ class ClientLibraryMissing(FdbQueueError, ImportError):
 
 
 class ClientLibraryTooOld(FdbQueueError, ImportError):
-    """The Python binding is newer than the installed client library (libfdb_c): {reason} Install foundationdb-clients 7.3, or a foundationdb package of the client's version."""
+    """The client library (libfdb_c) is too old: {reason} Install foundationdb-clients of your cluster's release, 7.1 or later. If the library has that release, install its binding: for a library 7.3, pip install 'fdbqueue[fdb73]'."""
 
 
 class StorageFull(FdbQueueError):
@@ -287,6 +288,10 @@ class HandlerNotFound(FdbQueueError, ImportError):
 
 class DatabaseNotFound(FdbQueueError):
     """There is no database at {url}, or it does not answer."""
+
+
+class ClusterMismatch(DatabaseNotFound):
+    """The cluster of {url} has release {cluster}, and the client library (libfdb_c) has release {library}: a library connects to clusters of its own minor release only. {cure}"""
 
 
 class FleetRefused(FdbQueueError):

@@ -1,7 +1,8 @@
 """FDBError with the binding's codes, for an engine that has no C library to ask.
 
 The binding's class needs `libfdb_c` to describe a code; this one carries the sentences. It is not a
-`FdbQueueError`: see `fdbqueue/errors.py`. Codes: flow/error_definitions.h of FoundationDB 7.3.
+`FdbQueueError`: see `fdbqueue/errors.py`. Codes: flow/error_definitions.h of FoundationDB 7.3; 1235 and 1242
+are those of 7.4, and 1251 is that of 8.0.
 """
 
 DESCRIPTIONS = {
@@ -26,7 +27,9 @@ DESCRIPTIONS = {
     1101: "Asynchronous operation cancelled",
     1213: "Transaction tag is being throttled",
     1223: "Exceeded maximum proxy tag throttling duration",
-    1235: "The cluster cannot be reached",
+    1235: "Transaction throttled due to hot shard",
+    1242: "Transaction rejected due to range lock",
+    1251: "GRV request rejected because estimated queue wait exceeds transaction limit",
     1510: "Disk i/o operation failed",
     1511: "File not found",
     2000: "Invalid API call",
@@ -50,7 +53,8 @@ DESCRIPTIONS = {
     4100: "An internal error occurred",
 }
 
-RETRYABLE_NOT_COMMITTED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223})
+# 1235 and 1242 are retryable since 7.4. 1251 is not: a transaction asks for it by an option of its own.
+RETRYABLE_NOT_COMMITTED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223, 1235, 1242})
 MAYBE_COMMITTED = frozenset({1021, 1039})
 RETRYABLE = RETRYABLE_NOT_COMMITTED | MAYBE_COMMITTED
 # What `on_error` tries again, though the predicate does not say so: a blob granule that did not answer.

@@ -83,6 +83,9 @@ STOP_LOOK_S = 0.05
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
+# The client library connects anew each second to servers of another release.
+CLIENT_STATUS_LOOKS = 12
+CLIENT_STATUS_DELAY_S = 0.1
 
 # Tasks or items that its process cannot decode, which a handle remembers and passes over.
 PASSED_OVER_MAX = 100

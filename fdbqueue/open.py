@@ -1,26 +1,17 @@
 """`open(url)`: the engine and the place that a URL names."""
 
-import importlib
 import os
 from typing import Any
 
-from fdbqueue import client_knobs, limits
+from fdbqueue import binding, client_knobs, limits
 from fdbqueue.arguments import checked_span
 from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.store import is_database
-from fdbqueue.errors import (
-    ClientLibraryMissing,
-    ClientLibraryTooOld,
-    DatabaseNotFound,
-    InvalidArgument,
-    UnknownUrl,
-    WrongType,
-)
+from fdbqueue.errors import DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase
 
-_API_VERSION = 710
 PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 _SHARED_SCHEME = "embedded+shared"
@@ -113,23 +104,6 @@ def url_from_environment() -> str:
 
 
 def _open_cluster(cluster_file: str | None) -> Any:
-    _load_client_library()
-    import fdb
-
-    if not fdb.is_api_version_selected():
-        try:
-            fdb.api_version(_API_VERSION)
-        except (RuntimeError, AttributeError) as error:
-            # The binding compares its own version with the library's before anything else; a library
-            # older than that check lacks the functions it looks up.
-            raise ClientLibraryTooOld(reason=f"{str(error).rstrip('.')}.") from None
+    fdb = binding.load()
     client_knobs.hand_to(fdb)
     return fdb.open(cluster_file)
-
-
-def _load_client_library() -> None:
-    # The binding raises a bare Exception when it finds no library; with one, this import cannot fail.
-    try:
-        importlib.import_module("fdb.impl")
-    except Exception as error:
-        raise ClientLibraryMissing from error

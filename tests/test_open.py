@@ -9,8 +9,6 @@ import pytest
 import fdbqueue
 from fdbqueue import embedded
 from fdbqueue.errors import (
-    ClientLibraryMissing,
-    ClientLibraryTooOld,
     DatabaseClosed,
     FdbQueueError,
     NotADatabase,
@@ -39,7 +37,8 @@ def cluster(monkeypatch):
     fake.open = lambda cluster_file=None: fake.opened.append(cluster_file) or embedded.database.open_private()
     fake.impl = types.ModuleType("fdb.impl")
     fake.impl.FDBError = embedded.FDBError
-    monkeypatch.setitem(sys.modules, "fdb", fake)
+    fake.impl._capi = types.SimpleNamespace(fdb_get_max_api_version=lambda: 730)
+    monkeypatch.setattr("fdbqueue.binding.fdb", fake)
     monkeypatch.setitem(sys.modules, "fdb.impl", fake.impl)
     return fake
 
@@ -109,33 +108,6 @@ def test_another_url_is_refused_with_the_choices(url):
     assert '"embedded:PATH"' in str(refused.value)
     assert isinstance(refused.value, FdbQueueError)
     assert isinstance(refused.value, ValueError)
-
-
-def test_without_the_client_library_one_line_names_the_package(monkeypatch):
-    """The error replaces the traceback of the binding."""
-
-    def import_module(_name):
-        raise Exception("Unable to locate the FoundationDB API shared library!")
-
-    monkeypatch.setattr(fdbqueue.open.__globals__["importlib"], "import_module", import_module)
-    with pytest.raises(ClientLibraryMissing) as missing:
-        fdbqueue.open("fdb:")
-    assert "foundationdb-clients" in str(missing.value)
-    assert "\n" not in str(missing.value)
-
-
-def test_a_binding_newer_than_the_library_is_one_line_too(cluster):
-    """Its reason is kept, the cure added."""
-
-    def api_version(_version):
-        raise RuntimeError("This version of the FoundationDB Python binding is not supported.")
-
-    cluster.api_version = api_version
-    with pytest.raises(ClientLibraryTooOld) as too_old:
-        fdbqueue.open("fdb:")
-    assert "not supported" in str(too_old.value)
-    assert "Install foundationdb-clients" in str(too_old.value)
-    assert "\n" not in str(too_old.value)
 
 
 def test_a_closed_database_says_so():

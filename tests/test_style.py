@@ -105,6 +105,7 @@ def test_every_module_has_a_docstring(module):
 def test_the_engine_knows_nothing_of_queues():
     """The seam is the transaction: fdbqueue.embedded imports no queue code."""
     below = {
+        "fdbqueue.binding",
         "fdbqueue.embedded",
         "fdbqueue.errors",
         "fdbqueue.fdberror",

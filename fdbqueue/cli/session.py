@@ -13,7 +13,7 @@ from fdbqueue.cli.nearest import nearest
 from fdbqueue.database import Database, engine_errors, require_answer
 from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
-from fdbqueue.errors import DatabaseNotFound, FdbQueueError, QueueNotFound
+from fdbqueue.errors import ClusterMismatch, DatabaseNotFound, FdbQueueError, QueueNotFound
 from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
 from fdbqueue.recipe.queue import KIND as PLAIN
@@ -139,6 +139,8 @@ class Place:
     def _require_answer(self, database: Database, timeout_s: float) -> None:
         try:
             require_answer(database, self.url, timeout_s)
+        except ClusterMismatch:
+            raise
         except DatabaseNotFound as failure:
             raise CommandError(
                 f"no answer from {self.url} in {timeout_s:g} s ({failure.__cause__})"

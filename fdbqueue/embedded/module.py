@@ -1,7 +1,6 @@
 """The binding's functions at module level: `api_version` and `open`."""
 
-from fdb.apiversion import LATEST_API_VERSION as LATEST_API_VERSION
-
+from fdbqueue.binding import LATEST_API_VERSION as LATEST_API_VERSION
 from fdbqueue.embedded.database import Database, open_directory
 
 DEFAULT_PATH = "./fdbqueue-data"

@@ -3,11 +3,13 @@
 The version is chosen once per process, so each is a process of its own.
 """
 
+import importlib
 import os
 from pathlib import Path
 
 import pytest
 
+from fdbqueue import binding
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.support import run_program
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.skipif(CLUSTER_FILE is None, reason="FDB_CLUSTER_FILE n
 
 PROGRAM = """
 import fdb
-fdb.api_version({version})
+{choice}
 
 import fdbqueue
 from fdb.subspace_impl import Subspace
@@ -75,8 +77,24 @@ finally:
 """
 
 
+def run_well(directory: Path, choice: str) -> None:
+    prefix = TEST_ROOT[os.urandom(8)].key()
+    program = PROGRAM.format(choice=choice, cluster_file=CLUSTER_FILE, prefix=prefix)
+    assert run_program(directory, program) == "all well\n"
+
+
 @pytest.mark.parametrize("version", [630, 700, 710, 720, 730])
 def test_raw_databases_and_transactions_of_every_api_version(tmp_path: Path, version: int) -> None:
-    prefix = TEST_ROOT[os.urandom(8)].key()
-    program = PROGRAM.format(version=version, cluster_file=CLUSTER_FILE, prefix=prefix)
-    assert run_program(tmp_path, program) == "all well\n"
+    """A program that chooses for itself needs a library that is not older than the binding."""
+    newest = importlib.import_module("fdb.impl")._capi.fdb_get_max_api_version()
+    if not version <= binding.LATEST_API_VERSION <= newest:
+        pytest.skip(
+            f"a binding of {binding.LATEST_API_VERSION} above a library of {newest} refuses {version}"
+        )
+    run_well(tmp_path, f"fdb.api_version({version})")
+
+
+def test_raw_databases_after_fdbqueue_has_chosen_the_version(tmp_path: Path) -> None:
+    """With every pair of binding and library: the program's own choice of 710 comes second."""
+    opening = f"import fdbqueue; fdbqueue.open({f'fdb:{CLUSTER_FILE}'!r}).close()"
+    run_well(tmp_path, f"{opening}; fdb.api_version(710)")

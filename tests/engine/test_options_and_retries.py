@@ -36,6 +36,18 @@ def test_on_error_prepares_another_attempt(db, k, code):
     assert commit_code(tr) == 0
 
 
+@pytest.mark.parametrize("code", [1235, 1242])
+def test_on_error_tries_again_after_errors_that_came_with_7_4(code):
+    """A hot shard and a locked range. A cluster's own library decides by its release."""
+    db = open_private()
+    try:
+        tr = begin(db)
+        tr.options.set_max_retry_delay(1)
+        assert tr.on_error(code).wait() is None
+    finally:
+        db.close()
+
+
 @pytest.mark.parametrize("code", NOT_RETRYABLE)
 def test_on_error_raises_what_cannot_be_retried(db, k, code):
     """Other errors come back, and the transaction is over."""
