@@ -39,6 +39,7 @@ _SPARE_FUNCTIONS = (
     "fdb_transaction_get_range_split_points_with_limit",  # since 8.0
 )
 
+_INVALID_OPTION = 2007
 _RELEASE_MIN = 7, 1  # the first with API version 710
 _PROTOCOL = re.compile(r"fdb00b(\d\d)(\d)")  # fdb00b073000000 is the protocol of the release 7.3
 
@@ -91,6 +92,21 @@ def _stand_in(library: Any) -> None:
     for name in _SPARE_FUNCTIONS:
         if not hasattr(library, name):
             setattr(library, name, _Absent(name))
+
+
+def bypass_storage_quota(transaction: Any) -> None:
+    """Let `transaction` commit on a full disk of the embedded engine, or above a tenant's quota.
+
+    No effect with a binding or a client library of 7.1, which have no quotas.
+    """
+    try:
+        transaction.options.set_bypass_storage_quota()
+    except AttributeError:
+        return  # the binding 7.1
+    except Exception as error:
+        # A library 7.1 below a newer binding. The class of the error is that of the engine.
+        if getattr(error, "code", None) != _INVALID_OPTION:
+            raise
 
 
 def library_release() -> str:

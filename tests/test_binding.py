@@ -253,6 +253,28 @@ def test_a_library_without_a_status_leaves_the_release_open(monkeypatch):
     assert not isinstance(silent.value, ClusterMismatch)
 
 
+class Options:
+    """Those of a transaction, below a library that answers `code`."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def set_bypass_storage_quota(self):
+        raise embedded.FDBError(self.code)
+
+
+@pytest.mark.parametrize("options", [object(), Options(2007)])
+def test_a_binding_or_library_without_quotas_is_left_alone(options):
+    """The binding 7.1 lacks the option, the library 7.1 refuses it."""
+    binding.bypass_storage_quota(types.SimpleNamespace(options=options))
+
+
+def test_another_error_of_an_option_is_raised():
+    """Only that of an unknown option says that there are no quotas."""
+    with pytest.raises(embedded.FDBError):
+        binding.bypass_storage_quota(types.SimpleNamespace(options=Options(2000)))
+
+
 @pytest.mark.parametrize("code", [1223, 1235, 1242, 1251])
 def test_a_throttled_or_locked_cluster_is_away_not_broken(code):
     """A worker tries again later."""

@@ -19,6 +19,7 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED, Aside
+from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.elements.keys import COUNTER, ElementKeys, Lock
 from fdbqueue.elements.names import following
 from fdbqueue.elements.schema import Pieces
@@ -83,7 +84,7 @@ class Elements:
         """
         refused = self.refusal(tr, name)
         if not refused:
-            tr.options.set_bypass_storage_quota()  # on a full disk, too: a consumer locks in order to remove
+            bypass_storage_quota(tr)  # on a full disk, too: a consumer locks in order to remove
             tr.set(self.keys.lock(name), lock.to_bytes())
         return refused
 

@@ -156,7 +156,8 @@ def _check_parameter(wanted: type, given: Any) -> None:
 
 
 class TransactionOptions(_Options):
-    _table = _tables.TransactionOption
+    # The binding 7.1 does not have this one.
+    _table = {"bypass_storage_quota": (304, "", type(None), None)} | _tables.TransactionOption
 
 
 class DatabaseOptions(_Options):

@@ -16,6 +16,7 @@ import msgspec
 from fdbqueue import limits
 from fdbqueue.arguments import writable
 from fdbqueue.aside import DAMAGED
+from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
 from fdbqueue.fleet.status import Running, Tally
@@ -132,7 +133,7 @@ class Appearance:
         def body(tr: Any) -> None:
             check = session.ask(tr)
             check()
-            tr.options.set_bypass_storage_quota()  # also on a full disk: workers make room there
+            bypass_storage_quota(tr)  # also on a full disk: workers make room there
             tr.set(self._root.presence(session.id), _to_bytes(current))
 
         # A worker that was stalled may find its session over: it is shown again with its next session.

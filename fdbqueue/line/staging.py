@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.line.decision import (
     SLEPT,
     Decision,
@@ -106,7 +107,7 @@ class Line:
         Conflicts: none.
         """
         self.source.guard(tr)()
-        tr.options.set_bypass_storage_quota()  # a take frees space: it must work on a full disk, too
+        bypass_storage_quota(tr)  # a take frees space: it must work on a full disk, too
         tr.set_versionstamped_key(
             self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
         )

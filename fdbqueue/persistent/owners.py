@@ -18,6 +18,7 @@ from contextlib import suppress
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
 from fdbqueue.errors import OwnerReplaced
@@ -66,13 +67,13 @@ class Owner:
     def _write_claim(self, change: Change) -> None:
         """Write the claim. Conflicts: a session that enrols in this name."""
         tr = change.tr
-        tr.options.set_bypass_storage_quota()
+        bypass_storage_quota(tr)
         tr.set(self._under, self._claim)
 
     def _enrol(self, tr: Transaction, session: Session) -> None:
         """Write the member. Reads: the claim. Conflicts: another claim."""
         self._require_mine(tr)
-        tr.options.set_bypass_storage_quota()  # also on a full disk: a fetch makes room
+        bypass_storage_quota(tr)  # also on a full disk: a fetch makes room
         tr.set(self._member(session.id), self._claim)
 
     def _end_earlier(self) -> None:

@@ -8,6 +8,7 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_bytes, checked_span, checked_text, checked_timeout
+from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
@@ -150,7 +151,7 @@ class Session:
         last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
         owner, ttr_us = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
-        tr.options.set_bypass_storage_quota()  # also on a full disk: consumers make room
+        bypass_storage_quota(tr)  # also on a full disk: consumers make room
         tr.set(self._keys.session(id_), layer.pack((owner, self.name, ttr_us)))
         if self.name is not None:
             tr.set(self._keys.session_named(self.name), id_)
