@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
-.PHONY: demo test slow check docs simulate soak fuzz bench load dist clean
+.PHONY: demo test slow check docs simulate soak fuzz matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -37,6 +37,9 @@ soak: $(VENV)/.ready       ## eight processes, killed and stopped at random, the
 
 fuzz: $(VENV)/.ready   ## hostile values for every call and every option of the command line; MINUTES=1
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table; with FDB_CLUSTER_FILE on its cluster, too
+	$(BIN)/python -m tests.matrix
 
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.engine
