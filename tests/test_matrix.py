@@ -1,4 +1,4 @@
-"""The short version of `make matrix`: the installed binding, embedded, on the other Pythons of this machine."""
+"""The short version of `make matrix`: the installed binding, embedded, on the other Pythons found here."""
 
 import sys
 import tomllib

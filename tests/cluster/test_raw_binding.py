@@ -24,9 +24,10 @@ from fdb.subspace_impl import Subspace
 
 db = fdb.open({cluster_file!r})
 space = Subspace(rawPrefix={prefix!r})
+root = space["root"]
 
 try:
-    items = fdbqueue.Queue(space["items"], root=space)
+    items = fdbqueue.Queue(space["items"], root=root)
     items.enqueue(db, "first")
 
     @fdb.transactional
@@ -38,12 +39,12 @@ try:
     assert items.dequeue(db, timeout=5) == "second"
     assert items.dequeue(db) is None
 
-    named = fdbqueue.Queue.named(db, "emails", root=space)
+    named = fdbqueue.Queue.named(db, "emails", root=root)
     named.enqueue_many(db, [1, 2, 3])
     assert named.dequeue_many(db, 2) == [1, 2]
 
-    tasks = fdbqueue.TaskQueue.create(db, "tasks", "fifottl", ttr=30, root=space)
-    with fdbqueue.Session(db, root=space) as session:
+    tasks = fdbqueue.TaskQueue.create(db, "tasks", "fifottl", ttr=30, root=root)
+    with fdbqueue.Session(db, root=root) as session:
         for number in range(3):
             tasks.put(db, number, delay=number and 0.0)
         task = tasks.take(db, 5, session=session)
@@ -60,10 +61,10 @@ try:
         assert tasks.kick(db, 1) == 1
     assert tasks.statistics(db)["tasks"]["ready"] == 2
 
-    fair = fdbqueue.TaskQueue.create(db, "fair", "fair", weights={{"a": 2}}, root=space)
+    fair = fdbqueue.TaskQueue.create(db, "fair", "fair", weights={{"a": 2}}, root=root)
     for key in "aab":
         fair.put(db, key, key=key)
-    with fdbqueue.Session(db, root=space) as session:
+    with fdbqueue.Session(db, root=root) as session:
         got = [fair.take(db, 5, session=session).data for _ in range(3)]
     assert sorted(got) == ["a", "a", "b"], got
 
