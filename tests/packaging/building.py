@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -15,14 +16,24 @@ def ran(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> s
     return done.stdout
 
 
-def ignored() -> list[str]:
-    """Return the names that .gitignore lists."""
-    return [line.strip("/") for line in (ROOT / ".gitignore").read_text().split() if not line.startswith("#")]
+def ignored(folder: str, names: list[str]) -> set[str]:
+    """Return the `names` in a folder that .gitignore leaves out of the checkout."""
+    patterns = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
+    paths = {name: (Path(folder) / name).relative_to(ROOT).as_posix() for name in names}
+    left_out = {name for name, path in paths.items() for pattern in patterns if _matches(path, pattern)}
+    return left_out | {".git"}
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """True if a pattern without a slash matches the name, or one with a slash the path from the root."""
+    if "/" in pattern:
+        return fnmatch(path, pattern.lstrip("/"))
+    return fnmatch(path.rpartition("/")[2], pattern)
 
 
 def copied(to: Path) -> Path:
     """Copy the checkout: a build in place would write into it while other tests read it."""
-    shutil.copytree(ROOT, to, ignore=shutil.ignore_patterns(".git", *ignored()))
+    shutil.copytree(ROOT, to, ignore=ignored)
     return to
 
 
