@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.page import examples_on, page
+from tests.page import ROOT, examples_on, page
 from tests.typed.user import mypy_finds
 
 README = page("README.md")
@@ -41,3 +41,8 @@ def test_its_commands_are_those_of_the_command_line() -> None:
     used = set(re.findall(r"\bfdbqueue (\w+) (?:emails|words|notes)", README))
     assert used == {"put", "get", "size", "peek", "clear", "create", "work", "tasks"}
     assert all(re.search(rf"^  {command} ", done.stdout, re.MULTILINE) for command in used)
+
+
+def test_its_links_lead_to_files() -> None:
+    targets = re.findall(r"\]\(([^)#]+)", README)
+    assert [target for target in targets if not (ROOT / target).is_file()] == []

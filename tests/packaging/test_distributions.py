@@ -17,6 +17,7 @@ from fdbqueue import __version__
 from tests.packaging.building import ROOT, build, copied, ran
 from tests.packaging.environment import Environment
 from tests.packaging.following import chapters, follow
+from tests.page import page
 
 CORE = {"foundationdb", "lmdb", "sortedcontainers", "msgspec"}
 GENERATED = {"PKG-INFO", "setup.cfg"}
@@ -94,6 +95,11 @@ def test_the_metadata_say_what_a_reader_needs(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     needed = [line for line in requirements_of(wheel) if "extra ==" not in line]
     assert {re.split(r"[^\w-]", line)[0] for line in needed} == CORE
+
+
+def test_every_extra_has_a_line_in_the_installation_page(wheel: Path) -> None:
+    extras = metadata_of(wheel).get_all("Provides-Extra", [])
+    assert [extra for extra in extras if f"\n| `{extra}` |" not in page("docs/install.md")] == []
 
 
 def test_twine_finds_no_fault(wheel: Path, sdist: Path) -> None:
