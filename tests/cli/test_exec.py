@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,13 +14,16 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import workers
+from fdbqueue import TaskQueue, workers
 from fdbqueue.cli.execute import of_this_machine
 from fdbqueue.fleet.outcomes import Away, Unavailable, judge
 from tests.cli import shell as shells
 from tests.cli.shell import CLOSED_PIPE, Shell, rest_of
 from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
+
+RESTART_S = 60.0
+"""Time for a killed process to have a successor that works, on a loaded machine."""
 
 
 def run(shell: Shell, *arguments: str) -> tuple[int, str, str]:
@@ -183,12 +185,16 @@ def test_a_command_ends_with_its_worker(shell: Shell) -> None:
     rest_of(working)
 
 
-def kill_now_and_then(shell: Shell, running: Callable[[], bool]) -> int:
-    """Send SIGKILL to one worker process after another; return their number."""
+def kill_as_it_goes_on(shell: Shell, until: int) -> int:
+    """Send SIGKILL to a worker process after every ten tasks that are done; return the number of kills.
+
+    A clock would kill the workers of a loaded machine before their first task.
+    """
     killed = 0
     with fdbqueue.open(shell.url) as db:
-        while running():
-            time.sleep(random.uniform(0.3, 0.9))
+        q = TaskQueue.open(db, "q", root=root_of(shell))
+        for goal in range(5, until, 10):
+            wait_until(lambda goal=goal: q.statistics(db)["tasks"]["done"] >= goal, RESTART_S)
             there = [
                 worker.process_id for worker in workers(db, root=root_of(shell)) if alive(worker.process_id)
             ]
@@ -201,13 +207,13 @@ def kill_now_and_then(shell: Shell, running: Callable[[], bool]) -> int:
 
 def test_each_output_is_put_once_in_spite_of_kills(shell: Shell, rounds: Callable[[int, int], int]) -> None:
     """The output is put in the transaction of the ack."""
-    count = rounds(120, 1_000)
+    count = rounds(80, 1_000)
     filled(shell, "q", *range(count), ttr=2)
     shell.run("create", "out", "--kind", "queue")
     options = ("--processes", "2", "--threads", "2", "--max-attempts", "50", "--into", "out")
     command = ("sh", "-c", 'sleep 0.02; echo "$1"', "sh", "{}")
     working = shell.start("work", "q", "--exec", "--until-empty", *options, "--", *command)
-    killed = kill_now_and_then(shell, lambda: statistics(shell)["tasks"]["done"] < count * 3 // 4)
+    killed = kill_as_it_goes_on(shell, until=count * 3 // 4)
     rest_of(working, timeout_s=300)
     assert (working.returncode, killed > 1) == (0, True)
     assert Counter(shell.get("out", count + 100)) == Counter(range(count))
