@@ -195,8 +195,10 @@ def _definition(
     """Return the definition of the queue, and its database; a dry run makes a new queue in memory."""
     found = place.registry.look(database, name)
     if found is not None:
-        if options.codec is not None:
-            raise CommandError(f"--codec is for a new queue, and there is a queue {name!r}")
+        if options.codec not in (None, found.options["codec"]):
+            raise CommandError(
+                f"--codec is for a new queue, and {name!r} has the codec {found.options['codec']}"
+            )
         return database, found
     if not options.create:
         raise place.missing(database, name, CREATE_HERE)

@@ -23,7 +23,7 @@ from fdbqueue.errors import OriginUnusable
 from fdbqueue.imports.origin import Entry
 from fdbqueue.seam import Transaction
 
-_UNPACKING = (ValueError, IndexError, struct.error)
+_UNPACKING = (ValueError, IndexError, struct.error, RecursionError)
 _PACKED, _RAW, _POP = "packed", "raw", "pop"
 _COLUMNS = {"conflict": (_PACKED, 1), "item": (_PACKED, 2), "pop": (_POP, 2)}
 """The form of the value of a key, and the number of parts behind the string."""

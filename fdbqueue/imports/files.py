@@ -27,7 +27,7 @@ class Files:
 
     def __init__(self, folder: Path, serializer: Serializer) -> None:
         """Raises: OriginUnusable if `info` is not readable."""
-        self.label = f"persist-queue:{folder.absolute()}"
+        self.label = f"persist-queue:{folder.resolve()}"
         self._folder = folder
         self._serializer = serializer
         self._info = self._read_info()

@@ -35,7 +35,8 @@ class Entry:
     identity: str = ""
     """Tells it from an entry with equal bytes at the same position of another origin."""
     fate: Fate = Fate.READY
-    pri: int | None = None
+    pri: Any = None
+    """As the origin has it: an int, None, or a value that is no priority."""
     damage: str | None = None
     """The reason why its bytes could not even be found."""
 

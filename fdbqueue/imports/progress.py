@@ -6,6 +6,7 @@
 `queue` is the id of the queue: a drop of the queue clears its progress.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,15 +59,13 @@ class ProgressKeys:
     def unskip(self, tr: Transaction, position: Position) -> None:
         tr.clear(self.root.skipped(self.queue, self.label, position))
 
-    def skipped(self, database: Database) -> set[Position]:
-        """Read the positions of all skipped entries, in bounded transactions."""
-        found: set[Position] = set()
+    def skipped(self, database: Database) -> Iterator[Position]:
+        """Read the positions of skipped entries in their order, in bounded transactions."""
         under = self.root.all_skipped(self.queue, self.label)
         begin = under.start
         while keys := run(database, partial(self._keys, begin=begin, end=under.stop)):
-            found |= {self.root.position_of(key) for key in keys}
+            yield from map(self.root.position_of, keys)
             begin = keys[-1] + b"\x00"
-        return found
 
     def _keys(self, tr: Transaction, begin: bytes, end: bytes) -> list[bytes]:
         rows = tr.snapshot.get_range(begin, end, limit=limits.BATCH_ITEMS_MAX).to_list()

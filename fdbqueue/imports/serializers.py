@@ -42,9 +42,11 @@ def serializer_named(name: str, *, trust_pickle: bool = False) -> Serializer:
         "json": (msgspec.json.decode, _cut_line),
         "msgpack": (msgspec.msgpack.decode, _cut_counted),
     }
-    if name not in known:
+    # The module of persist-queue for pickles would load any.
+    short = name.removeprefix("persistqueue.serializers.")
+    if short not in known:
         return _from_module(name)
-    loads, cut = known[name]
+    loads, cut = known[short]
     return Serializer(loads, cut, loads)
 
 

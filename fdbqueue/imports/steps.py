@@ -19,12 +19,17 @@ from fdbqueue.imports.origin import UNMARKED, Entry, Fate, Origin
 from fdbqueue.imports.progress import Progress, ProgressKeys
 from fdbqueue.imports.target import Prepared, Target
 from fdbqueue.seam import Transaction
+from fdbqueue.visible import shown, told
 
 STEP_BYTES = 12
 
 
 def _is_same(mark: bytes, other: bytes) -> bool:
     return mark == other or UNMARKED in (mark, other)
+
+
+def _is_pri(given: object) -> bool:
+    return type(given) is int and 0 <= given <= limits.PRIORITY_MAX
 
 
 @dataclass
@@ -61,17 +66,15 @@ class Reading:
         if entry.fate is Fate.LEFT_OUT:
             return Prepared(entry)
         if entry.damage is not None:
-            return Prepared(entry, problem=entry.damage)
-        if entry.pri is not None and not 0 <= entry.pri <= limits.PRIORITY_MAX:
-            said = f"its priority {entry.pri} is not one of 0 to {limits.PRIORITY_MAX}"
+            return Prepared(entry, problem=told(entry.damage))
+        if entry.pri is not None and not _is_pri(entry.pri):
+            said = f"its priority {shown(entry.pri)} is not one of 0 to {limits.PRIORITY_MAX}"
             return Prepared(entry, problem=said)
         try:
             value = self._convert(self.origin.value(entry))
             return Prepared(entry, value, len(checked_payload(self._codec.encode(value))))
-        except MemoryError:
-            raise
-        except Exception as reason:
-            return Prepared(entry, problem=f"{type(reason).__name__}: {reason}")
+        except Exception as reason:  # a MemoryError, too: a damaged length may ask for any memory
+            return Prepared(entry, problem=told(f"{type(reason).__name__}: {reason}"))
 
 
 def dry_steps(reading: Reading, target: Target) -> Iterator[Step]:
@@ -128,10 +131,13 @@ class Import:
             yield batch
 
     def _entries(self) -> Iterator[Entry]:
-        again = self._keys.skipped(self._database) if self._before.position is not None else set()
         start = self._before
+        skipped = self._keys.skipped(self._database)
+        again = next(skipped, None)
         for entry in self._reading.origin.entries():
-            if not start.is_past(entry.position) or entry.position in again:
+            while again is not None and again < entry.position:
+                again = next(skipped, None)
+            if not start.is_past(entry.position) or entry.position == again:
                 yield entry
 
     def _after(self, batch: Sequence[Prepared], step: Step) -> Progress:
@@ -140,7 +146,8 @@ class Import:
         random = self._database.runtime.random_bytes(STEP_BYTES)
         if self._before.is_past(last.position):
             return Progress(self._before.position, self._before.mark, moved, random)
-        return Progress(list(last.position), last.mark(), moved, random)
+        mark = UNMARKED if batch[-1].problem else last.mark()  # a skipped one may be mended
+        return Progress(list(last.position), mark, moved, random)
 
     def _write(self, tr: Transaction, step: Step, after: Progress) -> None:
         """Reads: the progress. Writes: the entries, the progress. Conflicts: an import of the same origin."""

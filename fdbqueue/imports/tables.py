@@ -55,7 +55,7 @@ class Table:
         self._table = self._chosen(self._tables(), table)
         self._shape = self._shape_of(self._table)
         self.kind = self._shape.kind
-        self.label = f"persist-queue:{path.absolute()}:{self._table}"
+        self.label = f"persist-queue:{path.resolve()}:{self._table}"
 
     def value(self, entry: Entry) -> Any:
         return self._serializer.loads(entry.raw)

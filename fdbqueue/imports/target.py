@@ -24,7 +24,8 @@ class Prepared:
 
     @property
     def pri(self) -> int | None:
-        return self.entry.pri
+        pri: int | None = self.entry.pri  # Reading skips any other
+        return pri
 
 
 class Target(Protocol):

@@ -8,6 +8,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from benchmarks.old_layer import OldQueue
+from fdbqueue.imports.fdb_layer import form_of
 from tests.moving.support import Program, counts, program
 
 __all__ = ["program"]
@@ -92,6 +93,10 @@ def test_a_key_of_something_else_is_reported(program: Program) -> None:
     status, (row, total), _ = program("fdb-layer", PREFIX, "jobs", "--create")
     assert (status, total) == (1, counts(1, skipped=1))
     assert row["reason"] == "its key is none of such a queue"
+
+
+def test_a_key_with_thousands_of_levels_is_of_something_else() -> None:
+    assert form_of(b"\x05" * 5000) is None
 
 
 @pytest.mark.parametrize(("prefix", "said"), [("0x", "not hexadecimal"), ("02ff", "no key below")])

@@ -3,6 +3,7 @@
 import datetime
 import importlib
 import os
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,33 @@ def test_an_unreadable_item_costs_its_place_only(program: Program, tmp_path: Pat
     assert program.tasks("jobs") == [{"n": 0}, {"n": 2}, {"n": 1}]
 
 
+def test_the_last_item_may_be_mended(program: Program, tmp_path: Path) -> None:
+    """It was skipped: its bytes are not those that the progress has seen."""
+    folder, command = tmp_path / "old", ("persist-queue", tmp_path / "old", "jobs", "--serializer", "json")
+    queue = persistqueue.Queue(str(folder), serializer=serializer("json"))
+    for item in ({"n": 0}, {"n": 1}):
+        queue.put(item)
+    path = folder / "q00000"
+    path.write_bytes(path.read_bytes().replace(b'"n": 1', b'"n": }'))
+    assert program(*command, "--create")[1][-1] == counts(1, skipped=1)
+    path.write_bytes(path.read_bytes().replace(b'"n": }', b'"n": 1'))
+    assert program(*command) == (0, [counts(1, moved_earlier=1)], "")
+    assert program.tasks("jobs") == [{"n": 0}, {"n": 1}]
+
+
+@pytest.mark.parametrize("name", ["link", "other/../old"])
+@pytest.mark.parametrize("kind", ["Queue", "SQLiteQueue"])
+def test_another_path_of_an_old_queue_doubles_nothing(
+    program: Program, tmp_path: Path, kind: str, name: str
+) -> None:
+    getattr(persistqueue, kind)(str(tmp_path / "old"), serializer=serializer("json")).put(1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    command = ("jobs", "--serializer", "json", "--create")
+    assert program("persist-queue", tmp_path / "old", *command)[1] == [counts(1)]
+    assert program("persist-queue", f"{tmp_path}/{name}", *command)[1] == [counts(0, moved_earlier=1)]
+
+
 def test_a_chunk_that_ends_early_is_reported_item_by_item(program: Program, tmp_path: Path) -> None:
     folder = tmp_path / "old"
     queue = persistqueue.Queue(str(folder), chunksize=4)
@@ -169,6 +197,28 @@ def test_a_priority_queue_keeps_priorities(program: Program, tmp_path: Path) -> 
     assert (status, "pri" in err) == (2, True)
 
 
+@pytest.mark.parametrize("odd", [2.5, "high"])
+def test_a_priority_that_is_no_number_skips_its_item(program: Program, tmp_path: Path, odd: object) -> None:
+    """SQLite stores it in a column of integers all the same."""
+    queue = persistqueue.PriorityQueue(str(tmp_path / "old"), serializer=serializer("json"))
+    for number, priority in enumerate([1, odd, 1]):
+        queue.put(number, priority=priority)
+    command = ("persist-queue", tmp_path / "old", "jobs", "--serializer", "json", "--create")
+    status, (row, total), _ = program(*command)
+    assert (status, row["item"], total) == (1, "row 2", counts(2, skipped=1))
+    assert repr(odd) in row["reason"]
+
+
+def test_the_same_command_again_may_name_the_codec(program: Program, tmp_path: Path) -> None:
+    """It was killed after it had made the queue."""
+    persistqueue.SQLiteQueue(str(tmp_path / "old"), serializer=serializer("json")).put(1)
+    command = ("persist-queue", tmp_path / "old", "jobs", "--serializer", "json", "--create", "--codec")
+    assert program(*command, "msgpack") == (0, [counts(1)], "")
+    assert program(*command, "msgpack") == (0, [counts(0, moved_earlier=1)], "")
+    status, _, err = program(*command, "bytes")
+    assert (status, "'jobs' has the codec msgpack" in err) == (2, True)
+
+
 def test_a_file_with_several_queues_asks_for_the_table(program: Program, tmp_path: Path) -> None:
     folder = str(tmp_path / "old")
     for name in "ab":
@@ -206,6 +256,13 @@ class Planted:
         return os.mkdir, (str(self._path),)
 
 
+def stored(folder: Path, raw: bytes) -> None:
+    """Replace the bytes of the first item."""
+    with sqlite3.connect(folder / "data.db") as connection:
+        connection.execute("UPDATE queue_default SET data = ? WHERE _id = 1", (raw,))
+    connection.close()
+
+
 def test_a_pickle_runs_code_only_if_allowed(program: Program, tmp_path: Path) -> None:
     queue = persistqueue.SQLiteQueue(str(tmp_path / "old"))
     queue.put(Planted(tmp_path / "planted"))
@@ -216,6 +273,38 @@ def test_a_pickle_runs_code_only_if_allowed(program: Program, tmp_path: Path) ->
     assert not (tmp_path / "planted").exists()
     program(*command, "--pickle-may-run-code")
     assert (tmp_path / "planted").exists()
+
+
+def test_persist_queues_own_module_loads_no_class_either(program: Program, tmp_path: Path) -> None:
+    """The program names it so where it opens its queue."""
+    persistqueue.SQLiteQueue(str(tmp_path / "old")).put(Planted(tmp_path / "planted"))
+    command = ("persist-queue", tmp_path / "old", "jobs", "--create", "--serializer")
+    status, rows, _ = program(*command, "persistqueue.serializers.pickle")
+    assert (status, rows[-1]) == (1, counts(0, skipped=1))
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_reason_with_half_a_character_is_shown(program: Program, tmp_path: Path) -> None:
+    """A pickle may name a class by any text; an item behind it comes all the same."""
+    queue = persistqueue.SQLiteQueue(str(tmp_path / "old"))
+    for number in range(2):
+        queue.put(number)
+    stored(tmp_path / "old", b"\x80\x04\x8c\x03\xed\xb3\xbf\x8c\x01c\x93.")
+    command = ("persist-queue", tmp_path / "old", "jobs", "--serializer", "pickle", "--create")
+    status, rows, _ = program(*command)
+    assert (status, rows[-1]) == (1, counts(1, skipped=1))
+    assert r"\udcff" in rows[0]["reason"]
+
+
+def test_a_damaged_length_costs_its_item_only(program: Program, tmp_path: Path) -> None:
+    """A pickle that says that it holds 2**62 bytes."""
+    queue = persistqueue.SQLiteQueue(str(tmp_path / "old"))
+    for number in range(2):
+        queue.put(number)
+    stored(tmp_path / "old", b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")
+    command = ("persist-queue", tmp_path / "old", "jobs", "--serializer", "pickle", "--create")
+    status, (row, total), _ = program(*command)
+    assert (status, total, "MemoryError" in row["reason"]) == (1, counts(1, skipped=1), True)
 
 
 def test_objects_come_as_a_typed_handle_stores_them(program: Program, tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_skipped_items_are_tried_again_by_each_import(
         assert numbers(db) == READABLE + BROKEN
 
 
+def test_pages_of_skipped_items_are_all_tried_again(
+    db: fdbqueue.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 4)
+    broken(filled(tmp_path / "old", 71))
+    origin = Table(tmp_path / "old" / "data.db", None, serializer_named("json"))
+    list(an_import(db, origin).steps())
+    again = list(an_import(db, origin).steps())
+    assert [one.entry.position[0] for step in again for one in step.skipped] == [*range(7, 71, 7)]
+
+
 def test_of_two_imports_at_once_one_ends(db: fdbqueue.Database, origin: Table) -> None:
     slow = an_import(db, origin).steps()
     next(slow)
