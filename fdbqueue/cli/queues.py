@@ -105,7 +105,7 @@ def stats(signals: Signals, place: Place, queue: str | None, as_json: bool) -> N
 @in_a_place
 @click.pass_obj
 def pause(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
-    """Let no task be taken from QUEUE until `resume`. Workers obey within a second.
+    """Let no task be taken from QUEUE until `resume`. Workers obey at once.
 
     Puts go on, and so do tasks that were taken.
     """
