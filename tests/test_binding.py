@@ -221,6 +221,12 @@ def test_a_process_with_several_libraries_names_the_cluster_too(monkeypatch):
         ask(monkeypatch, Silent({**status, "DatabaseStatus": DOWN}))
 
 
+def test_the_connections_below_several_libraries_are_seen(monkeypatch):
+    """One library is at work; its status is a part of the answer."""
+    with pytest.raises(ClusterMismatch, match=r"release 7\.1"):
+        ask(monkeypatch, Silent({"DatabaseStatus": refused_by("fdb00b071010000")}))
+
+
 def test_a_connection_under_way_is_looked_at_again(monkeypatch):
     """The library drops and renews the connections each second."""
     with pytest.raises(ClusterMismatch):

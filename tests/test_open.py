@@ -10,6 +10,7 @@ import fdbqueue
 from fdbqueue import embedded
 from fdbqueue.errors import (
     DatabaseClosed,
+    DatabaseNotFound,
     FdbQueueError,
     NotADatabase,
     UnknownUrl,
@@ -51,6 +52,13 @@ def test_without_a_url_it_is_the_embedded_engine_here(somewhere_else):
     assert (somewhere_else / "fdbqueue-data" / "data.mdb").exists()
     with fdbqueue.open("embedded:fdbqueue-data") as db:
         assert db[b"a"] == b"1"
+
+
+def test_without_create_a_missing_directory_stays_missing(somewhere_else):
+    """The error replaces an empty database."""
+    with pytest.raises(DatabaseNotFound):
+        fdbqueue.open("embedded:data", create=False)
+    assert list(somewhere_else.iterdir()) == []
 
 
 def test_the_url_of_the_environment_comes_first(monkeypatch, somewhere_else, cluster):

@@ -91,6 +91,16 @@ def test_an_unreadable_item_costs_its_place_only(program: Program, tmp_path: Pat
     assert program.tasks("jobs") == [{"n": 0}, {"n": 2}, {"n": 1}]
 
 
+def test_equal_items_in_new_files_are_another_queue(program: Program, tmp_path: Path) -> None:
+    command = ("persist-queue", tmp_path / "old", "jobs", "--serializer", "json", "--create")
+    persistqueue.Queue(str(tmp_path / "old"), serializer=serializer("json")).put("x")
+    assert program(*command)[1] == [counts(1)]
+    (tmp_path / "old").rename(tmp_path / "older")
+    persistqueue.Queue(str(tmp_path / "old"), serializer=serializer("json")).put("x")
+    status, _, err = program(*command)
+    assert (status, "--source" in err) == (2, True)
+
+
 def test_the_last_item_may_be_mended(program: Program, tmp_path: Path) -> None:
     """It was skipped: its bytes are not those that the progress has seen."""
     folder, command = tmp_path / "old", ("persist-queue", tmp_path / "old", "jobs", "--serializer", "json")

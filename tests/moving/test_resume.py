@@ -12,14 +12,14 @@ from fdbqueue import ImportOvertaken, OriginChanged, TaskQueue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.embedded import FDBError
 from fdbqueue.imports.origin import Origin
-from fdbqueue.imports.progress import ProgressKeys
+from fdbqueue.imports.progress import Progress, ProgressKeys
 from fdbqueue.imports.serializers import serializer_named
 from fdbqueue.imports.steps import Import, Reading
 from fdbqueue.imports.tables import Table
 from fdbqueue.imports.target import Tasks
 from fdbqueue.registry.registry import Registry
 from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, error_code
 
 persistqueue = pytest.importorskip("persistqueue")
 
@@ -136,6 +136,16 @@ def test_of_two_imports_at_once_one_ends(db: fdbqueue.Database, origin: Table) -
         next(slow)
     list(fast)
     assert numbers(db) == READABLE
+
+
+def test_steps_of_two_imports_conflict(db: fdbqueue.Database, origin: Table) -> None:
+    """Both have read the progress before the other has committed."""
+    keys = an_import(db, origin)._keys
+    first, second = begin(db), begin(db)
+    for tr in (first, second):
+        keys.write(tr, Progress(moved=keys.read(tr).moved + 1))
+    first.commit().wait()
+    assert error_code(lambda: second.commit().wait()) == NOT_COMMITTED
 
 
 def test_another_queue_of_the_same_name_is_refused(
