@@ -139,6 +139,8 @@ def fdb_layer(signals: Signals, /, place: Place, prefix: str, queue: str, text: 
         under = bytes.fromhex(prefix)
     except ValueError:
         raise click.BadParameter(f"{prefix!r} is not hexadecimal", param_hint="PREFIX") from None
+    if not under:
+        raise click.BadParameter("it is empty, and so names the whole database", param_hint="PREFIX")
     convert = _text if text else _unchanged
     given, cure = Options(**options), "" if text else "; --text makes texts of byte strings"
     _copy(signals, place, queue, lambda database: FdbLayer(database, under), convert, given, cure)
