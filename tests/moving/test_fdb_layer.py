@@ -99,7 +99,9 @@ def test_a_key_with_thousands_of_levels_is_of_something_else() -> None:
     assert form_of(b"\x05" * 5000) is None
 
 
-@pytest.mark.parametrize(("prefix", "said"), [("0x", "not hexadecimal"), ("", "the whole database"), ("02ff", "no key below")])
+@pytest.mark.parametrize(
+    ("prefix", "said"), [("0x", "not hexadecimal"), ("", "the whole database"), ("02ff", "no key below")]
+)
 def test_a_prefix_without_such_a_queue_is_refused(program: Program, prefix: str, said: str) -> None:
     status, _, err = program("fdb-layer", prefix, "jobs", "--create")
     assert (status, said in err) == (2, True)
