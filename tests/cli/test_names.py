@@ -1,10 +1,14 @@
 """A mistyped name or place creates no queue, no database and no file."""
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import click
 import lmdb
 import pytest
+from fdb import tuple as layer
 
 import fdbqueue
 from fdbqueue import TaskQueue
@@ -28,6 +32,8 @@ COMMANDS: dict[str, list[str]] = {
     "elements purge": ["Q"],
     "elements remove": ["Q", "00"],
     "get": ["Q"],
+    "import fdb-layer": ["00", "Q"],
+    "import persist-queue": [".", "Q", "--serializer", "json"],
     "kick": ["Q"],
     "pause": ["Q"],
     "peek": ["Q"],
@@ -50,6 +56,13 @@ def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]
     return [*command.split(), *(name if word == "Q" else word for word in arguments)]
 
 
+def make_queues_of_other_systems(db: fdbqueue.Database) -> None:
+    """Make those that COMMANDS imports, since an import reads its origin first."""
+    db[b"\x00" + layer.pack((1, b"random"))] = b"item"
+    with closing(sqlite3.connect("data.db")) as theirs:
+        theirs.execute("CREATE TABLE queue_default (_id INTEGER PRIMARY KEY, data BLOB, timestamp FLOAT)")
+
+
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
     """The program, in an empty directory without a database."""
@@ -61,8 +74,9 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 def test_the_list_of_commands_is_complete() -> None:
-    inner = {f"elements {name}" for name in cli.commands["elements"].commands}  # type: ignore[attr-defined]
-    assert {*cli.commands, *inner} - {"elements"} == {*COMMANDS, *CREATING} | WITHOUT_A_PLACE
+    groups = {name: group for name, group in cli.commands.items() if isinstance(group, click.Group)}
+    inner = {f"{name} {command}" for name, group in groups.items() for command in group.commands}
+    assert {*cli.commands, *inner} - {*groups} == {*COMMANDS, *CREATING} | WITHOUT_A_PLACE
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"queues"}))
@@ -70,6 +84,7 @@ def test_an_unknown_name_fails_and_lists_the_nearest(program: Within, command: s
     with fdbqueue.open(program.url) as db:
         TaskQueue.create(db, "emails")
         fdbqueue.Queue.named(db, "other")
+        make_queues_of_other_systems(db)
     status, out, err = program.run(*typed(command, COMMANDS[command]))
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "no queue named 'emials'" in err
