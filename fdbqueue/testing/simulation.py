@@ -198,8 +198,9 @@ class Simulation:
         return [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
 
     def _judge(self, checkers: Sequence[Checker]) -> list[str]:
-        database = Database(EmbeddedDatabase(self._store, self._runtime(Host("judge"))))
-        return [sentence for checker in checkers for sentence in checker(self.trace, database)]
+        # Closed, because a checker that opens a queue with leases starts the thread that renews them.
+        with Database(EmbeddedDatabase(self._store, self._runtime(Host("judge")))) as database:
+            return [sentence for checker in checkers for sentence in checker(self.trace, database)]
 
     def _close(self) -> None:
         self.limit(**self._limits)

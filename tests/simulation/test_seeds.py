@@ -1,4 +1,4 @@
-"""New seeds at every commit: at least two hundred of each workload, and more until the time is over.
+"""New seeds at every commit: at least one hundred of each workload, and more until the time is over.
 
 The first seed is derived from the commit, so that each commit tries other seeds and a failure can be
 repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes.
@@ -6,6 +6,7 @@ repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes.
 
 import gc
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from fdbqueue.testing import Case, all_workloads, check
 
-SEEDS_MIN = 200
+SEEDS_MIN = 100
 SHORT_S, LONG_S = 10.0, 300.0
 REPOSITORY = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ def first_seed() -> int:
 
 @pytest.mark.parametrize("name", sorted(all_workloads()))
 def test_new_seeds_are_clean(name: str, rounds: Callable[[float, float], float]) -> None:
-    workload, first = all_workloads()[name], first_seed()
+    workload, first, threads = all_workloads()[name], first_seed(), set(threading.enumerate())
     check(workload, range(first, first + SEEDS_MIN))
     until = time.monotonic() + rounds(SHORT_S, LONG_S) - SHORT_S / 2
     seed = first + SEEDS_MIN
@@ -40,6 +41,7 @@ def test_new_seeds_are_clean(name: str, rounds: Callable[[float, float], float])
         check(workload, [seed])
         seed += 1
     gc.collect()
+    assert set(threading.enumerate()) <= threads, "a run left a thread, which slows all tests after it down"
 
 
 # Seeds that found a bug, by workload. docs/testing.md describes the bugs.
