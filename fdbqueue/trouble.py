@@ -24,6 +24,9 @@ SURVIVED = (Exception, SystemExit)
 def text_of(said: object) -> str:
     """The text of an error, or of anything else that a program gives as a reason."""
     try:
+        described = getattr(said, "description", None)
+        if isinstance(described, bytes):  # an error of the binding, whose own text has them as b'...'
+            return f"{described.decode()} ({getattr(said, 'code', '')})"
         return str(said)
     except SURVIVED as error:
         return f"a {type(said).__name__} without a text ({type(error).__name__})"

@@ -84,6 +84,18 @@ def test_an_error_that_cannot_be_formatted_is_told_all_the_same(
     assert "it fails" in caplog.text
 
 
+def test_an_error_of_the_binding_has_a_readable_text() -> None:
+    class FDBError(Exception):
+        """As the binding has it: the client library describes a code in bytes."""
+
+        description, code = b"Operation aborted because the transaction timed out", 1031
+
+        def __str__(self) -> str:
+            return f"{self.description!r} ({self.code})"
+
+    assert text_of(FDBError()) == "Operation aborted because the transaction timed out (1031)"
+
+
 @pytest.mark.parametrize("refusal", [ValueError("full"), SystemExit(1)])
 def test_a_log_that_fails_is_no_trouble_of_the_thread(
     troubles: Troubles, monkeypatch: pytest.MonkeyPatch, refusal: BaseException

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fdbqueue.cli.exits import CommandError, Refused, say
-from fdbqueue.cli.group import cli, in_a_place, stdout_of
+from fdbqueue.cli.group import cli, help_without_command, in_a_place, stdout_of
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.values import line_of, value_of
@@ -28,9 +28,11 @@ CREATE_HERE = "--create makes one"
 create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
 
 
-@cli.group()
-def elements() -> None:
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def elements(context: click.Context) -> None:
     """Use element queues: named elements that any process may lock, as in dirq."""
+    help_without_command(context)
 
 
 @elements.command()

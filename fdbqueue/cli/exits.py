@@ -30,6 +30,7 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
 )
 from fdbqueue.signals import Interrupted, Signals
+from fdbqueue.trouble import text_of
 from fdbqueue.visible import shortened, visible
 
 DONE, REFUSED, ERROR = 0, 1, 2
@@ -75,7 +76,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except (FdbQueueError, OSError, UnicodeError) as failure:  # argv need not be UTF-8
         return _say(str(failure), ERROR)
     except engine_errors() as failure:
-        return _say(str(failure), ERROR)
+        return _say(text_of(failure), ERROR)
 
 
 def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Signals) -> int:

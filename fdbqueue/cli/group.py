@@ -34,6 +34,11 @@ def cli(context: click.Context, url: str | None, root: str | None, shared: bool)
     embedded:./fdbqueue-data. Status: 0 done; 1 nothing found, or refused; 2 a mistake, or no database.
     """
     context.meta.update({OUTER_URL: url, OUTER_ROOT: root, OUTER_SHARED: shared})
+    help_without_command(context)
+
+
+def help_without_command(context: click.Context) -> None:
+    """Print the help of a group that was called without a command."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

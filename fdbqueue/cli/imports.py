@@ -9,7 +9,14 @@ from typing import Any
 import click
 
 from fdbqueue.cli.exits import CommandError, Refused, say
-from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.group import (
+    cli,
+    help_without_command,
+    in_a_place,
+    json_option,
+    queue_argument,
+    stdout_of,
+)
 from fdbqueue.cli.modules import look_in_working_directory
 from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import Place
@@ -51,13 +58,15 @@ class Options:
     as_json: bool
 
 
-@cli.group("import")
-def import_() -> None:
+@cli.group("import", invoke_without_command=True)
+@click.pass_context
+def import_(context: click.Context) -> None:
     """Copy the items of other systems' queues. The old queue is read, and never changed.
 
     If a command is interrupted or killed, start it again: nothing is lost or doubled. Stop the producers and
     consumers of the old queue first. A directory queue is moved by `fdbqueue elements import-dirq`.
     """
+    help_without_command(context)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.trouble import text_of
 
 ELEMENT_KINDS = (PIECES, SIMPLE)
 CONNECT_TIMEOUT_S = 10.0
@@ -143,7 +144,7 @@ class Place:
             raise
         except DatabaseNotFound as failure:
             raise CommandError(
-                f"no answer from {self.url} in {timeout_s:g} s ({failure.__cause__})"
+                f"no answer from {self.url} in {timeout_s:g} s ({text_of(failure.__cause__)})"
             ) from None
 
 

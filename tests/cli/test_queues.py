@@ -327,3 +327,11 @@ def test_the_completion_script_is_for_the_shell(name: str, capfd: pytest.Capture
 def test_every_command_has_a_help_text() -> None:
     for name, command in cli.commands.items():
         assert command.help, name
+
+
+@pytest.mark.parametrize("group", ["elements", "import"])
+def test_a_group_without_a_command_prints_its_help(group: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, out, err = Within(Shell("memory:", [], Path()), capfd).run(group)
+    assert (status, err) == (0, "")
+    assert out.startswith(f"Usage: fdbqueue {group} ")
+    assert "\nCommands:\n" in out
