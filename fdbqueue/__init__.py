@@ -25,6 +25,7 @@ from fdbqueue.persistent.queue import PersistentQueue
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
+from fdbqueue.sessions.holder import Holder, HolderProcess
 from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
 from fdbqueue.task import Failure, Task, TaskState
@@ -53,6 +54,8 @@ __all__ = [
     "Fleet",
     "FleetStatus",
     "HeldTask",
+    "Holder",
+    "HolderProcess",
     "Hooks",
     "KeyStatistics",
     "LockToken",

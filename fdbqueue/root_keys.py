@@ -6,10 +6,12 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[1]                  last id        little-endian, grows only     read by create
     R[2, id, ...]         contents       the queue's own subspace
     R[3, process, slot]   receipt        id and time of last attempt   read by a retry after 1021/1039
-    R[4, session]         session        (owner, name, ttr_us)         read by every take for the session
+    R[4, session]         session        (owner, name, ttr_us), and    read by every take for the session
+                                         host and process id if it
+                                         has no name
     R[5, name]            named session  session                       read by the openings of that name
     R[6, session]         heartbeat      deadline_us                   read by its next heartbeat, its end
-    R[6, session, opener] opener         deadline_us                   see sessions/openers.py
+    R[6, session, opener] opener         (deadline_us, host, process)  see sessions/openers.py
     R[7, deadline, session] beats due    empty                         sweepers: dead sessions
     R[8, session]         presence       see fleet/presence.py         workers(); goes with the session
     R[9, run]             run            counters, see runs.py         the supervisor; goes with its session

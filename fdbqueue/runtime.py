@@ -6,6 +6,7 @@ belongs to one machine: `RealRuntime` to this process, a simulated one to a simu
 
 import atexit
 import os
+import platform
 import random as _random
 import sys
 import threading
@@ -94,6 +95,9 @@ class Runtime(Protocol):
     def process_id(self) -> int:
         """Changes in a forked child, where nothing of the parent's may be used."""
 
+    def host_name(self) -> str:
+        """The name of the machine, to be shown."""
+
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         """Until one of `futures` is ready; False when `timeout_s` passed first (None: for ever)."""
 
@@ -154,6 +158,7 @@ class RealRuntime:
     event = staticmethod(RealEvent)
     thread_id = staticmethod(threading.get_ident)
     process_id = staticmethod(os.getpid)
+    host_name = staticmethod(platform.node)
 
     def now_us(self) -> int:
         return round(self.now() * 1_000_000)

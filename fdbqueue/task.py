@@ -40,6 +40,10 @@ class Task:
     until: float | None = None
     """The end of its lease (taken) or of its delay (delayed)."""
     token: bytes | None = None
+    taken: float | None = None
+    """The time of its take, while it is taken."""
+    session: str | None = None
+    """The session that holds it, in hexadecimal; `TaskQueue.holder` tells of it."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

@@ -38,6 +38,8 @@ def task_row(task: Task) -> dict[str, Any]:
         "created": task.created,
         "expires": task.expires,
         "until": task.until,
+        "taken": task.taken,
+        "session": task.session,
     }
 
 
@@ -86,6 +88,15 @@ def _row_or_error(place: Place, database: Database, definition: Definition) -> R
         return queue_row(place, database, definition)
     except DefinitionUnreadable as error:
         return {"name": definition.name, "kind": definition.kind, "error": str(error)}
+
+
+def holder_row(database: Database, queue: TaskQueue, task: Task) -> dict[str, Any] | None:
+    """Return the session that holds the task, and its processes; None if the task is not taken."""
+    if task.state == TaskState.TAKEN:
+        with suppress(TaskNotFound):
+            found = queue.holder(database, task)
+            return None if found is None else asdict(found)
+    return None
 
 
 def failure_rows(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:

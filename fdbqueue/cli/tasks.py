@@ -7,7 +7,7 @@ import click
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.many import remove_all, step_by_step
-from fdbqueue.cli.rows import STATES, failure_rows, task_row
+from fdbqueue.cli.rows import STATES, failure_rows, holder_row, task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
 from fdbqueue.cli.values import line_of
@@ -28,12 +28,14 @@ from fdbqueue.tasks.queue import TaskQueue
 def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as_json: bool) -> None:
     """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, key, data, last error. With --json, each task has all its attributes; its
-    `history` has the time and the error of each failed attempt that is kept, with its traceback or the output
-    of its command. If more tasks follow, standard error says so.
+    Columns: id, age, attempts, key, data, last error; for taken tasks also the holder. With --json, each task
+    has all its attributes; `history` has the time and the error of each failed attempt that is kept, with its
+    traceback or the output of its command; `holder` has the session of a taken task, its processes and its
+    last heartbeat. If more tasks follow, standard error says so.
     """
     with place.tasks(queue) as (database, found):
-        show(signals, _listed(database, found, STATES[state], count), TASK_COLUMNS, as_json)
+        columns = TAKEN_COLUMNS if STATES[state] == TaskState.TAKEN else TASK_COLUMNS
+        show(signals, _listed(database, found, STATES[state], count), columns, as_json)
 
 
 def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Row]:
@@ -54,6 +56,7 @@ def _listed_row(database: Database, queue: TaskQueue, task: Task) -> Row:
         **task_row(task),
         "age_s": max(0.0, database.runtime.now() - task.created),
         "history": failure_rows(database, queue, task),
+        "holder": holder_row(database, queue, task),
     }
 
 
@@ -174,3 +177,11 @@ TASK_COLUMNS: Columns = {
     "data": lambda row: line_of(row["data"]).decode().strip(),
     "last error": _last_error,
 }
+
+
+def _holder(row: Row) -> str:
+    processes = [] if row["holder"] is None else row["holder"]["processes"]
+    return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
+
+
+TAKEN_COLUMNS: Columns = {**TASK_COLUMNS, "holder": _holder}

@@ -7,7 +7,6 @@ one.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from platform import node
 from typing import Any, Unpack
 
 from fdbqueue import limits
@@ -96,7 +95,7 @@ class Worker:
         self._options = WorkerOptions.checked(**options)
         self._queues = opened(self._database, queues, root)
         self._hooks = checked_hooks(hooks)
-        self._name = f"{node()}:{self._runtime.process_id()}"
+        self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
         policy = Policy(self._options.max_attempts, self._options.backoff)
@@ -399,7 +398,7 @@ class Worker:
         names = [queue.name for queue, _ in self._queues]
         told = fitting(names)
         return Presence(
-            host=node(),
+            host=self._runtime.host_name(),
             process_id=self._runtime.process_id(),
             queues=told,
             handler=getattr(self._handler, "__qualname__", type(self._handler).__name__),

@@ -91,6 +91,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     excused: int = 0
     """Failures since the last kick that an outage of the database caused, and that do not count."""
     payload: bytes = b""
+    taken_us: int = 0
+    """The time of its take; 0 in other states."""
 
     @property
     def failures_counted(self) -> int:

@@ -1,6 +1,6 @@
 """Openers: the Session objects that share a session by its name, each with a heartbeat of its own.
 
-    R[6, session, opener]   deadline_us   read by each heartbeat and each end of an opener
+    R[6, session, opener]   (deadline_us, host, process id)   read by each heartbeat and each end of an opener
 
 The session lives as long as one of its openers. Its own heartbeat, R[6, session], is the latest of their
 deadlines. So a sweep need not know of openers, and a session without a name has no rows.
@@ -43,10 +43,15 @@ def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline
     tr.set(keys.beat_due(deadline_us, session), b"")
 
 
+def row(deadline_us: int, process: tuple[str, int]) -> bytes:
+    value: bytes = layer.pack((deadline_us, *process))
+    return value
+
+
 def beat(
-    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, last: Value, deadline_us: int, now_us: int
+    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, last: Value, row: bytes, now_us: int
 ) -> None:
-    """Renew one opener, and the session with it. Clear openers that are dead.
+    """Renew one opener by its new `row`, and the session with it. Clear openers that are dead.
 
     An opener that was only slow writes its row again at its next heartbeat, and has lost nothing.
     Reads: the rows of the openers.
@@ -57,8 +62,8 @@ def beat(
     for key, deadline in others.items():
         if deadline <= now_us:
             tr.clear(key)
-    tr.set(keys.opener(session, opener), layer.pack((deadline_us,)))
-    renew(tr, keys, session, last, max([deadline_us, *others.values()]))
+    tr.set(keys.opener(session, opener), row)
+    renew(tr, keys, session, last, max([deadline_of(row), *others.values()]))
 
 
 def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:

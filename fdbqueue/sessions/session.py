@@ -17,6 +17,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import AnyDatabase, Transaction, Value
 from fdbqueue.sessions import openers
 from fdbqueue.sessions.ending import end_session, is_overdue
+from fdbqueue.sessions.holder import process_of
 from fdbqueue.sessions.keeper import keeper_of
 
 SESSION_BYTES = 16
@@ -152,13 +153,19 @@ class Session:
         owner, ttr_us = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
         bypass_storage_quota(tr)  # also on a full disk: consumers make room
-        tr.set(self._keys.session(id_), layer.pack((owner, self.name, ttr_us)))
+        tr.set(self._keys.session(id_), self._record(owner, ttr_us))
         if self.name is not None:
             tr.set(self._keys.session_named(self.name), id_)
         if self.run_id:
             tr.set(self._keys.membership(id_), self.run_id)
         self._renew(tr, id_, last, ttr_us)
         return id_, ttr_us / 1_000_000
+
+    def _record(self, owner: bytes, ttr_us: int) -> bytes:
+        # The processes of a session with a name are in the rows of its openers.
+        process = () if self.name is not None else process_of(self._runtime)
+        record: bytes = layer.pack((owner, self.name, ttr_us, *process))
+        return record
 
     def _known(self, record: bytes | None) -> tuple[bytes, int]:
         """The first opener and the ttr in microseconds; ours and 0 if no record can be read."""
@@ -177,7 +184,7 @@ class Session:
         _, ttr_us = self._known(record)
         if not ttr_us:  # a damaged record is made anew
             ttr_us = round(self.ttr * 1_000_000)
-            tr.set(self._key, layer.pack((self._opener, self.name, ttr_us)))
+            tr.set(self._key, self._record(self._opener, ttr_us))
         self._renew(tr, self.id, last, ttr_us)
         return ttr_us / 1_000_000
 
@@ -186,7 +193,8 @@ class Session:
         if self.name is None:
             openers.renew(tr, self._keys, id_, last, now_us + ttr_us)
         else:
-            openers.beat(tr, self._keys, id_, self._opener, last, now_us + ttr_us, now_us)
+            row = openers.row(now_us + ttr_us, process_of(self._runtime))
+            openers.beat(tr, self._keys, id_, self._opener, last, row, now_us)
 
     def _is_last(self, tr: Transaction, _: bytes) -> bool:
         if self.name is None:

@@ -216,6 +216,7 @@ def _taken(change: Change, record: Record, lease: Lease) -> Record:
         until_us=_lease_end(change, record),
         session=lease.session,
         token=lease.token,
+        taken_us=change.now_us,
     )
 
 
@@ -226,7 +227,7 @@ def _lease_end(change: Change, record: Record) -> int:
 
 def freed(record: Record) -> Record:
     """The record as ready, without a lease."""
-    return replace(record, state=TaskState.READY, until_us=NEVER_US, session=b"", token=b"")
+    return replace(record, state=TaskState.READY, until_us=NEVER_US, session=b"", token=b"", taken_us=0)
 
 
 def _become_ready(change: Change, records: Sequence[Record], call: str) -> list[Record]:

@@ -11,6 +11,7 @@ from fdbqueue.page import Page, checked_limit
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import Statistics
 from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.sessions.holder import Holder
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import listing, looking, verbs
 from fdbqueue.tasks.calls import calls_of
@@ -32,6 +33,17 @@ class Looks(TaskHandle):
         target = self._target(tr, task, None)
         source = self._calls(tr).source
         return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
+
+    def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
+        """The session that holds the task, and its processes; None if the task is not taken.
+
+        Reads: the task serialisably; its session by snapshot.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        Round trips: 2.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._see(tr, lambda change: verbs.holder_of(change, id_))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.

@@ -38,6 +38,8 @@ def task_of(record: Record, data: Any) -> Task:
         expires=seconds_or_never(record.expires_us),
         until=seconds_or_never(record.until_us),
         token=record.token or None,
+        taken=record.taken_us / 1_000_000 if record.taken_us else None,
+        session=record.session.hex() or None,
     )
 
 

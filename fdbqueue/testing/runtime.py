@@ -169,5 +169,8 @@ class SimulatedRuntime:
     def process_id(self) -> int:
         return self._process_id
 
+    def host_name(self) -> str:
+        return self.host.name
+
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         return runtimes.wait_any(self, futures, timeout_s)

@@ -1,6 +1,8 @@
 """The commands on tasks: tasks, kick, bury, delete, release-all and truncate."""
 
 import json
+import os
+import platform
 from typing import Any
 
 import fdbqueue
@@ -78,6 +80,24 @@ def test_a_task_is_listed_with_its_failures(program: Within) -> None:
     assert [failure["error"] for failure in whole["history"]] == ["ValueError", "OSError", "ValueError"]
     assert whole["history"][-1]["detail"] == "Traceback (most recent ..."
     assert whole["history"][-1]["outcome"] == "buried"
+
+
+def test_a_taken_task_is_listed_with_its_holder(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    put(program, "q", "x")
+    here = {"host": platform.node(), "process_id": os.getpid()}
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        task = queue.take(db)
+        assert task is not None
+        (row,) = listed(program, "taken")
+        columns = program.run("tasks", "q", "--state", "taken")[1].rstrip("\n").split("\t")
+        put(program, "q", "y")
+        (other,) = listed(program, "ready")
+    assert (row["session"], row["taken"]) == (task.session, task.taken)
+    assert (row["holder"]["session"], row["holder"]["processes"]) == (task.session, [here])
+    assert columns[-1] == f"{here['host']}:{here['process_id']}"
+    assert (other["session"], other["taken"], other["holder"]) == (None, None, None)
 
 
 def test_bury_kick_and_delete_by_hand(program: Within) -> None:

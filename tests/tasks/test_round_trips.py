@@ -114,6 +114,16 @@ def test_what_task_queues_wait_for(
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
 
 
+def test_the_holder_of_a_task_is_told_in_two_round_trips(trips: tuple[Database, Trips]) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    queue.put(db, "x")
+    task = queue.take(db, session=fdbqueue.Session(db, "worker-7", 1e9))
+    assert task is not None
+    waits, holder = trips_of(engine, db, lambda tr: queue.holder(tr, task))
+    assert (waits, holder.name) == (2, "worker-7")
+
+
 def test_a_lease_of_a_run_ends_in_one_round_trip(trips: tuple[Database, Trips]) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "trips", "fifottl", ttr=60)

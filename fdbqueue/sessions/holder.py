@@ -1,0 +1,95 @@
+"""Holder: a session and the processes behind it, for a reader that asks for the holder of a task.
+
+A session without a name has one process, and its record names it. Each opener of a session with a name
+writes its process beside its own heartbeat (openers.py).
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue import limits
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import KeyValue, ReadTransaction
+
+_UNREADABLE = (ValueError, IndexError, TypeError, struct.error)
+
+
+@dataclass(frozen=True)
+class HolderProcess:
+    """A process that holds tasks in the name of a session."""
+
+    host: str
+    process_id: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The holder of a task: a session, and its processes. Times are seconds since the epoch."""
+
+    session: str
+    """Its id, in hexadecimal."""
+    name: str | None
+    processes: tuple[HolderProcess, ...]
+    """Empty if the session has ended, or if an earlier release opened it."""
+    seen: float | None
+    """The time of its last heartbeat; None if it has ended."""
+    dies: float | None
+    """The time at which it counts as dead without another heartbeat; None if it has ended."""
+
+
+def process_of(runtime: Runtime) -> tuple[str, int]:
+    """The parts of a stored value that name this process."""
+    return runtime.host_name(), runtime.process_id()
+
+
+def ask_holder(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[[], Holder]:
+    """Ask for a session and its processes. Values that cannot be read are left out.
+
+    Reads: its record, its heartbeat, and the rows of its first limits.OPENERS_READ_MAX openers.
+    Round trips: 1.
+    """
+    record, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
+    under = keys.openers(session)
+    rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
+
+    def holder() -> Holder:
+        _, name, ttr_us, *process = _parts(record.value, 3)
+        deadline_us, *_ = _parts(heartbeat.value, 1)
+        openers = [_parts(row.value, 1)[1:] for row in _listed(rows)]
+        return Holder(
+            session.hex(),
+            name if isinstance(name, str) else None,
+            tuple(HolderProcess(*parts) for parts in [process, *openers] if _is_process(parts)),
+            _seconds(deadline_us, ttr_us),
+            _seconds(deadline_us, 0),
+        )
+
+    return holder
+
+
+def _listed(rows: Any) -> Sequence[KeyValue]:
+    found: Sequence[KeyValue] = rows.to_list()
+    return found
+
+
+def _parts(value: bytes | None, count: int) -> list[Any]:
+    """The parts of a stored tuple, and None in place of the first `count` that are missing."""
+    try:
+        parts = [] if value is None else list(layer.unpack(value))
+    except _UNREADABLE:
+        parts = []
+    return parts + [None] * (count - len(parts))
+
+
+def _is_process(parts: Sequence[Any]) -> bool:
+    return list(map(type, parts[:2])) == [str, int] and len(parts) == 2
+
+
+def _seconds(deadline_us: Any, ttr_us: Any) -> float | None:
+    known = isinstance(deadline_us, int) and isinstance(ttr_us, int)
+    return (deadline_us - ttr_us) / 1_000_000 if known else None
