@@ -56,14 +56,14 @@ def test_a_link_in_place_of_doorbells_is_refused(tmp_path):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
-def test_only_regular_files_are_opened(tmp_path, name, kind):
+def test_only_regular_files_are_opened(tmp_path, monkeypatch, name, kind):
     """Opening a pipe would wait for ever."""
     place = prepared(tmp_path / "data", name)
     if kind == "pipe":
         os.mkfifo(place)
     elif kind == "socket":
         with socket.socket(socket.AF_UNIX) as listening:
-            os.chdir(place.parent)
+            monkeypatch.chdir(place.parent)
             listening.bind(place.name)
     else:
         place.mkdir()
