@@ -10,6 +10,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.queue_set import QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
+from fdbqueue.explanation import Explanation, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
@@ -18,6 +19,7 @@ from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
 from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.fleet.worker import Worker
+from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.open import open as open
 from fdbqueue.page import Page
 from fdbqueue.persistent.proxy import Proxy
@@ -25,7 +27,6 @@ from fdbqueue.persistent.queue import PersistentQueue
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
-from fdbqueue.sessions.holder import Holder, HolderProcess
 from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
 from fdbqueue.task import Failure, Task, TaskState
@@ -49,6 +50,7 @@ __all__ = [
     "Done",
     "ElementQueue",
     "Event",
+    "Explanation",
     "Failure",
     "FairQueue",
     "Fleet",
@@ -57,6 +59,7 @@ __all__ = [
     "Holder",
     "HolderProcess",
     "Hooks",
+    "KeyHolder",
     "KeyStatistics",
     "LockToken",
     "NullQueue",
@@ -67,6 +70,7 @@ __all__ = [
     "Queue",
     "QueueSet",
     "RealRuntime",
+    "Reason",
     "Retry",
     "Runtime",
     "Session",
@@ -75,11 +79,13 @@ __all__ = [
     "Snooze",
     "Subspace",
     "Task",
+    "TaskPlace",
     "TaskQueue",
     "TaskState",
     "Transaction",
     "Unavailable",
     "Unreadable",
+    "Why",
     "Worker",
     "__version__",
     "list_queues",

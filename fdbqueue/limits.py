@@ -93,6 +93,9 @@ PASSED_OVER_MAX = 100
 ASIDE_PARTS_MAX = 100
 # Index entries of each state that are searched for a task with a damaged record.
 SEARCHED_MAX = 1_000
+# An explanation counts tasks, keys and calls up to this number, and names this number of holders of a key.
+EXPLAINED_MAX = 1_000
+EXPLAINED_HOLDERS = 10
 
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.

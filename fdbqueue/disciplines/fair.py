@@ -64,6 +64,11 @@ class Fair(Keyed):
         if state.used:  # otherwise `after` has begun a new round, without a taken task yet
             tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
 
+    def turn(self, state: KeyState, ahead: Sequence[Record], record: Record, now: int) -> int:
+        for earlier in ahead:
+            state = self.after(state, [earlier], 0, now)
+        return self._turn(state, record)[0]
+
     def of_this_round(self, tr: Transaction, limit: int) -> Iterator[Record]:
         """At most `limit` tasks that come before the next round. Reads by snapshot."""
         now = self.ask_now(tr)()

@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Annotated, Any, ClassVar
@@ -35,6 +36,7 @@ from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
+from fdbqueue.explanation import TaskPlace
 from fdbqueue.records.keys import Count, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.records.statistics import LIVE_OF
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
@@ -145,6 +147,10 @@ class Keyed(ABC):
     def tell(self, tr: Transaction, state: KeyState) -> None:  # noqa: B027
         """Store the current round, from the state after a take."""
 
+    def turn(self, state: KeyState, ahead: Sequence[Record], record: Record, now: int) -> int | None:  # noqa: ARG002
+        """The round of `record`, behind the tasks of its key `ahead`; None without rounds."""
+        return None
+
     # The interface of the life cycle:
 
     def filed(self, record: Record) -> bytes:
@@ -211,7 +217,30 @@ class Keyed(ABC):
         fifo = self._fifo(key)
         return tr.get_range(fifo.start, fifo.stop, limit=1)
 
+    def ask_place(self, tr: Transaction, record: Record, limit: int) -> Callable[[], Callable[[], TaskPlace]]:
+        """Ask for the place of a ready task, by snapshot; its numbers count up to `limit`.
+
+        The reply asks for the keys ahead, and its reply is the place.
+        """
+        asked, now = tr.snapshot.get(self._state(record.key)), self.ask_now(tr)
+        before = tr.snapshot.get_range(self._fifo(record.key).start, self.filed(record), limit=limit)
+
+        def pointers() -> Callable[[], TaskPlace]:
+            state, start = self._read(tr, record.key, asked), self._keys.ready.start
+            keys = tr.snapshot.get_range(start, self._keys.ready_at(state.pointer), limit=limit)
+            return partial(self._placed, tr, record, state, before, keys, now)
+
+        return pointers
+
     # Implementation:
+
+    def _placed(
+        self, tr: Transaction, record: Record, state: KeyState, before: Range, keys: Range, now: Now
+    ) -> TaskPlace:
+        ahead = list(read_index(tr, before, no_mending))
+        round_ = self.turn(state, ahead, record, now())
+        current = None if round_ is None else now()
+        return TaskPlace(len(keys.to_list()), len(ahead), self.open(state), round_, current)
 
     def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
         shifts: dict[bytes, Shift] = {}

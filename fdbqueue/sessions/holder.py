@@ -1,4 +1,4 @@
-"""Holder: a session and the processes behind it, for a reader that asks for the holder of a task.
+"""The holder of a task: its session, and the processes behind that.
 
 A session without a name has one process, and its record names it. Each opener of a session with a name
 writes its process beside its own heartbeat (openers.py).
@@ -6,40 +6,17 @@ writes its process beside its own heartbeat (openers.py).
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fdb import tuple as layer
 
 from fdbqueue import limits
+from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import KeyValue, ReadTransaction
 
 _UNREADABLE = (ValueError, IndexError, TypeError, struct.error)
-
-
-@dataclass(frozen=True)
-class HolderProcess:
-    """A process that holds tasks in the name of a session."""
-
-    host: str
-    process_id: int
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The holder of a task: a session, and its processes. Times are seconds since the epoch."""
-
-    session: str
-    """Its id, in hexadecimal."""
-    name: str | None
-    processes: tuple[HolderProcess, ...]
-    """Empty if the session has ended, or if an earlier release opened it."""
-    seen: float | None
-    """The time of its last heartbeat; None if it has ended."""
-    dies: float | None
-    """The time at which it counts as dead without another heartbeat; None if it has ended."""
 
 
 def process_of(runtime: Runtime) -> tuple[str, int]:

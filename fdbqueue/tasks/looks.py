@@ -7,15 +7,17 @@ from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
     UnsupportedOption,
 )
+from fdbqueue.explanation import Explanation
+from fdbqueue.holder import Holder
 from fdbqueue.page import Page, checked_limit
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import Statistics
 from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.sessions.holder import Holder
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import listing, looking, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.explaining import explain
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 
@@ -33,6 +35,18 @@ class Looks(TaskHandle):
         target = self._target(tr, task, None)
         source = self._calls(tr).source
         return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
+
+    def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> Explanation:
+        """Why the task is not running: every reason in order of weight, each with its cure.
+
+        Reads: the definition serialisably; by snapshot the task, its failures, its holder, its place, the
+        line, and the presences of workers: at most limits.EXPLAINED_MAX of each.
+        Conflicts: none.
+        Raises: TaskNotFound, RecordUnreadable.
+        Round trips: 3.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._see(tr, lambda change: explain(change, id_))
 
     def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
         """The session that holds the task, and its processes; None if the task is not taken.

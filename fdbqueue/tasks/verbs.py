@@ -7,10 +7,11 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.holder import Holder
 from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction, Value
-from fdbqueue.sessions.holder import Holder, ask_holder
+from fdbqueue.sessions.holder import ask_holder
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit

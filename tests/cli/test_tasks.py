@@ -100,6 +100,35 @@ def test_a_taken_task_is_listed_with_its_holder(program: Within) -> None:
     assert (other["session"], other["taken"], other["holder"]) == (None, None, None)
 
 
+def test_an_explanation_has_each_reason_with_its_cure(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    (id_,) = put(program, "q", "x\x1b[31m")
+    program.run("pause", "q")
+    status, out, err = program.run("explain", "q", id_)
+    assert (status, err) == (0, "")
+    assert [line.split("\t") for line in out.splitlines()] == [
+        ["paused", "The queue is paused.", "fdbqueue resume q", ""],
+        [
+            "no worker",
+            "No worker takes from the queue, and no call waits.",
+            "fdbqueue work q MODULE:FUNCTION",
+            "",
+        ],
+    ]
+    found = json.loads(program.run("explain", "q", id_, "--json")[1])
+    assert (found["task"]["id"], found["paused"], found["workers"]) == (id_, True, 0)
+    assert [reason["why"] for reason in found["reasons"]] == ["paused", "no worker"]
+
+
+def test_an_explanation_of_a_missing_task_is_refused(program: Within) -> None:
+    program.run("create", "q")
+    (id_,) = put(program, "q", "x")
+    program.run("delete", "q", id_)
+    assert program.run("explain", "q", id_) == (1, "", f"fdbqueue: no such task in 'q': {id_}\n")
+    status, _, err = program.run("explain", "q", "x")
+    assert (status, err.count("\n")) == (2, 1)
+
+
 def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     program.run("create", "q")
     ids = put(program, "q", "a", "b", "c", "d")

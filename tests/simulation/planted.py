@@ -24,7 +24,19 @@ from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
 from fdbqueue.sessions import keeper, openers
-from fdbqueue.tasks import acks, capacity, change, edges, excusing, failures, ready, source, verbs
+from fdbqueue.tasks import (
+    acks,
+    capacity,
+    change,
+    edges,
+    excusing,
+    explaining,
+    failures,
+    ready,
+    reasons,
+    source,
+    verbs,
+)
 
 
 @dataclass(frozen=True)
@@ -647,5 +659,53 @@ PLANTS = (
         "return there",
         "sharing",
         50,
+    ),
+    Plant(
+        "an explanation that does not tell of a pause",
+        reasons.reasons_of,
+        "if found.paused else ()",
+        "if False else ()",
+        "explained",
+        50,
+    ),
+    Plant(
+        "a kick that does not reach the buried task",
+        reasons._buried,
+        "ahead + 1",
+        "ahead",
+        "explained",
+        50,
+    ),
+    Plant(
+        "a place that does not count the tasks before it",
+        explaining._before,
+        "slice(keys.ready.start, discipline.filed(record))",
+        "slice(keys.ready.start, keys.ready.start)",
+        "explained",
+        50,
+    ),
+    Plant(
+        "a place that does not count the tasks of its key",
+        keyed.Keyed._placed,
+        "len(ahead)",
+        "0",
+        "explained",
+        50,
+    ),
+    Plant(
+        "a place that counts no keys with an earlier turn",
+        keyed.Keyed._placed,
+        "len(keys.to_list())",
+        "0",
+        "explained",
+        50,
+    ),
+    Plant(
+        "a wait for a holder that has ended",
+        reasons._taken,
+        "if _has_ended(holder):",
+        "if holder is None:",
+        "explained",
+        250,
     ),
 )

@@ -110,7 +110,7 @@ def test_the_holder_of_a_missing_task_is_not_found(bench: MakeBench) -> None:
     ],
     ids=["earlier release", "empty", "damaged", "cut", "of other types"],
 )
-def test_a_session_without_a_readable_process_is_told_all_the_same(bench: MakeBench, record: bytes) -> None:
+def test_a_session_without_a_readable_process_is_told(bench: MakeBench, record: bytes) -> None:
     b = bench()
     b.put("x")
     taken = b.take()
@@ -120,7 +120,7 @@ def test_a_session_without_a_readable_process_is_told_all_the_same(bench: MakeBe
     assert (found.session, found.processes) == (b.session.id.hex(), ())
 
 
-def test_a_session_that_has_ended_has_neither_processes_nor_a_heartbeat(bench: MakeBench) -> None:
+def test_an_ended_session_has_no_processes_and_no_heartbeat(bench: MakeBench) -> None:
     """Its tasks go back in later transactions."""
     b = bench()
     b.put("x")

@@ -41,6 +41,7 @@ _MODULES = (
     "combined",
     "crowd",
     "elements",
+    "explained",
     "fairness",
     "fleet",
     "holding",

@@ -1,0 +1,90 @@
+"""Explanation: the public frozen values that tell why a task is not running."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fdbqueue.holder import Holder
+from fdbqueue.task import Failure, Task
+
+
+class Why(StrEnum):
+    """A reason why a task is not running; the weightiest first."""
+
+    PAUSED = "paused"
+    BURIED = "buried"
+    HOLDER_ENDED = "holder ended"
+    TAKEN = "taken"
+    DELAYED = "delayed"
+    UNSWEPT = "not swept"
+    KEY_BUSY = "key busy"
+    KEY_BEHIND = "behind its key"
+    BEHIND = "behind"
+    NO_WORKER = "no worker"
+    WORKERS_BUSY = "workers busy"
+    NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    why: Why
+    text: str
+    """A sentence that tells it."""
+    cure: str
+    """The command, or the event, that ends it."""
+    at: float | None = None
+    """The time of that event, in seconds since the epoch; None if it has no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """The place of a ready or buried task. A number of limits.EXPLAINED_MAX is that number, or more."""
+
+    ahead: int = 0
+    """The tasks before it; in a queue with task keys, the keys with an earlier turn."""
+    ahead_in_key: int = 0
+    """The tasks of its key before it."""
+    key_is_open: bool = True
+    """False if its key has as many tasks taken as it may have."""
+    round: int | None = None
+    """Of a fair queue, the round in which the task has its turn."""
+    current_round: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """A taken task that keeps the task key of another one busy."""
+
+    task: str
+    """Its id."""
+    taken: float | None
+    """The time of its take."""
+    until: float | None
+    """The end of its lease."""
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a task is not running, from one snapshot. Times are seconds since the epoch."""
+
+    queue: str
+    task: Task
+    now: float
+    swept: bool
+    """False if its delay or lease is over, and no process has moved it since."""
+    paused: bool
+    holder: Holder | None
+    """Of a taken task."""
+    place: TaskPlace | None
+    """Of a ready or buried task."""
+    key_holders: tuple[KeyHolder, ...]
+    """Of a ready task with a busy key: the first limits.EXPLAINED_HOLDERS."""
+    waiting: int
+    """Calls that wait in the line of the queue, up to limits.EXPLAINED_MAX."""
+    workers: int
+    tasks: int
+    """Tasks of the queue, in all states."""
+    capacity: int | None
+    last_failure: Failure | None
+    reasons: tuple[Reason, ...] = ()
+    """In order of weight."""

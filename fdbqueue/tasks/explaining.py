@@ -1,0 +1,139 @@
+"""Why a task is not running: a look at everything that may keep it. reasons.py decides.
+
+    round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
+    round trip 2   its payload and its holder; the tasks before it; its task key; the tasks that are taken
+    round trip 3   the task keys with an earlier turn; the holders of its own
+
+All reads are by snapshot, at one version: a look never makes another call conflict.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from fdbqueue import limits
+from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.errors import RecordUnreadable, TaskNotFound
+from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace
+from fdbqueue.holder import Holder
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.records.keys import Record, id_in, id_text, sound_record
+from fdbqueue.records.statistics import count_of
+from fdbqueue.sessions.holder import ask_holder
+from fdbqueue.sessions.workers import ask_workers
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.failures import ask_failures
+from fdbqueue.tasks.mending import NO_RECORD
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.reasons import reasons_of
+from fdbqueue.tasks.sweep import as_of
+from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.unreadable import shown
+
+T = TypeVar("T")
+Later = Callable[[], Callable[[], T]]
+"""Asked in two round trips: the reply to the first asks for the second."""
+
+
+def explain(change: Change, id_: bytes) -> Explanation:
+    """Raises: TaskNotFound, RecordUnreadable. Round trips: 3."""
+    tr, shape = change.tr, change.shape
+    snapshot, keys = tr.snapshot, shape.keys
+    stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
+    failures, line = ask_failures(tr, keys, id_), LineKeys(keys.line).requests
+    requests = snapshot.get_range(line.start, line.stop, limit=limits.EXPLAINED_MAX)
+    workers = ask_workers(snapshot, shape.root, shape.name)
+    was, record = _records(change, stored.value, id_)
+
+    payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
+    place, key_holders = _ask_place(change, record), _ask_key_holders(change, record)
+    place_then, holders_then = place(), key_holders()
+    found = Explanation(
+        queue=shape.name,
+        task=task_of(record, shown(shape.codec, payload)),
+        now=change.now_us / 1_000_000,
+        swept=record.state == was.state,
+        paused=bool(paused.present()),
+        holder=holder(),
+        place=place_then(),
+        key_holders=holders_then(),
+        waiting=len(requests.to_list()),
+        workers=workers(),
+        tasks=count_of(live.value),
+        capacity=shape.settings.capacity,
+        last_failure=next(reversed(failures()), None),
+    )
+    return replace(found, reasons=reasons_of(found))
+
+
+def _records(change: Change, stored: bytes | None, id_: bytes) -> tuple[Record, Record]:
+    """The task as stored, and as it is now. Raises: TaskNotFound, RecordUnreadable."""
+    was = sound_record(stored, id_)
+    if stored is not None and was is None:
+        raise RecordUnreadable(name=change.shape.name, key=id_text(id_), reason=NO_RECORD)
+    current = None if was is None else as_of(was, change.now_us)
+    if was is None or current is None:
+        raise TaskNotFound(id=id_text(id_), name=change.shape.name)
+    return was, current
+
+
+def _ask_holder(change: Change, record: Record) -> Callable[[], Holder | None]:
+    if record.state != TaskState.TAKEN:
+        return lambda: None
+    return ask_holder(change.tr.snapshot, change.shape.root, record.session)
+
+
+def _ask_place(change: Change, record: Record) -> Later[TaskPlace | None]:
+    discipline, most = change.shape.discipline, limits.EXPLAINED_MAX
+    if record.state == TaskState.READY and isinstance(discipline, Keyed):
+        return discipline.ask_place(change.tr, record, most)
+    under = _before(change, record)
+    if under is None:
+        return lambda: lambda: None
+    found = change.tr.snapshot.get_range(under.start, under.stop, limit=most)
+    return lambda: lambda: TaskPlace(ahead=len(found.to_list()))
+
+
+def _before(change: Change, record: Record) -> slice | None:
+    """The entries before a buried task, or before a ready task in a queue without task keys."""
+    discipline, keys = change.shape.discipline, change.shape.keys
+    if record.state == TaskState.BURIED:
+        return slice(keys.buried.start, keys.buried_at(discipline.place(record)))
+    if record.state == TaskState.READY and isinstance(discipline, Fifo):
+        return slice(keys.ready.start, discipline.filed(record))
+    return None
+
+
+def _ask_key_holders(change: Change, record: Record) -> Later[tuple[KeyHolder, ...]]:
+    """Ask for the taken tasks of the task's key, among the first limits.EXPLAINED_MAX that are taken."""
+    discipline, keys = change.shape.discipline, change.shape.keys
+    if record.state != TaskState.READY or not (isinstance(discipline, Keyed) and discipline.counts_taken):
+        return lambda: lambda: ()
+    taken = change.tr.snapshot.get_range(keys.taken.start, keys.taken.stop, limit=limits.EXPLAINED_MAX)
+
+    def ask() -> Callable[[], tuple[KeyHolder, ...]]:
+        of_key = [bytes(row.key) for row in taken if row.value == record.key][: limits.EXPLAINED_HOLDERS]
+        return _ask_each(change, of_key)
+
+    return ask
+
+
+def _ask_each(change: Change, taken: Sequence[bytes]) -> Callable[[], tuple[KeyHolder, ...]]:
+    """Ask for the holders of the tasks with these keys in the index of taken tasks."""
+    snapshot, keys, root = change.tr.snapshot, change.shape.keys, change.shape.root
+    asked = [
+        (id_in(key), snapshot.get(keys.task(id_in(key))), ask_holder(snapshot, root, keys.taker_in(key)))
+        for key in taken
+    ]
+
+    return lambda: tuple(_key_holder(id_, stored.value, holder()) for id_, stored, holder in asked)
+
+
+def _key_holder(id_: bytes, stored: bytes | None, holder: Holder) -> KeyHolder:
+    record = sound_record(stored, id_)
+    if record is None:
+        return KeyHolder(id_text(id_), None, None, holder)
+    task = task_of(record, None)
+    return KeyHolder(task.id, task.taken, task.until, holder)

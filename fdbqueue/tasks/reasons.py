@@ -1,0 +1,141 @@
+"""The reasons why a task is not running: a pure function of what a look has found."""
+
+from collections.abc import Callable, Iterator
+
+from fdbqueue import limits
+from fdbqueue.explanation import Explanation, Reason, TaskPlace, Why
+from fdbqueue.holder import Holder
+from fdbqueue.task import TaskState
+
+_SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
+_GIVEN_BACK = "The end of the session, or the next take, gives it back."
+_MORE = "More workers, or more threads in each."
+
+
+def reasons_of(found: Explanation) -> tuple[Reason, ...]:
+    """The reasons in order of weight. A task runs when the last of them has ended."""
+    paused = (_paused(found),) if found.paused else ()
+    return (*paused, *_BY_STATE[found.task.state](found))
+
+
+def _paused(found: Explanation) -> Reason:
+    return Reason(Why.PAUSED, "The queue is paused.", f"fdbqueue resume {found.queue}")
+
+
+def _buried(found: Explanation) -> Iterator[Reason]:
+    ahead = (found.place or TaskPlace()).ahead
+    some = f"-n {ahead + 1}" if _is_exact(ahead) else "--all"
+    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", f"fdbqueue kick {found.queue} {some}")
+
+
+def _taken(found: Explanation) -> Iterator[Reason]:
+    task, holder = found.task, found.holder
+    at = _back_at(found.now, task.taken, task.until, holder)
+    if _has_ended(holder):
+        text = "The session that holds it has ended, or the call that it was handed to."
+        yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)
+        return
+    since = "" if task.taken is None else f" for {_span(found.now - task.taken)}"
+    cure = f"Its handler or its holder ends, or {_span(at - found.now)} pass without a renewal."
+    yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}.", cure, at)
+
+
+def _has_ended(holder: Holder | None) -> bool:
+    return holder is None or holder.dies is None
+
+
+def _back_at(now: float, taken: float | None, until: float | None, holder: Holder | None) -> float:
+    """The time at which a taken task comes back at the latest, unless its holder renews its lease."""
+    if holder is None or holder.dies is None:
+        # The end of a session goes in bounded steps. Besides, the line hands tasks to waiting calls: if such
+        # a call has died, a take that passes by returns the task at the end of its request.
+        return max(now, (now if taken is None else taken) + limits.REQUEST_DEADLINE_S)
+    return holder.dies if until is None else min(until, holder.dies)
+
+
+def _delayed(found: Explanation) -> Iterator[Reason]:
+    until = found.task.until or found.now
+    text = f"It is delayed{_after(found)}."
+    yield Reason(Why.DELAYED, text, f"It is due in {_span(until - found.now)}.", until)
+
+
+def _ready(found: Explanation) -> Iterator[Reason]:
+    place = found.place or TaskPlace()
+    if not found.swept:
+        yield Reason(Why.UNSWEPT, "It has become ready, and no process has swept it.", _SWEEP, found.now)
+    if not place.key_is_open:
+        yield _key_busy(found)
+    if place.ahead_in_key:
+        yield Reason(Why.KEY_BEHIND, f"{_counted(place.ahead_in_key, 'task')} of its key before it.", _MORE)
+    if place.ahead:
+        yield Reason(Why.BEHIND, _behind(found, place), _MORE)
+    yield _takers(found, place)
+
+
+def _key_busy(found: Explanation) -> Reason:
+    times = [_back_at(found.now, one.taken, one.until, one.holder) for one in found.key_holders]
+    names = ", ".join(dict.fromkeys(told(one.holder) for one in found.key_holders))
+    ended = any(_has_ended(one.holder) for one in found.key_holders)
+    text = f"Its key is busy{': ' if names else ''}{names}."
+    cure = f"A taken task of its key ends.{f' {_GIVEN_BACK}' if ended else ''}"
+    return Reason(Why.KEY_BUSY, text, cure, min(times, default=None))
+
+
+def _behind(found: Explanation, place: TaskPlace) -> str:
+    what = "task" if found.task.key is None else "key"
+    turn = (
+        "" if place.round is None else f"; its turn is in round {place.round}, now is {place.current_round}"
+    )
+    return f"{_counted(place.ahead, what)} before it{turn}."
+
+
+def _takers(found: Explanation, place: TaskPlace) -> Reason:
+    if found.waiting:
+        text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
+        cure = "One of them takes it." if _is_next(place) else "Its turn comes."
+        return Reason(Why.NEXT, text, cure, found.now if _is_next(place) else None)
+    if found.workers:
+        busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task."
+        return Reason(Why.WORKERS_BUSY, busy, _MORE)
+    work = f"fdbqueue work {found.queue} MODULE:FUNCTION"
+    return Reason(Why.NO_WORKER, "No worker takes from the queue, and no call waits.", work)
+
+
+def _is_next(place: TaskPlace) -> bool:
+    return place.key_is_open and not place.ahead and not place.ahead_in_key
+
+
+def _after(found: Explanation) -> str:
+    failed = found.last_failure
+    if failed is None:
+        return ""
+    return f" after {failed.error}: {failed.message}" if failed.message else f" after {failed.error}"
+
+
+def told(holder: Holder | None) -> str:
+    """The holder in a few words: its processes, or else its session."""
+    if holder is None:
+        return "A session that has ended"
+    processes = ", ".join(f"{process.host}:{process.process_id}" for process in holder.processes)
+    return processes or f"Session {holder.session}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
+
+
+def _is_exact(count: int) -> bool:
+    return count < limits.EXPLAINED_MAX
+
+
+def _counted(count: int, what: str) -> str:
+    number = str(count) if _is_exact(count) else f"{count:,} or more"
+    return f"There is 1 {what}" if count == 1 else f"There are {number} {what}s"
+
+
+_BY_STATE: dict[TaskState, Callable[[Explanation], Iterator[Reason]]] = {
+    TaskState.READY: _ready,
+    TaskState.TAKEN: _taken,
+    TaskState.DELAYED: _delayed,
+    TaskState.BURIED: _buried,
+}

@@ -1,0 +1,171 @@
+"""The cures that explanations name: an operator applies them, one after the other, until the task starts."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.explanation import Explanation, Why
+from fdbqueue.records.keys import id_in, id_text
+from fdbqueue.seam import Transaction
+from fdbqueue.sessions.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import QUIET_S, cramped, values_of
+from fdbqueue.testing.workloads.tasks import all_tasks, counted_and_found
+
+NAME = "explained"
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+CURES_MAX = 200
+STARTED, GONE, NEVER = "started", "gone", "never"
+
+
+@workload(clients=2, steps=4)
+def explained(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    kind = simulation.random.choice(KINDS)
+
+    def produce(client: Client) -> None:
+        q = opened(client, kind)
+        for value in values_of(client, size.steps):
+            client.call(NAME, "put", value, partial(put, client, q, value))
+            client.pause(0.2)
+
+    def trouble(client: Client) -> None:
+        q = opened(client, kind)
+        try:
+            with Session(client.db, ttr=client.random.choice((3, 20))) as session:
+                for _ in range(size.steps):
+                    disturb(client, q, session)
+                    client.pause(0.5)
+        except UnknownSession:
+            client.pause(0.1)  # it stalled, so its session died
+
+    def look(client: Client) -> None:
+        q = opened(client, kind)
+        for _ in range(size.steps):
+            for id_ in run(client.db, partial(ids, q)):
+                client.call(NAME, "explain", id_, partial(look_at, client, q, id_))
+            client.pause(0.5)
+
+    def operate(client: Client) -> None:
+        q = opened(client, kind)
+        stuck = run(client.db, partial(ids, q))
+        client.random.shuffle(stuck)
+        for id_ in stuck:
+            client.call(NAME, "cure", id_, partial(cured, client, q, id_))
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(trouble, f"trouble-{number}")
+    simulation.client(look, "observer")
+    simulation.afterwards(operate, "operator")
+    return [exact_statistics(NAME), cures_work, no_watch_left_behind]
+
+
+def opened(client: Client, kind: str) -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, kind, ttr=2 if "ttl" in kind else None, if_not_exists=True)
+
+
+def put(client: Client, q: TaskQueue, value: str) -> str:
+    options: dict[str, Any] = {}
+    if q.kind not in ("fifo", "utube"):
+        options["delay"] = client.random.choice((0, 0, 1.5))
+    if q.kind not in ("fifo", "fifottl"):
+        options["key"] = client.random.choice("ab")
+    return q.put(client.db, value, **options).id
+
+
+def disturb(client: Client, q: TaskQueue, session: Session) -> None:
+    """Take a task and end it by chance, or hold it; pause or resume the queue now and then."""
+    if client.random.random() < 0.2:
+        client.random.choice((q.pause, q.resume))(client.db)
+    task = q.take(client.db, client.random.choice((0, 1)), session=session)
+    if task is None or client.random.random() < 0.4:
+        return
+    verb = client.random.choice((q.ack, q.bury, q.release))
+    try:
+        verb(client.db, task)
+    except NotTaken:
+        client.pause(0.1)  # too late: another session has the lease
+
+
+def ids(q: TaskQueue, tr: Transaction) -> list[str]:
+    return [id_text(id_in(bytes(row.key))) for row in all_tasks(q, tr)]
+
+
+def look_at(client: Client, q: TaskQueue, id_: str) -> str:
+    try:
+        return ", ".join(reason.why for reason in q.explain(client.db, id_).reasons)
+    except TaskNotFound:
+        return GONE
+
+
+def cured(client: Client, q: TaskQueue, id_: str) -> str:
+    """Apply the first cure of the task's explanation, again and again, until the task is taken."""
+    told = []
+    for _ in range(CURES_MAX):
+        try:
+            found, ready = run(client.db, partial(explained_and_ready, q, id_))
+        except TaskNotFound:
+            return GONE
+        told.append(str(found.reasons[0].why))
+        task = apply(client, q, found)
+        if task is None and is_next(found):
+            return f"not taken in {patience_s(found)} s, though it was next: {told}"
+        if task is not None:
+            q.ack(client.db, task)
+            if task.id == id_:
+                return STARTED
+            # Others may become ready meanwhile, and dead requests of the line get their share before.
+            if is_next(found) and not found.waiting and task.id in ready:
+                return f"{task.id} came first, though it was next: {told}"
+    return f"{NEVER}: {told}"
+
+
+def explained_and_ready(q: TaskQueue, id_: str, tr: Transaction) -> tuple[Explanation, set[str]]:
+    """The ready tasks are those in the index: others may be due, and are not swept yet."""
+    index = q._shape.discipline.index
+    ready = {id_text(id_in(bytes(row.key))) for row in tr.snapshot.get_range(index.start, index.stop)}
+    return q.explain(tr, id_), ready
+
+
+def apply(client: Client, q: TaskQueue, found: Explanation) -> Task | None:
+    """Apply the first cure. Return the task that a worker takes, if that is the cure."""
+    reason = found.reasons[0]
+    if reason.why == Why.PAUSED:
+        q.resume(client.db)
+    elif reason.why == Why.BURIED:
+        q.kick(client.db, int(reason.cure.split()[-1]))
+    elif reason.why == Why.UNSWEPT:
+        q.statistics(client.db)
+    elif reason.why in (Why.TAKEN, Why.HOLDER_ENDED, Why.DELAYED, Why.KEY_BUSY):
+        wait_s = 0.0 if reason.at is None else reason.at - client.runtime.now()
+        client.runtime.sleep(max(limits.SESSIONS_SWEPT_EVERY_S, wait_s))
+        return q.take(client.db, 0) if "the next take" in reason.cure else None
+    else:
+        return q.take(client.db, patience_s(found))
+    return None
+
+
+def patience_s(found: Explanation) -> float:
+    """A call that waits may be dead, and the line keeps its share until its request is overdue."""
+    return QUIET_S if found.waiting else 0.0
+
+
+def is_next(found: Explanation) -> bool:
+    return [reason.why for reason in found.reasons] in ([Why.NO_WORKER], [Why.NEXT])
+
+
+def cures_work(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that each task of the operator has started, or was gone."""
+    for cure in trace.of(NAME, "cure"):
+        if cure.done and cure.result not in (STARTED, GONE):
+            yield f"{cure.argument}: {cure.result}"
