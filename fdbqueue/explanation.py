@@ -43,6 +43,8 @@ class TaskPlace:
     """The tasks before it; in a queue with task keys, the keys with an earlier turn."""
     ahead_in_key: int = 0
     """The tasks of its key before it."""
+    by_key: bool = False
+    """True in a queue with task keys."""
     key_is_open: bool = True
     """False if its key has as many tasks taken as it may have."""
     round: int | None = None
@@ -76,12 +78,15 @@ class Explanation:
     holder: Holder | None
     """Of a taken task."""
     place: TaskPlace | None
-    """Of a ready or buried task."""
+    """Of a ready task that is swept, or of a buried one; None in a queue of a registered kind that is neither
+    in one order nor in an order for each key.
+    """
     key_holders: tuple[KeyHolder, ...]
-    """Of a ready task with a busy key: the first limits.EXPLAINED_HOLDERS."""
+    """Of a ready task: the taken tasks of its key, the first limits.EXPLAINED_HOLDERS."""
     waiting: int
-    """Calls that wait in the line of the queue, up to limits.EXPLAINED_MAX."""
+    """Live calls that wait in the line of the queue, up to limits.EXPLAINED_MAX."""
     workers: int
+    """Live workers that may take from the queue, among the first limits.EXPLAINED_WORKERS of the root."""
     tasks: int
     """Tasks of the queue, in all states."""
     capacity: int | None

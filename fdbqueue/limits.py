@@ -93,9 +93,11 @@ PASSED_OVER_MAX = 100
 ASIDE_PARTS_MAX = 100
 # Index entries of each state that are searched for a task with a damaged record.
 SEARCHED_MAX = 1_000
-# An explanation counts tasks, keys and calls up to this number, and names this number of holders of a key.
+# An explanation counts tasks, keys and calls up to this number, names this number of holders of a key, and
+# looks for live workers among this number of presences, which may have kilobytes each.
 EXPLAINED_MAX = 1_000
 EXPLAINED_HOLDERS = 10
+EXPLAINED_WORKERS = 100
 
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.

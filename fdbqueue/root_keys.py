@@ -122,6 +122,10 @@ class RootKeys:
     def presence(self, session: bytes) -> bytes:
         return self._pack(PRESENCE, session)
 
+    def session_of(self, presence: bytes) -> bytes:
+        session: bytes = layer.unpack(presence, prefix_len=len(self.prefix))[1]
+        return session
+
     def run(self, run: bytes) -> bytes:
         return self._pack(RUN, run)
 

@@ -37,6 +37,10 @@ class Range(Protocol):
     def to_list(self) -> list[KeyValue]: ...
 
 
+EXACT = 0
+"""The streaming mode of a read that needs all rows up to its limit: they come in few replies."""
+
+
 class ReadTransaction(Protocol):
     def get_read_version(self) -> Future: ...
     def get(self, key: Key) -> Value: ...

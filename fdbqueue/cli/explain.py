@@ -1,12 +1,22 @@
 """`fdbqueue explain`: why a task is not running."""
 
+import re
+import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
 from fdbqueue.cli.exits import Refused
-from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.group import (
+    OUTER_ROOT,
+    OUTER_URL,
+    cli,
+    in_a_place,
+    json_option,
+    queue_argument,
+    stdout_of,
+)
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span
@@ -14,6 +24,9 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.explanation import Explanation
 from fdbqueue.signals import Signals
+from fdbqueue.task import Task, TaskState
+
+_NO_TASK = Task("", TaskState.DONE, None)
 
 
 @cli.command()
@@ -25,7 +38,7 @@ from fdbqueue.signals import Signals
 def explain(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) -> None:
     """Tell why a task of QUEUE is not running: each reason with its cure, the weightiest first.
 
-    Columns: reason, what there is, its cure, the time until that event. With --json, one object has the task,
+    Columns: reason, finding, cure, and the time until that cure. With --json, one object has the task,
     its holder, its place in the order, the calls that wait, the workers, and the reasons.
     """
     with place.tasks(queue) as (database, found):
@@ -36,22 +49,35 @@ def explain(signals: Signals, place: Place, queue: str, id_: str, as_json: bool)
     if as_json:
         stdout_of(signals).print(line_of(explanation_row(explanation)))
     else:
-        show(signals, _rows(explanation), COLUMNS, as_json=False)
+        show(signals, _rows(explanation, _where()), COLUMNS, as_json=False)
+
+
+def _where() -> str:
+    """The options that name the database and the root of this command, for the commands that it tells."""
+    context = click.get_current_context()
+    given = {
+        "--url": context.params.get("url") or context.meta[OUTER_URL],
+        "--root": context.params.get("root") or context.meta[OUTER_ROOT],
+    }
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
 def explanation_row(found: Explanation) -> Row:
-    return {**asdict(found), "task": task_row(found.task)}
+    # asdict copies, and the data of a task may be an object that cannot be copied.
+    rest = asdict(replace(found, task=_NO_TASK))
+    return {**rest, "task": task_row(found.task)}
 
 
-def _rows(found: Explanation) -> Iterator[Row]:
+def _rows(found: Explanation, where: str) -> Iterator[Row]:
     for reason in found.reasons:
+        cure = re.sub("^fdbqueue ", lambda _: f"fdbqueue{where} ", reason.cure)
         wait_s = None if reason.at is None else max(0.0, reason.at - found.now)
-        yield {"reason": reason.why, "text": reason.text, "cure": reason.cure, "in": wait_s}
+        yield {"reason": reason.why, "text": reason.text, "cure": cure, "in": wait_s}
 
 
 COLUMNS: Columns = {
     "reason": field("reason"),
-    "what there is": field("text"),
+    "finding": field("text"),
     "cure": field("cure"),
     "in": lambda row: span(row["in"]),
 }

@@ -65,6 +65,7 @@ class Fair(Keyed):
             tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
 
     def turn(self, state: KeyState, ahead: Sequence[Record], record: Record, now: int) -> int:
+        """The round of `record`, behind the tasks of its key `ahead`."""
         for earlier in ahead:
             state = self.after(state, [earlier], 0, now)
         return self._turn(state, record)[0]

@@ -24,7 +24,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Annotated, Any, ClassVar
@@ -36,7 +35,6 @@ from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
-from fdbqueue.explanation import TaskPlace
 from fdbqueue.records.keys import Count, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.records.statistics import LIVE_OF
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
@@ -75,7 +73,7 @@ Head = tuple[bytes, Record, KeyState, Iterator[Record]]
 """
 
 _to_bytes = msgspec.msgpack.Encoder().encode
-_state_of = msgspec.msgpack.Decoder(KeyState).decode
+state_of = msgspec.msgpack.Decoder(KeyState).decode
 
 
 @dataclass
@@ -147,14 +145,10 @@ class Keyed(ABC):
     def tell(self, tr: Transaction, state: KeyState) -> None:  # noqa: B027
         """Store the current round, from the state after a take."""
 
-    def turn(self, state: KeyState, ahead: Sequence[Record], record: Record, now: int) -> int | None:  # noqa: ARG002
-        """The round of `record`, behind the tasks of its key `ahead`; None without rounds."""
-        return None
-
     # The interface of the life cycle:
 
     def filed(self, record: Record) -> bytes:
-        key: bytes = self._fifo(record.key).start + self.place(record)
+        key: bytes = self.fifo(record.key).start + self.place(record)
         return key
 
     def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
@@ -196,7 +190,7 @@ class Keyed(ABC):
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
         for key in {record.key for record in records}:
-            tr.add_read_conflict_key(self._state(key))
+            tr.add_read_conflict_key(self.state_key(key))
 
     def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
         """The next tasks, each with the place that the pointer of its key will have. Reads by snapshot."""
@@ -209,38 +203,15 @@ class Keyed(ABC):
 
     def points_at(self, tr: Transaction, ready_key: bytes, record: Record) -> bool:
         """True if `ready_key` is the pointer of the record's task key, and points at the record."""
-        state = self._read(tr, record.key, tr.get(self._state(record.key)))
+        state = self._read(tr, record.key, tr.get(self.state_key(record.key)))
         return self._keys.ready_at(state.pointer) == ready_key and state.head == self.place(record)
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
         """Ask for the first ready task of a key."""
-        fifo = self._fifo(key)
+        fifo = self.fifo(key)
         return tr.get_range(fifo.start, fifo.stop, limit=1)
 
-    def ask_place(self, tr: Transaction, record: Record, limit: int) -> Callable[[], Callable[[], TaskPlace]]:
-        """Ask for the place of a ready task, by snapshot; its numbers count up to `limit`.
-
-        The reply asks for the keys ahead, and its reply is the place.
-        """
-        asked, now = tr.snapshot.get(self._state(record.key)), self.ask_now(tr)
-        before = tr.snapshot.get_range(self._fifo(record.key).start, self.filed(record), limit=limit)
-
-        def pointers() -> Callable[[], TaskPlace]:
-            state, start = self._read(tr, record.key, asked), self._keys.ready.start
-            keys = tr.snapshot.get_range(start, self._keys.ready_at(state.pointer), limit=limit)
-            return partial(self._placed, tr, record, state, before, keys, now)
-
-        return pointers
-
     # Implementation:
-
-    def _placed(
-        self, tr: Transaction, record: Record, state: KeyState, before: Range, keys: Range, now: Now
-    ) -> TaskPlace:
-        ahead = list(read_index(tr, before, no_mending))
-        round_ = self.turn(state, ahead, record, now())
-        current = None if round_ is None else now()
-        return TaskPlace(len(keys.to_list()), len(ahead), self.open(state), round_, current)
 
     def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
         shifts: dict[bytes, Shift] = {}
@@ -295,7 +266,7 @@ class Keyed(ABC):
         first = min(records, key=self.place)
         leads = self.open(state) and (not state.head or self.place(first) < state.head)
         if leads:
-            tr.add_read_conflict_key(self._state(key))
+            tr.add_read_conflict_key(self.state_key(key))
         self._file(tr, records)
         if leads:
             begun = state if state.head else self.begin(state, now())
@@ -328,7 +299,7 @@ class Keyed(ABC):
 
     def _rely_on(self, tr: Transaction, key: bytes, first: Record | None) -> None:
         """Conflict with every put before the first task of the FIFO, whichever commits first."""
-        fifo = self._fifo(key)
+        fifo = self.fifo(key)
         stop = fifo.stop if first is None else self.filed(first)
         tr.add_read_conflict_range(fifo.start, stop)
         tr.add_write_conflict_range(fifo.start, stop)
@@ -348,9 +319,9 @@ class Keyed(ABC):
             tr.set(self._keys.ready_at(pointer), record_to_bytes(head))
         state = replace(state, pointer=pointer, head=b"" if head is None else self.place(head))
         if self._idle(state):
-            tr.clear(self._state(key))
+            tr.clear(self.state_key(key))
         else:
-            tr.set(self._state(key), _to_bytes(state))
+            tr.set(self.state_key(key), _to_bytes(state))
 
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken
@@ -372,7 +343,7 @@ class Keyed(ABC):
         if not value.present():
             return IDLE
         try:
-            return _state_of(value.value)
+            return state_of(value.value)
         except DAMAGED:
             return self._rebuilt(tr, key)
 
@@ -381,7 +352,7 @@ class Keyed(ABC):
 
         Reads: the state; limits.SEARCHED_MAX pointers and the counters by snapshot.
         """
-        tr.add_read_conflict_key(self._state(key))
+        tr.add_read_conflict_key(self.state_key(key))
         taken = self.counts.numbers(tr, slug_of(key))["taken"] if self.counts_taken else 0
         at = [
             (row.key[len(self._keys.ready.start) :], record)
@@ -438,7 +409,7 @@ class Keyed(ABC):
     def _heads(self, tr: Transaction, pointers: Sequence[tuple[bytes, Record]], limit: int) -> list[Head]:
         """The states and next tasks of the keys of `pointers`, read together."""
         asked = [
-            (tr.snapshot.get(self._state(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
+            (tr.snapshot.get(self.state_key(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
             for _, record in pointers
         ]
         return [
@@ -453,18 +424,18 @@ class Keyed(ABC):
             yield from read_index(tr, self._ask_rest(tr, first[-1], limit), self.mend)
 
     def _ask_rest(self, tr: Transaction, record: Record, limit: int) -> Range:
-        fifo = self._fifo(record.key)
+        fifo = self.fifo(record.key)
         return tr.snapshot.get_range(self.filed(record) + b"\x00", fifo.stop, limit=limit)
 
     def _ask_fifo(self, tr: Transaction, key: bytes, limit: int) -> Range:
-        fifo = self._fifo(key)
+        fifo = self.fifo(key)
         return tr.snapshot.get_range(fifo.start, fifo.stop, limit=limit)
 
-    def _fifo(self, key: bytes) -> slice:
+    def fifo(self, key: bytes) -> slice:
         prefix = self._beside + _WAITING + slug_of(key)
         return slice(prefix, prefix + b"\xff" * 33)
 
-    def _state(self, key: bytes) -> bytes:
+    def state_key(self, key: bytes) -> bytes:
         return self._beside + _STATE + slug_of(key)
 
 

@@ -84,6 +84,7 @@ class LineKeys:
         self.activity = slice(columns[REQUEST], columns[NOTICE])
         self.all_notices = slice(columns[NOTICE], columns[RESULT])
         self.all_results = slice(columns[RESULT], columns[RENEWAL])
+        self.all_renewals = slice(columns[RENEWAL], columns[RENEWAL] + b"\xff" * (STAMP_BYTES + 1))
 
     def request(self, ticket: Ticket) -> bytes:
         return self._request + ticket.stamp + ticket.rid

@@ -1,14 +1,14 @@
-"""The workers of a queue, counted by their presences, of which fdbqueue/fleet/presence.py is the writer."""
+"""The live workers of a queue. fdbqueue/fleet/presence.py writes their presences."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import ReadTransaction
+from fdbqueue.seam import EXACT, ReadTransaction
+from fdbqueue.sessions.openers import deadline_if_readable
 
 
 class _Presence(msgspec.Struct):
@@ -21,14 +21,23 @@ class _Presence(msgspec.Struct):
 _read = msgspec.json.Decoder(_Presence).decode
 
 
-def ask_workers(tr: ReadTransaction, keys: RootKeys, queue: str) -> Callable[[], int]:
-    """Ask for the number of workers that may take from `queue`, among the first limits.WORKERS_LISTED_MAX.
+def ask_workers(
+    tr: ReadTransaction, keys: RootKeys, queue: str, now_us: int
+) -> Callable[[], Callable[[], int]]:
+    """Ask for the workers that may take from `queue`, among the first limits.EXPLAINED_WORKERS of the root.
 
-    A worker with more queues than its presence has room for may take from any.
+    The reply asks for their heartbeats, and its reply is the number of those that are alive. A worker with
+    more queues than its presence has room for may take from any.
     """
     under = keys.presences
-    found: Any = tr.get_range(under.start, under.stop, limit=limits.WORKERS_LISTED_MAX)
-    return lambda: sum(_takes_from(row.value, queue) for row in found)
+    found = tr.get_range(under.start, under.stop, limit=limits.EXPLAINED_WORKERS, streaming_mode=EXACT)
+
+    def heartbeats() -> Callable[[], int]:
+        takers = [bytes(row.key) for row in found.to_list() if _takes_from(row.value, queue)]
+        asked = [tr.get(keys.heartbeat(keys.session_of(presence))) for presence in takers]
+        return lambda: sum(_deadline_us(heartbeat.value) > now_us for heartbeat in asked)
+
+    return heartbeats
 
 
 def _takes_from(value: bytes, queue: str) -> bool:
@@ -37,3 +46,7 @@ def _takes_from(value: bytes, queue: str) -> bool:
     except DAMAGED:
         return False
     return queue in presence.queues or presence.more_queues > 0
+
+
+def _deadline_us(heartbeat: bytes | None) -> int:
+    return 0 if heartbeat is None else deadline_if_readable(heartbeat) or 0

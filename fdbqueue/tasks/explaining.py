@@ -1,7 +1,8 @@
 """Why a task is not running: a look at everything that may keep it. reasons.py decides.
 
     round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
-    round trip 2   its payload and its holder; the tasks before it; its task key; the tasks that are taken
+    round trip 2   its payload and its holder; the tasks before it; its task key; the tasks that are taken;
+                   the heartbeats of the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
 
 All reads are by snapshot, at one version: a look never makes another call conflict.
@@ -14,12 +15,15 @@ from typing import TypeVar
 from fdbqueue import limits
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.disciplines.places import ask_place
 from fdbqueue.errors import RecordUnreadable, TaskNotFound
 from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace
 from fdbqueue.holder import Holder
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.live import ask_waiting
 from fdbqueue.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import count_of
+from fdbqueue.seam import EXACT
 from fdbqueue.sessions.holder import ask_holder
 from fdbqueue.sessions.workers import ask_workers
 from fdbqueue.task import TaskState
@@ -39,33 +43,41 @@ Later = Callable[[], Callable[[], T]]
 
 def explain(change: Change, id_: bytes) -> Explanation:
     """Raises: TaskNotFound, RecordUnreadable. Round trips: 3."""
-    tr, shape = change.tr, change.shape
+    tr, shape, now_us = change.tr, change.shape, change.now_us
     snapshot, keys = tr.snapshot, shape.keys
     stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
-    failures, line = ask_failures(tr, keys, id_), LineKeys(keys.line).requests
-    requests = snapshot.get_range(line.start, line.stop, limit=limits.EXPLAINED_MAX)
-    workers = ask_workers(snapshot, shape.root, shape.name)
+    failures = ask_failures(tr, keys, id_)
+    waiting = ask_waiting(snapshot, LineKeys(keys.line), now_us, limits.EXPLAINED_MAX)
+    workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
-
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
-    place, key_holders = _ask_place(change, record), _ask_key_holders(change, record)
-    place_then, holders_then = place(), key_holders()
+    place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
+    placed, held = place(), key_holders()
     found = Explanation(
         queue=shape.name,
         task=task_of(record, shown(shape.codec, payload)),
-        now=change.now_us / 1_000_000,
+        now=now_us / 1_000_000,
         swept=record.state == was.state,
         paused=bool(paused.present()),
         holder=holder(),
-        place=place_then(),
-        key_holders=holders_then(),
-        waiting=len(requests.to_list()),
-        workers=workers(),
+        place=placed(),
+        key_holders=held(),
+        waiting=waiting(),
+        workers=alive(),
         tasks=count_of(live.value),
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
     )
     return replace(found, reasons=reasons_of(found))
+
+
+def holder_of(change: Change, id_: bytes) -> Holder | None:
+    """The session that holds a task, and its processes; None for a task that is not taken now.
+
+    Raises: TaskNotFound, RecordUnreadable. Round trips: 2.
+    """
+    _, record = _records(change, change.tr.snapshot.get(change.shape.keys.task(id_)).value, id_)
+    return _ask_holder(change, record)()
 
 
 def _records(change: Change, stored: bytes | None, id_: bytes) -> tuple[Record, Record]:
@@ -85,37 +97,39 @@ def _ask_holder(change: Change, record: Record) -> Callable[[], Holder | None]:
     return ask_holder(change.tr.snapshot, change.shape.root, record.session)
 
 
-def _ask_place(change: Change, record: Record) -> Later[TaskPlace | None]:
+def _ask_place(change: Change, was: Record) -> Later[TaskPlace | None]:
     discipline, most = change.shape.discipline, limits.EXPLAINED_MAX
-    if record.state == TaskState.READY and isinstance(discipline, Keyed):
-        return discipline.ask_place(change.tr, record, most)
-    under = _before(change, record)
+    if was.state == TaskState.READY and isinstance(discipline, Keyed):
+        return ask_place(discipline, change.shape.keys, change.tr, was, most)
+    under = _before(change, was)
     if under is None:
         return lambda: lambda: None
-    found = change.tr.snapshot.get_range(under.start, under.stop, limit=most)
+    found = change.tr.snapshot.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
     return lambda: lambda: TaskPlace(ahead=len(found.to_list()))
 
 
-def _before(change: Change, record: Record) -> slice | None:
+def _before(change: Change, was: Record) -> slice | None:
     """The entries before a buried task, or before a ready task in a queue without task keys."""
     discipline, keys = change.shape.discipline, change.shape.keys
-    if record.state == TaskState.BURIED:
-        return slice(keys.buried.start, keys.buried_at(discipline.place(record)))
-    if record.state == TaskState.READY and isinstance(discipline, Fifo):
-        return slice(keys.ready.start, discipline.filed(record))
+    if was.state == TaskState.BURIED:
+        return slice(keys.buried.start, keys.buried_at(discipline.place(was)))
+    if was.state == TaskState.READY and isinstance(discipline, Fifo):
+        return slice(keys.ready.start, discipline.filed(was))
     return None
 
 
-def _ask_key_holders(change: Change, record: Record) -> Later[tuple[KeyHolder, ...]]:
+def _ask_key_holders(change: Change, was: Record) -> Later[tuple[KeyHolder, ...]]:
     """Ask for the taken tasks of the task's key, among the first limits.EXPLAINED_MAX that are taken."""
     discipline, keys = change.shape.discipline, change.shape.keys
-    if record.state != TaskState.READY or not (isinstance(discipline, Keyed) and discipline.counts_taken):
+    if was.state != TaskState.READY or not (isinstance(discipline, Keyed) and discipline.counts_taken):
         return lambda: lambda: ()
-    taken = change.tr.snapshot.get_range(keys.taken.start, keys.taken.stop, limit=limits.EXPLAINED_MAX)
+    taken = change.tr.snapshot.get_range(
+        keys.taken.start, keys.taken.stop, limit=limits.EXPLAINED_MAX, streaming_mode=EXACT
+    )
 
     def ask() -> Callable[[], tuple[KeyHolder, ...]]:
-        of_key = [bytes(row.key) for row in taken if row.value == record.key][: limits.EXPLAINED_HOLDERS]
-        return _ask_each(change, of_key)
+        of_key = [bytes(row.key) for row in taken.to_list() if row.value == was.key]
+        return _ask_each(change, of_key[: limits.EXPLAINED_HOLDERS])
 
     return ask
 
@@ -127,7 +141,6 @@ def _ask_each(change: Change, taken: Sequence[bytes]) -> Callable[[], tuple[KeyH
         (id_in(key), snapshot.get(keys.task(id_in(key))), ask_holder(snapshot, root, keys.taker_in(key)))
         for key in taken
     ]
-
     return lambda: tuple(_key_holder(id_, stored.value, holder()) for id_, stored, holder in asked)
 
 

@@ -17,7 +17,7 @@ from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import listing, looking, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
-from fdbqueue.tasks.explaining import explain
+from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 
@@ -51,13 +51,13 @@ class Looks(TaskHandle):
     def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
         """The session that holds the task, and its processes; None if the task is not taken.
 
-        Reads: the task serialisably; its session by snapshot.
-        Conflicts: a change of the task.
-        Raises: TaskNotFound.
+        Reads: the task and its session by snapshot.
+        Conflicts: none.
+        Raises: TaskNotFound, RecordUnreadable.
         Round trips: 2.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: verbs.holder_of(change, id_))
+        return self._see(tr, lambda change: holder_of(change, id_))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.

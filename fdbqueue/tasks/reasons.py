@@ -1,15 +1,18 @@
 """The reasons why a task is not running: a pure function of what a look has found."""
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from fdbqueue import limits
-from fdbqueue.explanation import Explanation, Reason, TaskPlace, Why
+from fdbqueue.explanation import Explanation, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.holder import Holder
 from fdbqueue.task import TaskState
+from fdbqueue.visible import shortened, visible
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
-_GIVEN_BACK = "The end of the session, or the next take, gives it back."
+_GIVEN_BACK = "The next sweep or take gives it back."
 _MORE = "More workers, or more threads in each."
+_OF_ITS_KEY = "The tasks of its key before it end."
 
 
 def reasons_of(found: Explanation) -> tuple[Reason, ...]:
@@ -19,29 +22,29 @@ def reasons_of(found: Explanation) -> tuple[Reason, ...]:
 
 
 def _paused(found: Explanation) -> Reason:
-    return Reason(Why.PAUSED, "The queue is paused.", f"fdbqueue resume {found.queue}")
+    return Reason(Why.PAUSED, "The queue is paused.", _command(found, "resume"))
 
 
 def _buried(found: Explanation) -> Iterator[Reason]:
     ahead = (found.place or TaskPlace()).ahead
-    some = f"-n {ahead + 1}" if _is_exact(ahead) else "--all"
-    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", f"fdbqueue kick {found.queue} {some}")
+    some = ("-n", str(ahead + 1)) if _is_exact(ahead) else ("--all",)
+    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", _command(found, "kick", *some))
 
 
 def _taken(found: Explanation) -> Iterator[Reason]:
     task, holder = found.task, found.holder
     at = _back_at(found.now, task.taken, task.until, holder)
-    if _has_ended(holder):
-        text = "The session that holds it has ended, or the call that it was handed to."
+    if _has_ended(holder, found.now):
+        text = f"{told(holder)} holds it, and has ended or is overdue."
         yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)
         return
     since = "" if task.taken is None else f" for {_span(found.now - task.taken)}"
-    cure = f"Its handler or its holder ends, or {_span(at - found.now)} pass without a renewal."
+    cure = f"Its handler ends. Without a renewal it comes back in {_span(at - found.now)}."
     yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}.", cure, at)
 
 
-def _has_ended(holder: Holder | None) -> bool:
-    return holder is None or holder.dies is None
+def _has_ended(holder: Holder | None, now: float) -> bool:
+    return holder is None or holder.dies is None or holder.dies <= now
 
 
 def _back_at(now: float, taken: float | None, until: float | None, holder: Holder | None) -> float:
@@ -50,7 +53,7 @@ def _back_at(now: float, taken: float | None, until: float | None, holder: Holde
         # The end of a session goes in bounded steps. Besides, the line hands tasks to waiting calls: if such
         # a call has died, a take that passes by returns the task at the end of its request.
         return max(now, (now if taken is None else taken) + limits.REQUEST_DEADLINE_S)
-    return holder.dies if until is None else min(until, holder.dies)
+    return max(now, holder.dies if until is None else min(until, holder.dies))
 
 
 def _delayed(found: Explanation) -> Iterator[Reason]:
@@ -66,57 +69,71 @@ def _ready(found: Explanation) -> Iterator[Reason]:
     if not place.key_is_open:
         yield _key_busy(found)
     if place.ahead_in_key:
-        yield Reason(Why.KEY_BEHIND, f"{_counted(place.ahead_in_key, 'task')} of its key before it.", _MORE)
-    if place.ahead:
-        yield Reason(Why.BEHIND, _behind(found, place), _MORE)
-    yield _takers(found, place)
+        cure = _OF_ITS_KEY if place.round is None else _MORE
+        yield Reason(Why.KEY_BEHIND, f"{_counted(place.ahead_in_key, 'task')} of its key before it.", cure)
+    if place.ahead or (place.round or 0) > (place.current_round or 0) + 1:
+        yield Reason(Why.BEHIND, _behind(place), _MORE)
+    yield _takers(found)
 
 
 def _key_busy(found: Explanation) -> Reason:
     times = [_back_at(found.now, one.taken, one.until, one.holder) for one in found.key_holders]
     names = ", ".join(dict.fromkeys(told(one.holder) for one in found.key_holders))
-    ended = any(_has_ended(one.holder) for one in found.key_holders)
+    over = any(_is_over(one, found.now) for one in found.key_holders)
     text = f"Its key is busy{': ' if names else ''}{names}."
-    cure = f"A taken task of its key ends.{f' {_GIVEN_BACK}' if ended else ''}"
+    cure = f"A taken task of its key ends.{f' {_GIVEN_BACK}' if over else ''}"
     return Reason(Why.KEY_BUSY, text, cure, min(times, default=None))
 
 
-def _behind(found: Explanation, place: TaskPlace) -> str:
-    what = "task" if found.task.key is None else "key"
-    turn = (
-        "" if place.round is None else f"; its turn is in round {place.round}, now is {place.current_round}"
-    )
-    return f"{_counted(place.ahead, what)} before it{turn}."
+def _is_over(held: KeyHolder, now: float) -> bool:
+    return _has_ended(held.holder, now) or (held.until is not None and held.until <= now)
 
 
-def _takers(found: Explanation, place: TaskPlace) -> Reason:
+def _behind(place: TaskPlace) -> str:
+    before = f"{_counted(place.ahead, 'key' if place.by_key else 'task')} before it."
+    if place.round is None:
+        return before
+    return f"{before} Its turn is in round {place.round}; now is {place.current_round}."
+
+
+def _takers(found: Explanation) -> Reason:
     if found.waiting:
         text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
-        cure = "One of them takes it." if _is_next(place) else "Its turn comes."
-        return Reason(Why.NEXT, text, cure, found.now if _is_next(place) else None)
+        if _is_next(found.place):
+            return Reason(Why.NEXT, text, "One of them takes it.", found.now)
+        return Reason(Why.NEXT, text, "Its turn comes.")
     if found.workers:
         busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task."
         return Reason(Why.WORKERS_BUSY, busy, _MORE)
-    work = f"fdbqueue work {found.queue} MODULE:FUNCTION"
+    work = _command(found, "work", "MODULE:FUNCTION")
     return Reason(Why.NO_WORKER, "No worker takes from the queue, and no call waits.", work)
 
 
-def _is_next(place: TaskPlace) -> bool:
-    return place.key_is_open and not place.ahead and not place.ahead_in_key
+def _is_next(place: TaskPlace | None) -> bool:
+    return place is not None and place.key_is_open and not place.ahead and not place.ahead_in_key
+
+
+def _command(found: Explanation, verb: str, *arguments: str) -> str:
+    """The command as it is typed: a name may have characters of a shell, or begin with a dash."""
+    if found.queue.startswith("-"):
+        options = [word for word in arguments if word != "MODULE:FUNCTION"]
+        return shlex.join(["fdbqueue", verb, *options, "--", found.queue, *arguments[len(options) :]])
+    return shlex.join(["fdbqueue", verb, found.queue, *arguments])
 
 
 def _after(found: Explanation) -> str:
     failed = found.last_failure
     if failed is None:
         return ""
-    return f" after {failed.error}: {failed.message}" if failed.message else f" after {failed.error}"
+    told_first = f"{failed.error}: {failed.message}" if failed.message else failed.error
+    return f" after {shortened(visible(' '.join(told_first.split())))}"
 
 
 def told(holder: Holder | None) -> str:
     """The holder in a few words: its processes, or else its session."""
     if holder is None:
-        return "A session that has ended"
-    processes = ", ".join(f"{process.host}:{process.process_id}" for process in holder.processes)
+        return "A session"
+    processes = ", ".join(f"{visible(process.host)}:{process.process_id}" for process in holder.processes)
     return processes or f"Session {holder.session}"
 
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
-from fdbqueue.holder import Holder
 from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction, Value
-from fdbqueue.sessions.holder import ask_holder
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
@@ -257,7 +255,11 @@ def peek(change: Change, target: Target) -> Task:
     Conflicts: a change of the task.
     Raises: TaskNotFound, RecordUnreadable.
     """
-    current = _current(change, target)
+    record = _read(change, target)
+    current = as_of(record, change.now_us) if record is not None else None
+    if current is None:
+        change.require_sound(target.id)
+        raise _not_found(change, target)
     return _done(change, target, current, lambda: [current])
 
 
@@ -360,29 +362,6 @@ def failures_of(change: Change, id_: bytes) -> list[Failure]:
         change.require_sound(id_)
         raise _not_found(change, target)
     return asked()
-
-
-def holder_of(change: Change, id_: bytes) -> Holder | None:
-    """The session that holds a task, and its processes; None for a task that is not taken now.
-
-    Reads: the task; its session by snapshot.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, RecordUnreadable.
-    """
-    current = _current(change, Target(id_))
-    if current.state != TaskState.TAKEN:
-        return None
-    return ask_holder(change.tr.snapshot, change.shape.root, current.session)()
-
-
-def _current(change: Change, target: Target) -> Record:
-    """The task as it is now, swept or not. Raises: TaskNotFound, RecordUnreadable."""
-    record = _read(change, target)
-    current = as_of(record, change.now_us) if record is not None else None
-    if current is None:
-        change.require_sound(target.id)
-        raise _not_found(change, target)
-    return current
 
 
 def _read(change: Change, target: Target) -> Record | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 from typing import Any
 
 import fdbqueue
@@ -106,14 +107,11 @@ def test_an_explanation_has_each_reason_with_its_cure(program: Within) -> None:
     program.run("pause", "q")
     status, out, err = program.run("explain", "q", id_)
     assert (status, err) == (0, "")
+    where = shlex.join(["fdbqueue", *program.where])
+    nobody = "No worker takes from the queue, and no call waits."
     assert [line.split("\t") for line in out.splitlines()] == [
-        ["paused", "The queue is paused.", "fdbqueue resume q", ""],
-        [
-            "no worker",
-            "No worker takes from the queue, and no call waits.",
-            "fdbqueue work q MODULE:FUNCTION",
-            "",
-        ],
+        ["paused", "The queue is paused.", f"{where} resume q", ""],
+        ["no worker", nobody, f"{where} work q MODULE:FUNCTION", ""],
     ]
     found = json.loads(program.run("explain", "q", id_, "--json")[1])
     assert (found["task"]["id"], found["paused"], found["workers"]) == (id_, True, 0)

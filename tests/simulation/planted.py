@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import database
 from fdbqueue.calls import combine, once
-from fdbqueue.disciplines import fair, key_counts, keyed
+from fdbqueue.disciplines import fair, key_counts, keyed, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
@@ -679,14 +679,14 @@ PLANTS = (
     Plant(
         "a place that does not count the tasks before it",
         explaining._before,
-        "slice(keys.ready.start, discipline.filed(record))",
+        "slice(keys.ready.start, discipline.filed(was))",
         "slice(keys.ready.start, keys.ready.start)",
         "explained",
         50,
     ),
     Plant(
         "a place that does not count the tasks of its key",
-        keyed.Keyed._placed,
+        places.ask_place,
         "len(ahead)",
         "0",
         "explained",
@@ -694,8 +694,8 @@ PLANTS = (
     ),
     Plant(
         "a place that counts no keys with an earlier turn",
-        keyed.Keyed._placed,
-        "len(keys.to_list())",
+        places.ask_place,
+        "len(earlier.to_list())",
         "0",
         "explained",
         50,
@@ -703,7 +703,7 @@ PLANTS = (
     Plant(
         "a wait for a holder that has ended",
         reasons._taken,
-        "if _has_ended(holder):",
+        "if _has_ended(holder, found.now):",
         "if holder is None:",
         "explained",
         250,

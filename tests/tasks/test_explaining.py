@@ -2,14 +2,18 @@
 
 import os
 import platform
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
 
 import fdbqueue
 from fdbqueue import Database, Explanation, Session, TaskPlace, TaskQueue, Why, limits
+from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.errors import TaskNotFound
+from fdbqueue.line.keys import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.task import Failure
 from tests.tasks.support import Bench, StillClock
@@ -109,7 +113,7 @@ def test_a_taken_task_names_its_process_and_the_end_of_its_lease(bench: MakeBenc
     found = explained(b, id_)
     [reason] = found.reasons
     assert (reason.why, reason.text) == (Why.TAKEN, f"{HERE} holds it for 15 s.")
-    assert reason.cure == "Its handler or its holder ends, or 45 s pass without a renewal."
+    assert reason.cure == "Its handler ends. Without a renewal it comes back in 45 s."
     assert reason.at == b.clock.now() + 45
     assert found.holder == b.queue.holder(b.db, id_)
 
@@ -167,9 +171,9 @@ def test_keys_with_an_earlier_turn_come_first(bench: MakeBench) -> None:
     for key in "abc":
         b.put(key, key=key)
     id_, second = b.put("x", key="d"), b.put("y", key="d")
-    assert explained(b, id_).place == TaskPlace(ahead=3)
+    assert explained(b, id_).place == TaskPlace(3, by_key=True)
     assert explained(b, id_).reasons[0].text == "There are 3 keys before it."
-    assert explained(b, second).place == TaskPlace(ahead=3, ahead_in_key=1)
+    assert explained(b, second).place == TaskPlace(3, 1, by_key=True)
 
 
 def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
@@ -184,7 +188,7 @@ def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
     assert place.round is not None
     assert place.current_round is not None
     assert (place.ahead_in_key, place.round - place.current_round) == (3, 4)
-    assert explained(b, other).place == TaskPlace(0, 0, True, place.current_round, place.current_round)
+    assert explained(b, other).place == TaskPlace(0, 0, True, True, place.current_round, place.current_round)
 
 
 def test_a_missing_task_is_not_found(bench: MakeBench) -> None:
@@ -205,19 +209,148 @@ def test_looking_conflicts_with_nothing(bench: MakeBench) -> None:
     tr.commit().wait()
 
 
+def test_an_overdue_holder_counts_as_ended(bench: MakeBench) -> None:
+    """Nothing has swept it yet: that is when an operator looks."""
+    b = bench()
+    id_ = b.put("x")
+    b.queue.take(b.db, 0, session=Session(b.db, ttr=30))
+    b.clock.advance(100)
+    [reason] = explained(b, id_).reasons
+    assert (reason.why, reason.at) == (Why.HOLDER_ENDED, b.clock.now())
+    assert reason.cure == "The next sweep or take gives it back."
+
+
+def test_no_number_of_workers_helps_behind_a_key(bench: MakeBench) -> None:
+    b = bench(kind="utube")
+    _, second = b.put("x", key="a"), b.put("y", key="a")
+    assert explained(b, second).reasons[0].cure == "The tasks of its key before it end."
+
+
+def test_the_place_of_a_busy_key_is_the_one_that_it_will_have(bench: MakeBench) -> None:
+    b = bench(kind="utube")
+    first = b.put("first", key="a")
+    b.take()
+    for key in "bcd":
+        b.put(key, key=key)
+    waits = b.put("x", key="a")
+    busy = explained(b, waits).place
+    assert busy == TaskPlace(3, 0, by_key=True, key_is_open=False)
+    b.queue.ack(b.db, first, session=b.session)
+    assert explained(b, waits).place == TaskPlace(3, 0, by_key=True)
+
+
+def test_a_task_that_is_due_has_no_place_before_a_sweep(bench: MakeBench) -> None:
+    b = bench(kind="utubettl", ttr=60)
+    id_ = b.put("x", key="a")
+    b.take()
+    b.clock.advance(60)
+    found = explained(b, id_)
+    assert (found.place, found.key_holders) == (None, ())
+    assert [reason.why for reason in found.reasons] == [Why.UNSWEPT, Why.NO_WORKER]
+
+
+def test_the_turn_in_a_fair_queue_is_told_at_the_front_too(bench: MakeBench) -> None:
+    b = bench(kind="fair")
+    ids = [b.put(n, key="a") for n in range(9)]
+    b.put("x", key="b")
+    last = explained(b, ids[-1])
+    assert last.reasons[1].text == "There are 0 keys before it. Its turn is in round 9; now is 0."
+
+
+@pytest.mark.parametrize("name", ["my q; echo hi", "-odd"])
+def test_a_cure_can_be_pasted_into_a_shell(memory: Database, name: str) -> None:
+    queue = TaskQueue.create(memory, name, "fifottl")
+    id_ = queue.put(memory, "x").id
+    queue.pause(memory)
+    queue.bury(memory, id_)
+    commands = [shlex.split(reason.cure) for reason in queue.explain(memory, id_).reasons]
+    names = ["--", name] if name.startswith("-") else [name]
+    assert commands[0] == ["fdbqueue", "resume", *names]
+    assert sorted(commands[1]) == sorted(["fdbqueue", "kick", *names, "-n", "1"])
+
+
+def test_a_damaged_state_of_a_key_conflicts_with_nothing(bench: MakeBench) -> None:
+    b = bench(kind="utube")
+    id_ = b.put("x", key="a")
+    state = b.queue._shape.discipline.state_key(layer.pack(("a",)))  # type: ignore[attr-defined]
+    b.db[state] = b"junk"
+    tr = b.db.create_transaction()
+    b.queue.explain(tr, id_)
+    tr[b"other"] = b""
+    b.db[state] = b"more junk"
+    tr.commit().wait()
+
+
+def test_a_failure_is_told_in_one_visible_line(bench: MakeBench) -> None:
+    b = bench(kind="fifottl")
+    id_ = b.put("x")
+    b.queue.bury(b.db, id_, failure=Failure("ValueError", "odd\x1b[31m\n" + 900 * "x"))
+    text = explained(b, id_).reasons[0].text
+    assert text.startswith("It is buried after ValueError: odd\\x1b[31m x")
+    assert len(text) < 300
+
+
 @pytest.fixture
 def memory(clock: StillClock) -> Iterator[Database]:
     with fdbqueue.open("memory:", runtime=clock) as db:
         yield db
 
 
+def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: int = 0) -> None:
+    """Write a request, and its renewal, as a waiting call does."""
+    line, ticket = LineKeys(queue._shape.keys.line), Ticket(bytes(10), bytes(limits.RANDOM_SUFFIX_BYTES), 1)
+    db[line.request(ticket)] = request_value(1, deadline_us, b"")
+    if renewed_us:
+        db[line.renewal(ticket)] = renewal_value(renewed_us)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl", "fair"])
-def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillClock) -> None:
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillClock, renewed: bool) -> None:
     queue = TaskQueue.create(memory, "bench", kind)
     id_ = queue.put(memory, "x", **({"key": "a"} if kind not in ("fifo", "fifottl") else {})).id
-    line = queue._shape.keys.line
-    memory[line + b"\x14" + bytes(22)] = bytes(12)  # a request
+    now_us = clock.now_us()
+    stand_in_line(memory, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
     found: Any = queue.explain(memory, id_)
     assert found.waiting == 1
-    assert [reason.why for reason in found.reasons] == [Why.NEXT]
-    assert found.reasons[0].at == clock.now()
+    assert [(reason.why, reason.at) for reason in found.reasons] == [(Why.NEXT, clock.now())]
+
+
+def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock) -> None:
+    queue = TaskQueue.create(memory, "bench", "fifo")
+    id_ = queue.put(memory, "x").id
+    stand_in_line(memory, queue, clock.now_us(), clock.now_us())
+    found = queue.explain(memory, id_)
+    assert (found.waiting, [reason.why for reason in found.reasons]) == (0, [Why.NO_WORKER])
+
+
+@pytest.mark.parametrize(
+    ("queues", "live", "counted"), [('["bench"]', 1, 1), ('["bench"]', 0, 0), ('["b"]', 1, 0)]
+)
+def test_live_workers_of_the_queue_are_counted(
+    memory: Database, clock: StillClock, queues: str, live: int, counted: int
+) -> None:
+    queue = TaskQueue.create(memory, "bench", "fifo")
+    id_ = queue.put(memory, "x").id
+    session = bytes(16)
+    memory[KEYS.presence(session)] = f'{{"queues": {queues}}}'.encode()
+    memory[KEYS.presence(bytes(15))] = b"damaged"
+    memory[KEYS.heartbeat(session)] = layer.pack((clock.now_us() + live,))
+    found = queue.explain(memory, id_)
+    assert found.workers == counted
+    assert found.reasons[-1].why == (Why.WORKERS_BUSY if counted else Why.NO_WORKER)
+
+
+def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
+    class Other:
+        def __init__(self, keys: Any, options: Any) -> None:
+            self._fifo = Fifo(keys, options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._fifo, name)
+
+    fdbqueue.register_kind("an order of its own", Other, {"ttr"})  # type: ignore[arg-type]
+    queue = TaskQueue.create(memory, "bench", "an order of its own")
+    ids = [queue.put(memory, n).id for n in range(3)]
+    found = queue.explain(memory, ids[2])
+    assert (found.place, [reason.why for reason in found.reasons]) == (None, [Why.NO_WORKER])
