@@ -21,6 +21,8 @@ from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.open import open as open
+from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures, TaskFigures
+from fdbqueue.overview.overview import Overview
 from fdbqueue.page import Page
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue
@@ -53,21 +55,25 @@ __all__ = [
     "Explanation",
     "Failure",
     "FairQueue",
+    "Figures",
     "Fleet",
     "FleetStatus",
     "HeldTask",
     "Holder",
     "HolderProcess",
     "Hooks",
+    "KeyFigures",
     "KeyHolder",
     "KeyStatistics",
     "LockToken",
     "NullQueue",
+    "Overview",
     "Page",
     "PersistentQueue",
     "Presence",
     "Proxy",
     "Queue",
+    "QueueFigures",
     "QueueSet",
     "RealRuntime",
     "Reason",
@@ -79,6 +85,7 @@ __all__ = [
     "Snooze",
     "Subspace",
     "Task",
+    "TaskFigures",
     "TaskPlace",
     "TaskQueue",
     "TaskState",

@@ -98,6 +98,11 @@ SEARCHED_MAX = 1_000
 EXPLAINED_MAX = 1_000
 EXPLAINED_HOLDERS = 10
 EXPLAINED_WORKERS = 100
+# Figures: queues that one snapshot reads; task keys that are told of a queue; counters of task keys that are
+# read of a queue, which are all of them in a queue with fewer.
+FIGURES_QUEUES = 200
+FIGURES_KEYS_MAX = 50
+FIGURES_KEYS_READ = 100
 
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.

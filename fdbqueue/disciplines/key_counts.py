@@ -18,11 +18,13 @@ A key without ready tasks has none. Takes of one key conflict with each other (k
 knows the exact number and clears the entry, unless a later put sees it.
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fdbqueue import limits
 from fdbqueue.records.statistics import LIVE, packed, unpacked
-from fdbqueue.seam import ReadTransaction, Transaction, Value
+from fdbqueue.seam import EXACT, ReadTransaction, Transaction, Value
 
 _COUNTS, _BUSY, _LEVEL, _END = b"\x04", b"\x05", b"\x06", b"\x07"
 _LEVEL_MAX = 255
@@ -38,6 +40,14 @@ class Standing:
 
     counts: Value
     level: Value
+
+
+class Busy(NamedTuple):
+    """A task key with ready tasks; `is_exact` is False for a number that is a lower bound."""
+
+    key: bytes
+    ready: int
+    is_exact: bool
 
 
 class KeyCounts:
@@ -94,6 +104,39 @@ class KeyCounts:
         numbers = [(key_of(slug), unpacked(LIVE, value)) for slug, value in found.items()]
         waiting = [(key, number) for key, number in numbers if number["ready"]]
         return sorted(waiting, key=lambda entry: (-entry[1]["ready"], entry[0]))[:limit]
+
+    def ask_busiest(
+        self, tr: ReadTransaction, limit: int, known: Collection[bytes]
+    ) -> Callable[[], tuple[list[Busy], list[bytes]]]:
+        """Ask for the `limit` task keys with the most ready tasks, in one round trip.
+
+        Reads: limits.FIGURES_KEYS_READ counters, those of the slugs `known`, the top of the index.
+        A key of the top with a counter that was not read gets the lower bound of its level. The second part
+        of the reply is the slugs of the top, for `known` of the next call.
+        """
+        few = limits.FIGURES_KEYS_READ
+        first = tr.get_range(self._counts, self._counts_end, limit=few, streaming_mode=EXACT)
+        top = tr.get_range(self._busy, self._busy_end, limit=limit, streaming_mode=EXACT)
+        asked = {slug: tr.get(self._counts + slug) for slug in known}
+
+        def busiest() -> tuple[list[Busy], list[bytes]]:
+            rows = {bytes(row.key)[len(self._counts) :]: bytes(row.value) for row in first.to_list()}
+            entries = [bytes(row.key)[len(self._busy) :] for row in top.to_list()]
+            levels = (
+                {entry[1:]: _LEVEL_MAX - entry[0] for entry in entries if entry} if len(rows) == few else {}
+            )
+            further = {slug: value.value for slug, value in asked.items() if slug not in rows}
+            exact = {slug: unpacked(LIVE, value)["ready"] for slug, value in (rows | further).items()}
+            found = [Busy(key_of(slug), ready, True) for slug, ready in exact.items() if ready]
+            found += [
+                Busy(key_of(slug), 1 << max(level - 1, 0), False)
+                for slug, level in levels.items()
+                if slug not in exact
+            ]
+            best = sorted(found, key=lambda busy: (-busy.ready, busy.key))[:limit]
+            return best, [slug for slug in levels if slug not in rows]
+
+        return busiest
 
     def _move(self, tr: Transaction, slug: bytes, standing: Standing, change: int) -> None:
         old = (standing.level.value or b"\x00")[0]

@@ -29,7 +29,7 @@ from fdbqueue.errors import (
 from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
 from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
-from fdbqueue.seam import DatabaseOrTransaction, Transaction, Value
+from fdbqueue.seam import EXACT, DatabaseOrTransaction, Transaction, Value
 
 T = TypeVar("T")
 
@@ -139,6 +139,23 @@ class Registry:
         Reads by snapshot. Conflicts: none.
         """
         return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
+
+    def ask_stored(
+        self, tr: Transaction, begin: bytes, limit: int
+    ) -> Callable[[], tuple[dict[str, bytes], bytes | None]]:
+        """Ask for at most `limit` definitions from the key `begin` on, as stored, by snapshot.
+
+        The reply has them by name, and the key from which on more may follow, or None.
+        """
+        stop = self.keys.definitions.stop
+        found = tr.snapshot.get_range(begin, stop, limit=limit, streaming_mode=EXACT)
+
+        def stored() -> tuple[dict[str, bytes], bytes | None]:
+            rows = [(bytes(row.key), bytes(row.value)) for row in found.to_list()]
+            named = {name: value for key, value in rows if (name := self.keys.name_of(key)) is not None}
+            return named, rows[-1][0] + b"\x00" if len(rows) == limit else None
+
+        return stored
 
     def contents(self, definition: Definition) -> Subspace:
         """The subspace of the queue's contents."""

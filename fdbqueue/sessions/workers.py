@@ -1,6 +1,8 @@
-"""The live workers of a queue. fdbqueue/fleet/presence.py writes their presences."""
+"""The live workers of queues. fdbqueue/fleet/presence.py writes their presences."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,6 +21,47 @@ class _Presence(msgspec.Struct):
 
 
 _read = msgspec.json.Decoder(_Presence).decode
+
+
+@dataclass(frozen=True)
+class LiveWorkers:
+    """Numbers of the live workers of a root."""
+
+    total: int = 0
+    of_any_queue: int = 0
+    """Workers with more queues than their presence has room for: each may take from any."""
+    by_queue: Mapping[str, int] = field(default_factory=dict)
+    """Workers of queues by name, without those of any queue."""
+
+    def of(self, queue: str) -> int:
+        """The workers that may take from `queue`."""
+        return self.by_queue.get(queue, 0) + self.of_any_queue
+
+
+def ask_all_workers(tr: ReadTransaction, keys: RootKeys, now_us: int) -> Callable[[], LiveWorkers]:
+    """Ask for the live workers among the first limits.WORKERS_LISTED_MAX of the root.
+
+    Sessions that are overdue are read, and not those that live: a sweep ends them, so they are few. A
+    worker with an overdue session behind limits.WORKERS_LISTED_MAX others counts as alive.
+    """
+    under, overdue = keys.presences, keys.beats_due_until(now_us)
+    rows = tr.get_range(under.start, under.stop, limit=limits.WORKERS_LISTED_MAX, streaming_mode=EXACT)
+    late = tr.get_range(overdue.start, overdue.stop, limit=limits.WORKERS_LISTED_MAX, streaming_mode=EXACT)
+
+    def workers() -> LiveWorkers:
+        dead = {beat[1] for row in late.to_list() if (beat := keys.beat_of(bytes(row.key))) is not None}
+        presences = [
+            _presence_of(row.value) for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead
+        ]
+        return _counted([presence for presence in presences if presence is not None])
+
+    return workers
+
+
+def _counted(presences: list[_Presence]) -> LiveWorkers:
+    few = [presence for presence in presences if not presence.more_queues]
+    by_queue = Counter(queue for presence in few for queue in set(presence.queues))
+    return LiveWorkers(len(presences), len(presences) - len(few), by_queue)
 
 
 def ask_workers(
@@ -41,11 +84,16 @@ def ask_workers(
 
 
 def _takes_from(value: bytes, queue: str) -> bool:
+    presence = _presence_of(value)
+    return presence is not None and (queue in presence.queues or presence.more_queues > 0)
+
+
+def _presence_of(value: bytes) -> _Presence | None:
+    """None for a damaged value."""
     try:
-        presence = _read(value)
+        return _read(value)
     except DAMAGED:
-        return False
-    return queue in presence.queues or presence.more_queues > 0
+        return None
 
 
 def _deadline_us(heartbeat: bytes | None) -> int:

@@ -34,17 +34,21 @@ LEFT_OUT = {
         (
             "Event",
             "Explanation",
+            "Figures",
             "FleetStatus",
             "HeldTask",
             "Holder",
             "HolderProcess",
+            "KeyFigures",
             "KeyHolder",
             "KeyStatistics",
             "Page",
             "Presence",
+            "QueueFigures",
             "Reason",
             "SetAside",
             "Task",
+            "TaskFigures",
             "TaskPlace",
             "Unreadable",
         ),
@@ -90,6 +94,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "Fleet": [lambda world: fdbqueue.Fleet(world.url, "fair", "builtins:print")],
     "Backoff": [lambda _: fdbqueue.Backoff()],
     "Holder": [lambda world: world.plain.holder(world.db)],
+    "Overview": [lambda _: fdbqueue.Overview()],
 }
 """The objects on which methods are called."""
 

@@ -1,0 +1,1 @@
+"""The figures of all queues under a root, in one or two round trips."""

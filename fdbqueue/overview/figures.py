@@ -1,0 +1,76 @@
+"""Figures: the public frozen values that an overview returns. Ages and lags are in seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigures:
+    """One of the busiest task keys of a queue."""
+
+    key: Any
+    ready: int
+    """Its ready tasks."""
+    is_exact: bool = True
+    """False if only the magnitude of `ready` is known: the number is at least `ready`, and less than four
+    times as large.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """The figures of a queue of tasks. Counts are exact, of the stored states."""
+
+    ready: int
+    taken: int
+    buried: int
+    delayed: int
+    calls: Mapping[str, int]
+    """Calls since the queue was created, by the names of `TaskQueue.statistics`."""
+    paused: bool
+    capacity: int | None
+    next_age_s: float | None
+    """Time since the put of the next task to be taken; None if no task can be taken."""
+    oldest_age_s: float | None
+    """Time since the put of the oldest ready task, or a bound of it; None if no task is ready."""
+    oldest_is_exact: bool
+    """False if `oldest_age_s` is an upper bound: the age of the oldest task in any state."""
+    sweep_lag_s: float
+    """Time since the first task that should have been swept was due; 0 if none is due."""
+    workers: int
+    """Live workers that may take from the queue."""
+    busiest: tuple[KeyFigures, ...]
+    """Task keys with the most ready tasks, busiest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """The figures of one queue."""
+
+    name: str
+    kind: str
+    items: int
+    """Number of items, elements or tasks in all states."""
+    unreadable: int
+    """Number of stored values that were set aside because they could not be read."""
+    tasks: TaskFigures | None = None
+    """None for a queue without leases."""
+    error: str | None = None
+    """The reason why this process cannot read the queue; then all numbers are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of queues, from one snapshot for each limits.FIGURES_QUEUES of them."""
+
+    now: float
+    """Time of the first snapshot, in seconds since the epoch."""
+    queues: tuple[QueueFigures, ...]
+    """In order of names."""
+    workers: int
+    """Live workers under the root, among the first limits.WORKERS_LISTED_MAX."""
+
+    @property
+    def by_name(self) -> dict[str, QueueFigures]:
+        return {queue.name: queue for queue in self.queues}

@@ -1,0 +1,115 @@
+"""Overview: the figures of all queues under a root, or of some, in one or two round trips.
+
+    round trip 1   the definitions, the workers, and the queues that the last look has found
+    round trip 2   queues that were created, or created again, since that look; at the first look, all
+
+A queue is read below the prefix of its definition, which the definition alone tells. So a look guesses that
+the definitions have not changed, and reads them in the same snapshot.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_whole, writable
+from fdbqueue.database import as_database, is_transaction, run
+from fdbqueue.overview.figures import Figures, QueueFigures
+from fdbqueue.overview.looks import Look, look_at
+from fdbqueue.registry.registry import Registry, checked_name
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.sessions.workers import LiveWorkers, ask_all_workers
+
+
+class _Known(NamedTuple):
+    """A stored definition, and the look that was made for it."""
+
+    stored: bytes
+    look: Look
+
+
+class _Part(NamedTuple):
+    """The figures of at most limits.FIGURES_QUEUES queues, and the key from which on more may follow."""
+
+    now_us: int
+    queues: list[QueueFigures]
+    known: dict[str, _Known]
+    workers: LiveWorkers
+    next: bytes | None
+
+
+class Overview:
+    """The figures of the queues with these names, or of all queues under the root if no name is given.
+
+    It remembers the queues of its last look, which makes the next look one round trip. Threads may share it.
+    """
+
+    def __init__(self, *names: str, keys: int = 10, root: Any = DEFAULT_ROOT) -> None:
+        """`keys` is the number of busiest task keys that are told of a queue with task keys.
+
+        Raises: InvalidArgument, WrongType.
+        """
+        self._registry = Registry(root)
+        self._names = sorted({checked_name(name) for name in names})
+        self._keys = checked_whole("keys", keys, 0, limits.FIGURES_KEYS_MAX)
+        self._known: dict[str, _Known] = {}
+
+    def figures(self, tr: DatabaseOrTransaction) -> Figures:
+        """The figures of the queues that exist now. It sweeps nothing, so a `sweep_lag_s` that grows shows.
+
+        Given a database, each limits.FIGURES_QUEUES queues are one transaction.
+        Reads: by snapshot; of each queue its counters, and the first entry of three indexes.
+        Conflicts: none.
+        Round trips: 1 if no queue was created since the last look, else 2; for each limits.FIGURES_QUEUES
+            queues.
+        """
+        runtime = as_database(tr.db if is_transaction(tr) else tr).runtime
+        parts = [run(tr, partial(self._part, runtime, None, None))]
+        while (begin := parts[-1].next) is not None:
+            body = partial(self._part, runtime, begin, parts[0].workers)
+            parts.append(run(tr, body))
+        self._known = {name: known for part in parts for name, known in part.known.items()}
+        queues = tuple(queue for part in parts for queue in part.queues)
+        return Figures(parts[0].now_us / 1_000_000, queues, parts[0].workers.total)
+
+    def _part(
+        self, runtime: Runtime, begin: bytes | None, alive: LiveWorkers | None, tr: Transaction
+    ) -> _Part:
+        """The queues from the key `begin` on; the first part reads which workers are alive."""
+        tr, now_us, keys = writable(tr), runtime.now_us(), self._registry.keys
+        begin = keys.definitions.start if begin is None else begin
+        stored = self._ask_stored(tr, begin)
+        workers = ask_all_workers(tr.snapshot, keys, now_us) if alive is None else lambda: alive
+        guessed = {name: (known, known.look.ask(tr, now_us)) for name, known in self._guess(begin)}
+        definitions, following = stored()
+        known, replies = {}, []
+        for name, value in definitions.items():
+            guess = guessed.get(name)
+            if guess is not None and guess[0].stored == value:
+                known[name], reply = guess
+            else:
+                known[name] = _Known(value, look_at(self._registry, name, value, self._keys))
+                reply = known[name].look.ask(tr, now_us)
+            replies.append(reply)
+        live = workers()
+        return _Part(now_us, [reply(live) for reply in replies], known, live, following)
+
+    def _ask_stored(
+        self, tr: Transaction, begin: bytes
+    ) -> Callable[[], tuple[dict[str, bytes], bytes | None]]:
+        if not self._names:
+            return self._registry.ask_stored(tr, begin, limits.FIGURES_QUEUES)
+        keys = {name: self._registry.keys.definition(name) for name in self._names}
+        wanted = [name for name, key in keys.items() if key >= begin]
+        asked = {name: tr.snapshot.get(keys[name]) for name in wanted[: limits.FIGURES_QUEUES]}
+        following = keys[wanted[limits.FIGURES_QUEUES]] if len(wanted) > limits.FIGURES_QUEUES else None
+        return lambda: ({name: one.value for name, one in asked.items() if one.present()}, following)
+
+    def _guess(self, begin: bytes) -> list[tuple[str, _Known]]:
+        """The queues of the last look that belong to the part from the key `begin` on, in order."""
+        known = self._known.items()
+        ahead = (one for one in known if self._registry.keys.definition(one[0]) >= begin)
+        return list(islice(ahead, limits.FIGURES_QUEUES))
