@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import lmdb
 
@@ -82,6 +82,19 @@ class Snapshot:
     def end(self) -> None:
         """End the LMDB transaction, so that LMDB may reuse the pages of this version."""
         self.txn.abort()
+
+
+class Unopened:
+    """Stands for the parts of a store that a forked child could not open: each use raises the error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._error.with_traceback(None)
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 def is_database(path: str) -> bool:
@@ -217,7 +230,21 @@ class Store:
         self.directory.close()
 
     def reopen_after_fork(self) -> None:
-        """Open a new handle in a forked child, and leave the parent's handle and reader slots alone."""
+        """Open a new handle in a forked child, and leave the parent's handle and reader slots alone.
+
+        If that fails, each later use of this store raises the error. An error here would reach no caller, and
+        would leave the other stores of the child with their parent's handles.
+        """
+        self._let_go_of_the_parents()
+        try:
+            if not self.private:
+                self.require_in_place()
+            self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
+            self._begin_services()
+        except Exception as error:
+            self.env = self.handed_out = self.committer = self.watches = cast("Any", Unopened(error))
+
+    def _let_go_of_the_parents(self) -> None:
         _keep_for_ever(self.env)
         self.watches.let_go()
         for snapshot in self._live_snapshots():
@@ -225,8 +252,6 @@ class Store:
         for snapshot in self._live_snapshots():
             snapshot.expires_s = float("-inf")
         self._live = {}
-        self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
-        self._begin_services()
 
     def _open_nameless(self) -> Any:
         with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as path:

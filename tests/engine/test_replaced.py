@@ -1,5 +1,6 @@
 """Files of a directory that are removed, replaced or damaged while processes have them open."""
 
+import contextlib
 import os
 import shutil
 import struct
@@ -214,3 +215,40 @@ def test_a_lock_file_that_is_a_hole_gets_its_room(path: Path) -> None:
         status = os.stat(path / "lock.mdb")
         db[b"a"] = b"1"
     assert status.st_blocks * 512 >= status.st_size
+
+
+TOLD = 42
+
+
+def told_in_child(first: fdbqueue.Database, gone: fdbqueue.Database, last: fdbqueue.Database) -> int:
+    """Write to all three; return TOLD if only the middle one refuses, to read and to write."""
+    first[b"a"] = last[b"a"] = b"child"
+    refused = 0
+    for use in (lambda: gone[b"a"], lambda: gone.set(b"a", b"2"), lambda: gone.get_and_watch(b"a")):
+        try:
+            use()
+        except StorageReplaced:
+            refused += 1
+    gone.close()
+    return TOLD if refused == 3 else refused
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, moved, copied], ids=["removed", "moved", "replaced"])
+def test_a_forked_child_is_told_which_directory_is_gone(tmp_path, damage):
+    """Its other databases, opened before or after that one, have handles of the child's own."""
+    with contextlib.ExitStack() as opened:
+        first, gone, last = (
+            opened.enter_context(fdbqueue.open(f"embedded:{tmp_path}/{name}"))
+            for name in ("first", "gone", "last")
+        )
+        gone[b"a"] = b"1"
+        damage(tmp_path / "gone")
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(told_in_child(first, gone, last))
+            finally:
+                os._exit(1)  # an error must not go on as a second pytest
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == TOLD
+        assert first[b"a"] == last[b"a"] == b"child"
