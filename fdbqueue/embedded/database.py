@@ -19,6 +19,7 @@ from fdbqueue.embedded.rangeread import FDBRange, KeyValue
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Value
+from fdbqueue.errors import DatabaseClosed
 from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime, Runtime
 
@@ -43,6 +44,9 @@ class Database:
         apply_database_option(self._settings, self._transaction_defaults, name, param)
 
     def create_transaction(self) -> Transaction:
+        """Raises: DatabaseClosed."""
+        if self._closed:
+            raise DatabaseClosed
         return Transaction(self)
 
     def close(self) -> None:

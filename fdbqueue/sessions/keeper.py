@@ -252,13 +252,12 @@ class Keeper:
     def _untroubled(self, act: Callable[[], bool | None]) -> bool:
         """The answer of `act`. False if it failed: the error is logged, as it is not about the caller.
 
-        Raises: DatabaseClosed.
+        Raises: DatabaseClosed or ReferenceError if the database, or the engine below it, is gone.
         """
         try:
             return act() is not False
         except Exception as error:
-            if self._database.closed:
-                raise DatabaseClosed from error
+            self._require_open()
             self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
             return False
 

@@ -252,15 +252,27 @@ def test_sessions_are_lost_if_their_keeper_cannot_be_replaced(
     assert session.lost
 
 
-def test_sessions_are_lost_if_the_engine_below_is_closed() -> None:
+@pytest.mark.parametrize("below", [lambda database: database, lambda database: database.engine])
+def test_sessions_are_lost_if_the_engine_below_is_closed(below: Callable[[Database], Any]) -> None:
     """Nothing renews them from then on."""
     with fdbqueue.open("memory:") as database:
-        above = Database(database)
+        above = Database(below(database))
         session = Session(above)
     kept = keeper_of(above, KEYS)
     assert kept._thread is not None
     kept._thread.join(PATIENCE_S)
     assert session.lost
+
+
+def test_a_keeper_without_sessions_ends_with_its_engine() -> None:
+    """A sweep that fails does not hide that the engine is closed."""
+    with fdbqueue.open("memory:") as database:
+        above = Database(database.engine)
+        kept = keeper_of(above, KEYS)
+        kept.start()
+    assert kept._thread is not None
+    kept._thread.join(PATIENCE_S)
+    assert not kept._thread.is_alive()
 
 
 @pytest.mark.parametrize("leave", [sys.exit, fail_with(KeyError("k"))])
