@@ -36,13 +36,17 @@ class Client(Protocol):
     def take(self) -> bool:
         """Take a task and be done with it; whether there was one."""
 
+    def close(self) -> object:
+        """End its threads and connections, as far as it has a way to."""
+
 
 @dataclass
 class Simple:
-    """A client made of two functions."""
+    """A client made of functions."""
 
     put: Callable[[], object]
     take: Callable[[], bool]
+    close: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -127,14 +131,14 @@ def raw(where: Where) -> Client:
         tr.commit().wait()
         return True
 
-    return Simple(operation, operation)
+    return Simple(operation, operation, db.close)
 
 
 def recipe_queue(where: Where) -> Client:
     db = fdbqueue.open(where.url)
     space = Subspace(rawPrefix=where.space)
     queue = fdbqueue.Queue(space["queue"], root=space["root"])
-    return Simple(lambda: queue.enqueue(db, VALUE), lambda: queue.dequeue(db) is not None)
+    return Simple(lambda: queue.enqueue(db, VALUE), lambda: queue.dequeue(db) is not None, db.close)
 
 
 def task_queue(where: Where) -> Client:
@@ -148,13 +152,14 @@ def task_queue(where: Where) -> Client:
             queue.ack(db, task)
         return task is not None
 
-    return Simple(lambda: queue.put(db, VALUE), take)
+    return Simple(lambda: queue.put(db, VALUE), take, db.close)
 
 
 def old_layer(pop: str, where: Where) -> Client:
-    queue = OldQueue(fdbqueue.open(where.url), Subspace(rawPrefix=where.space)["old", pop])
+    db = fdbqueue.open(where.url)
+    queue = OldQueue(db, Subspace(rawPrefix=where.space)["old", pop])
     take = queue.pop_simple if pop == "simple" else queue.pop_contended
-    return Simple(lambda: queue.push(VALUE), lambda: take() is not None)
+    return Simple(lambda: queue.push(VALUE), lambda: take() is not None, db.close)
 
 
 # -- in a file -----------------------------------------------------------------------------------------
@@ -280,6 +285,10 @@ class Beanstalk:
             raise RuntimeError(f"beanstalkd answers {reply} to {command.split()[0]}")
         return reply
 
+    def close(self) -> None:
+        self._replies.close()
+        self._socket.close()
+
 
 def beanstalkd_command(where: Where) -> list[str]:
     if where.folder:
@@ -316,6 +325,9 @@ class RedisQueue:
         if found is not None:
             self._worker.execute_job(*found)
         return found is not None
+
+    def close(self) -> None:
+        self._queue.connection.close()
 
 
 THREADS, BOTH = ("threads",), ("processes", "threads")

@@ -9,6 +9,7 @@ guard.py refuses every other write.
 import importlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 import fdbqueue
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
-from tests.support import Keys
+from tests.support import Keys, wait_until
 
 T = TypeVar("T")
 
@@ -54,6 +55,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not SLOW and item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _each_keeper_ends() -> Iterator[None]:
+    """Fail the test that left a database open which holds sessions.
+
+    Their heartbeats would go on after the directory is removed, and would disturb the tests that follow.
+    """
+    before = keeper_threads()
+    yield
+    wait_until(lambda: keeper_threads() <= before)
+
+
+def keeper_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "fdbqueue-keeper"}
 
 
 @pytest.fixture(params=ENGINES)

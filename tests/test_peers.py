@@ -41,5 +41,6 @@ def test_a_peer_returns_each_put_value(peer, tmp_path):
         for _ in range(3):
             client.put()
         assert [client.take() for _ in range(4)] == [True, True, True, False]
+        client.close()
         del client
         gc.collect()  # while their warnings are ignored
