@@ -20,6 +20,7 @@ from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.holder import Holder, HolderProcess
+from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures, TaskFigures
 from fdbqueue.overview.overview import Overview
@@ -66,6 +67,7 @@ __all__ = [
     "KeyHolder",
     "KeyStatistics",
     "LockToken",
+    "LogFields",
     "NullQueue",
     "Overview",
     "Page",

@@ -1,10 +1,12 @@
-"""Counters of the calls given one database: conflicts, retries, requests in lines, wake-ups.
+"""Counters of the calls given one database: commits, conflicts, retries, requests in lines, wake-ups.
 
 `Database.counters` has them, for monitoring and load tests. They are sums of one process since it opened
 the database. There are none per queue or call, because threads share transactions (calls/combine.py).
 """
 
 from dataclasses import dataclass
+
+from fdbqueue import observing
 
 NOT_COMMITTED = 1020
 MAYBE_COMMITTED = frozenset({1021, 1039})
@@ -24,9 +26,13 @@ class Counters:
     """Requests registered in a line, each by the callers of one process together."""
     wake_ups: int = 0
     """Sleeps in a line that a watch has ended, not the clock."""
+    commits: int = 0
+    """Transactions that have committed, also those that wrote nothing."""
 
     def note_error(self, code: int) -> None:
         """Count an attempt that ended in the engine's error `code`."""
         self.retries += 1
         self.conflicts += code == NOT_COMMITTED
         self.unknown += code in MAYBE_COMMITTED
+        if observing.observers:
+            observing.tell_failed(code)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Any, TypeGuard, TypeVar
 
-from fdbqueue import limits
+from fdbqueue import limits, observing
 from fdbqueue.binding import require_match
 from fdbqueue.counters import Counters
 from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
@@ -251,6 +251,9 @@ def run(
         try:
             result = body(transaction)
             transaction.commit().wait()
+            database.counters.commits += 1
+            if observing.observers:
+                observing.tell_committed()
             return result
         except engine_errors() as error:
             database.counters.note_error(error.code)

@@ -121,6 +121,11 @@ PRIORITY_MAX = 2**32 - 1
 # A payload up to this size is part of its task's record, which is written with each change, and twice while
 # the task is ready: larger ones cost less in a key of their own, which is a second round trip for a take.
 RECORD_PAYLOAD_BYTES_MAX = 256
+# A trace context lies in the record of its task, which the index of ready tasks copies. A traceparent and
+# the longest tracestate that W3C asks for have 600 bytes.
+TRACE_BYTES_MAX = 1_000
+# Each queue of a process has metrics of its own, some thirty lines of a scrape for each kind of call.
+QUEUES_LABELLED_MAX = 100
 # A task key is part of three database keys of its task.
 TASK_KEY_BYTES_MAX = 1_000
 TASK_KEY_DEPTH_MAX = 100

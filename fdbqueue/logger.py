@@ -1,15 +1,21 @@
-"""The loggers of this package: their records are visible, in any handler that the program has configured."""
+"""The loggers of this package: their records are visible in any handler of a program, and name their task."""
 
 import logging
 
+from fdbqueue.log_fields import LogFields
 from fdbqueue.trouble import SURVIVED, traceback_of
 from fdbqueue.visible import visible
 
+_log_fields = LogFields()
+
 
 def logger(name: str) -> logging.Logger:
-    """The logger of that name. Texts from data in its records have control characters as escapes."""
+    """The logger of that name. Texts from data in its records have control characters as escapes, and its
+    records have the fields of the task that their thread works at.
+    """
     found = logging.getLogger(name)
     found.addFilter(made_visible)
+    found.addFilter(_log_fields)
     return found
 
 

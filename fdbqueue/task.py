@@ -1,6 +1,7 @@
 """Task, TaskState and Failure: the public frozen values of a task queue."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +45,8 @@ class Task:
     """The time of its take, while it is taken."""
     session: str | None = None
     """The session that holds it, in hexadecimal; `TaskQueue.holder` tells of it."""
+    trace: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    """The trace context of its put, such as a `traceparent`; None if no tracer saw the put."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

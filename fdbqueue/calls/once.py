@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
-from fdbqueue import limits
+from fdbqueue import limits, observing
 from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError
@@ -178,6 +178,9 @@ class _Call:
                     self._tr.set(self._slot, attempt)
                 self._committing = True
                 self._commit(answer)
+                self._counters.commits += 1
+                if observing.observers:
+                    observing.tell_committed()
                 return self._kept(answer)
             except engine_errors() as error:
                 self._note(error, attempt, answer)

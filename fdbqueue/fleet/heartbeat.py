@@ -13,6 +13,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.fleet.settling import HEARTBEAT
+from fdbqueue.log_fields import about
 from fdbqueue.logger import logger
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
@@ -195,7 +196,8 @@ class Heartbeat:
             if is_away(error):
                 raise
             if len(holds) == 1:
-                self._met(f"the lease of task {holds[0].task.id} is not renewed", error)
+                with about(holds[0].task.queue, holds[0].task):
+                    self._met(f"the lease of task {holds[0].task.id} is not renewed", error)
                 holds[0].beat_at = self._runtime.monotonic() + limits.BEAT_AGAIN_S
                 return
             middle = len(holds) // 2
@@ -239,7 +241,9 @@ class Heartbeat:
                     with self._lock:
                         self._owed[key] = hold
                     raise
-                self._met(f"task {hold.task.id}: its attempt counts, although the database was away", error)
+                title = f"task {hold.task.id}: its attempt counts, although the database was away"
+                with about(hold.task.queue, hold.task):
+                    self._met(title, error)
 
     def _make_last_amends(self) -> None:
         until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
@@ -253,7 +257,8 @@ class Heartbeat:
         with suppress(QueueNotFound):
             # To excuse an attempt twice has the effect of once, so the call needs no receipt.
             if self._ask(partial(hold.queue.excuse, task=hold.task)):
-                _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
+                with about(hold.task.queue, hold.task):
+                    _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
 
     def _ask(self, body: Callable[[Transaction], T]) -> T:
         question = partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)

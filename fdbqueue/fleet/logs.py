@@ -13,11 +13,23 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.log_fields import LogFields, fields_in
 from fdbqueue.logger import made_visible
+from fdbqueue.visible import visible
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
 ERASE_LINE = b"\r\x1b[K"
+
+
+class _Lines(logging.Formatter):
+    """Ends the message of a handler's own record with its task. Our own messages name the task themselves."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # a method of the standard library
+        line, (queue, task_id, attempt) = super().formatMessage(record), fields_in(record)
+        if not task_id or task_id in line:
+            return line
+        return f"{line} (task {task_id} of {visible(queue)}, attempt {attempt})"
 
 
 class _LastResort(logging.StreamHandler[TextIO]):
@@ -25,8 +37,9 @@ class _LastResort(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.setFormatter(logging.Formatter(LINE))
+        self.setFormatter(_Lines(LINE))
         self.addFilter(made_visible)  # also records of other loggers
+        self.addFilter(LogFields())
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Unpack
 
-from fdbqueue import limits
+from fdbqueue import limits, log_fields
 from fdbqueue.arguments import checked_bytes, checked_timeout
 from fdbqueue.database import as_database
 from fdbqueue.deferred import checked_function
@@ -17,7 +17,7 @@ from fdbqueue.errors import NotTaken, QueueNotFound, UnknownSession, WorkerUsed
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.hooks import Event, Hooks, checked_hooks
+from fdbqueue.fleet.hooks import Hooks, checked_hooks
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import (
@@ -37,7 +37,8 @@ from fdbqueue.fleet.presence import Appearance, Presence, fitting
 from fdbqueue.fleet.queues import Queues, opened
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.starting import Start, Starting
-from fdbqueue.fleet.status import Running, Tally, WorkerStatus
+from fdbqueue.fleet.status import Running, WorkerStatus
+from fdbqueue.fleet.telling import Telling
 from fdbqueue.fleet.thread_pool import ThreadPool
 from fdbqueue.logger import logger
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -48,13 +49,6 @@ from fdbqueue.task import Failure
 from fdbqueue.trouble import SURVIVED
 
 _STOPPING_LOOK_S = 0.05
-_TALLIED = {
-    "succeeded": "done",
-    "retried": "failed",
-    "snoozed": "snoozed",
-    "buried": "buried",
-    "lease_lost": "lost",
-}
 
 _log = logger("fdbqueue.worker")
 
@@ -94,7 +88,7 @@ class Worker:
         self._handler = checked_function("handler", handler, "a function of a task")
         self._options = WorkerOptions.checked(**options)
         self._queues = opened(self._database, queues, root)
-        self._hooks = checked_hooks(hooks)
+        self._telling = Telling(self._database, checked_hooks(hooks))
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
@@ -104,13 +98,11 @@ class Worker:
         timeout_s = self._options.timeout_s
         self._heartbeat = Heartbeat(self._database, silence, timeout_s, self._overran, self._chores)
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
-        self._lock = self._runtime.lock()
         self._stopped = self._runtime.event()
         self._freed = self._runtime.event()
         self._ended = self._runtime.event()
         self._at_once = False
         self._state = "new"
-        self._tally = Tally()
         self._overrun = 0
         # Two, as handlers may depend on another database than that of the queues.
         self._no_tasks, self._no_ground = Outage(self._runtime), Outage(self._runtime)
@@ -183,7 +175,7 @@ class Worker:
             if hold.began_at is not None and hold.open
         ]
         state = "stopping" if self._state == "working" and self._stopped.is_set() else self._state
-        return WorkerStatus(state, self._tally, tuple(running), self._overrun)
+        return WorkerStatus(state, self._telling.tally, tuple(running), self._overrun)
 
     # Feeding: one thread.
 
@@ -285,28 +277,31 @@ class Worker:
 
     def _work(self, hold: Hold) -> bool:
         """Run an attempt. Return False if the thread overran, and another one has replaced it."""
+        named = log_fields.enter(hold.task.queue, hold.task)
         try:
             if self._settling.bury_if_exhausted(hold):
-                self._tell(hold, Settled("buried"))
+                self._telling.ended(hold, Settled("buried"))
             else:
                 self._attempt(hold)
         except BaseException as error:  # a handler may raise any
             if hold.claim(ITS_THREAD):
-                self._tell(hold, self._settle(hold, error), error)
+                self._telling.ended(hold, self._settle(hold, error), error)
             if not isinstance(error, SURVIVED) and hold.claimant is not HEARTBEAT:
                 raise  # the pool replaces the thread
         finally:
             hold.claim(ITS_THREAD)  # its outcome is decided: the heartbeat leaves it alone
             self._heartbeat.remove(hold)
+            self._telling.left(hold)
+            log_fields.leave(named)
         return hold.claimant is not HEARTBEAT
 
     def _attempt(self, hold: Hold) -> None:
         self._heartbeat.began(hold)
-        self._hooks.tell(Event("started", hold.task), self._database.troubles)
+        self._telling.began(hold)
         settled = self._settling.attempt(hold, self._handler, self._options.transactional)
         if hold.claim(ITS_THREAD):
             self._no_ground.over()
-            self._tell(hold, settled)
+            self._telling.ended(hold, settled)
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
         """Commit the outcome that `error` means for the task."""
@@ -355,14 +350,6 @@ class Worker:
         if is_away(error):
             self._heartbeat.owe(hold)
 
-    def _tell(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:
-        counted = {_TALLIED[settled.name]: 1}
-        with self._lock:
-            self._tally = self._tally + Tally(**counted)
-        seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
-        event = Event(settled.name, hold.task, seconds, error, settled.delay_s)
-        self._hooks.tell(event, self._database.troubles)
-
     # Beside it: the heartbeat's thread.
 
     def _overran(self, hold: Hold) -> None:
@@ -375,14 +362,16 @@ class Worker:
         hold.take_away()
         message = f"its handler ran longer than {self._options.timeout_s} s"
         failed = Failed(Failure("Timeout", message, stack_of(hold.thread_id), self._name))
-        try:
-            self._tell(hold, self._settling.fail(hold, failed), TimeoutError(message))
-        except NotTaken:
-            self._tell(hold, Settled("lease_lost"))
-        except SURVIVED as error:
-            self._tell(hold, self._settle_otherwise(hold, failed, error), TimeoutError(message))
-        finally:
-            self._heartbeat.remove(hold)
+        overran = TimeoutError(message)
+        with log_fields.about(hold.task.queue, hold.task):
+            try:
+                self._telling.ended(hold, self._settling.fail(hold, failed), overran)
+            except NotTaken:
+                self._telling.ended(hold, Settled("lease_lost"))
+            except SURVIVED as error:
+                self._telling.ended(hold, self._settle_otherwise(hold, failed, error), overran)
+            finally:
+                self._heartbeat.remove(hold)
 
     def _chores(self) -> float:
         now = self._runtime.monotonic()
@@ -422,7 +411,9 @@ class Worker:
         for hold in self._heartbeat.holds():
             if hold.claim(STOP):
                 hold.take_away()
-                _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
+                with log_fields.about(hold.task.queue, hold.task):
+                    _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
+                self._telling.given_back(hold)
                 self._return(hold)
 
     def _end_session(self) -> None:
@@ -439,6 +430,7 @@ class Worker:
         except NotTaken:
             self._heartbeat.lose(hold)  # its lease had ended
         except Exception as error:
-            self._met(f"task {hold.task.id} could not be given back", error)
+            with log_fields.about(hold.task.queue, hold.task):
+                self._met(f"task {hold.task.id} could not be given back", error)
             self._owe_if_away(hold, error)
         self._heartbeat.remove(hold)

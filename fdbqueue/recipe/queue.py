@@ -13,7 +13,7 @@ once (calls/once.py), and it may wait. Calls of several threads share transactio
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from fdbqueue import limits
+from fdbqueue import limits, observing
 from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
@@ -34,6 +34,7 @@ from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.recipe.observed import ObservedCalls, ObservedRecipe
 from fdbqueue.registry.registry import Guard, Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
@@ -74,7 +75,7 @@ class Queue(KeepsAside):
         guard: Guard | None = None,
         name: str = "",
     ) -> None:
-        """`name` is for messages.
+        """`name` is for messages and observers.
 
         Raises: UnknownCodec; InvalidArgument for `contended` or `type`; WrongType for the subspace.
         """
@@ -85,6 +86,7 @@ class Queue(KeepsAside):
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
+        self._name = name
         self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix, name)
         self._aside, self._ask_exists = self._recipe.aside, self._recipe.guard
         self._calls = CALLS[contended]
@@ -183,7 +185,8 @@ class Queue(KeepsAside):
         checked_stop(stop, tr)
         self._codec.require()
         if is_transaction(tr):
-            found = self._recipe.take(writable(tr), 1, runtime_of(tr).now_us()).values
+            recipe = self._watched(tr) if observing.observers else self._recipe
+            found = recipe.take(writable(tr), 1, runtime_of(tr).now_us()).values
         else:
             calls = self._calls_of(tr)
             found = calls.wait(timeout_s, stop) if timeout_s else calls.take(1, stop)
@@ -200,7 +203,8 @@ class Queue(KeepsAside):
         checked_batch_count("n", n)
         self._codec.require()
         if is_transaction(tr):
-            return list(self._recipe.take(writable(tr), n, runtime_of(tr).now_us()).values)
+            recipe = self._watched(tr) if observing.observers else self._recipe
+            return list(recipe.take(writable(tr), n, runtime_of(tr).now_us()).values)
         return list(self._calls_of(tr).take(n))
 
     def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
@@ -252,15 +256,21 @@ class Queue(KeepsAside):
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         if is_transaction(target):
             if payloads:
+                recipe = self._watched(target) if observing.observers else self._recipe
                 random = runtime_of(target).random_bytes(limits.RANDOM_SUFFIX_BYTES)
-                self._recipe.append(writable(target), payloads, random)
+                recipe.append(writable(target), payloads, random)
         else:
             calls = self._calls_of(target)
             if payloads:
                 calls.append(payloads)
 
     def _calls_of(self, target: DatabaseOrTransaction) -> Calls:
-        return as_database(target).service(self._service, self._new_calls)
+        database = as_database(target)
+        calls = database.service(self._service, self._new_calls)
+        return ObservedCalls(calls, self._name, database.runtime) if observing.observers else calls
+
+    def _watched(self, tr: DatabaseOrTransaction) -> ObservedRecipe:
+        return ObservedRecipe(self._recipe, self._name, runtime_of(tr))
 
     def _new_calls(self, database: Database) -> Calls:
         return self._calls(database, self._recipe, self._root)

@@ -93,6 +93,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes = b""
     taken_us: int = 0
     """The time of its take; 0 in other states."""
+    trace: bytes = b""
+    """The trace context of its put (trace_context.py)."""
 
     @property
     def failures_counted(self) -> int:

@@ -205,6 +205,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         key=draft.key,
         cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,
+        trace=draft.trace,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import observing
 from fdbqueue.arguments import (
     checked_instance,
     writable,
@@ -24,6 +25,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import (
     as_given,
 )
+from fdbqueue.tasks.observed import ObservedCalls
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.verbs import Target
 
@@ -71,8 +73,11 @@ class TaskHandle(KeepsAside):
         """Raises: UnknownCodec if this process has not registered the codec of the queue."""
         self._shape.codec.require()
 
-    def _once(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
-        calls = self._calls(target)
+    def _once(
+        self, target: DatabaseOrTransaction, name: str, body: Callable[[Change], T], task: Task | str = ""
+    ) -> T:
+        """Run the verb `name`. `task`: the task of a verb about one task."""
+        calls = self._watched(target, name, task) if observing.observers else self._calls(target)
         return calls.within(writable(target), body) if is_transaction(target) else calls.once(body)
 
     def _end(
@@ -80,7 +85,7 @@ class TaskHandle(KeepsAside):
     ) -> Task:
         """Run a verb that ends a lease."""
         note_end(task, None)  # a verb that raises has ended nothing
-        ended = self._once(target, body)
+        ended = self._once(target, verb, body, task)
         note_end(task, verb)
         return ended
 
@@ -99,6 +104,10 @@ class TaskHandle(KeepsAside):
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
         return calls_of(self._of(target), self._shape)
+
+    def _watched(self, target: DatabaseOrTransaction, name: str, task: Task | str = "") -> ObservedCalls:
+        database = self._of(target)
+        return ObservedCalls(calls_of(database, self._shape), database.runtime, name, task)
 
     def _of(self, target: DatabaseOrTransaction) -> Database:
         return self._database if is_transaction(target) else as_database(target)

@@ -189,6 +189,8 @@ class Draft:
     ttl_us: int
     ttr_us: int
     delay_us: int
+    trace: bytes = b""
+    """The trace context of its put (trace_context.py)."""
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:

@@ -39,7 +39,7 @@ class Managing(TaskHandle):
             self._see(tr, partial(verbs.require_few, under=self._shape.keys.buried))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
-            more, looked = self._once(tr, partial(verbs.kick, count=batch))
+            more, looked = self._once(tr, "kick", partial(verbs.kick, count=batch))
             kicked += more
             if looked < batch:
                 break
@@ -68,7 +68,7 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         """
         few, taken = min(checked_count("count", count), limits.VERB_BATCH), self._shape.keys.taken
-        return self._once(tr, lambda change: verbs.release_taken(change, taken, few))
+        return self._once(tr, "release_all", lambda change: verbs.release_taken(change, taken, few))
 
     def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task.
@@ -76,7 +76,7 @@ class Managing(TaskHandle):
         Writes: one range clear.
         Conflicts: every call on a task of the queue.
         """
-        self._once(tr, verbs.truncate)
+        self._once(tr, "truncate", verbs.truncate)
 
     def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
@@ -88,7 +88,7 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once(tr, partial(verbs.remove_first, count=few))
+        return self._once(tr, "truncate", partial(verbs.remove_first, count=few))
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
@@ -96,7 +96,7 @@ class Managing(TaskHandle):
         Writes: a flag that every take reads.
         Conflicts: takes.
         """
-        self._once(tr, verbs.pause)
+        self._once(tr, "pause", verbs.pause)
 
     def resume(self, tr: DatabaseOrTransaction) -> None:
         """Let tasks be taken again, and wake waiting takes.
@@ -104,7 +104,7 @@ class Managing(TaskHandle):
         Writes: clears the flag.
         Conflicts: takes.
         """
-        self._once(tr, verbs.resume)
+        self._once(tr, "resume", verbs.resume)
 
     def busy(self, tr: DatabaseOrTransaction) -> str:
         """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty
@@ -156,7 +156,7 @@ class Managing(TaskHandle):
     def _dropped(self, target: DatabaseOrTransaction) -> bool:
         """False if it is to be tried again in another transaction. Raises QueueBusy."""
         try:
-            return self._once(target, self._drop)
+            return self._once(target, "drop", self._drop)
         except QueueBusy:
             if not self._ended_overdue(target):
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from fdbqueue import observing
 from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
@@ -223,7 +224,8 @@ class TaskQueue(Looks, Managing):
         self.require_codec()
         if is_transaction(tr):
             holder = self._own_session(tr) if session is None else session
-            return list(self._calls(tr).take_within(writable(tr), n, holder))
+            calls = self._watched(tr, "take") if observing.observers else self._calls(tr)
+            return list(calls.take_within(writable(tr), n, holder))
         return list(self._take(as_database(tr), n, timeout_s, session, stop))
 
     def end_waits(self, db: AnyDatabase, *, session: Session | None = None) -> None:
@@ -244,7 +246,8 @@ class TaskQueue(Looks, Managing):
         Conflicts: a change of the task.
         Raises: NotTaken if the lease is over or belongs to another holder; then nothing changes.
         """
-        calls, target = self._calls(tr), self._target(tr, task, session)
+        target = self._target(tr, task, session)
+        calls = self._watched(tr, "ack", task) if observing.observers else self._calls(tr)
         note_end(task, None)
         if is_transaction(tr):
             acked = calls.within(writable(tr), lambda change: verbs.ack(change, target))
@@ -302,7 +305,7 @@ class TaskQueue(Looks, Managing):
         Raises: NotTaken, InvalidArgument.
         """
         later_us, target = delay_us(delay), self._target(tr, task, None)
-        return self._once(tr, lambda change: verbs.give_back(change, target, later_us))
+        return self._once(tr, "give_back", lambda change: verbs.give_back(change, target, later_us), task)
 
     def touch(
         self, tr: DatabaseOrTransaction, task: Task | str, increment: float, *, session: Session | None = None
@@ -317,7 +320,7 @@ class TaskQueue(Looks, Managing):
         """
         longer_us = increment_us(increment)
         target = self._target(tr, task, session)
-        return self._once(tr, lambda change: verbs.touch(change, target, longer_us))
+        return self._once(tr, "touch", lambda change: verbs.touch(change, target, longer_us), task)
 
     def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> dict[str, float | None]:
         """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
@@ -344,7 +347,7 @@ class TaskQueue(Looks, Managing):
         """
         checked_count("failures_max", failures_max)
         target = self._target(tr, task, None)
-        return self._once(tr, lambda change: verbs.exhaust(change, target, failures_max))
+        return self._once(tr, "exhaust", lambda change: verbs.exhaust(change, target, failures_max), task)
 
     def excuse(self, tr: DatabaseOrTransaction, task: Task) -> bool:
         """Take back a failed attempt that was the database's fault: the lease ended while the database was
@@ -359,7 +362,7 @@ class TaskQueue(Looks, Managing):
         Conflicts: a change of the task.
         """
         target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
-        return self._once(tr, lambda change: excuse(change, target.id, target.token, attempt))
+        return self._once(tr, "excuse", lambda change: excuse(change, target.id, target.token, attempt), task)
 
     # Verbs of every session.
 
@@ -400,7 +403,7 @@ class TaskQueue(Looks, Managing):
         checked_stop(stop, target)
         if timeout_s and not self._shape.kind.supports("capacity"):
             raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
-        calls = self._calls(target)
+        calls = self._watched(target, "put") if observing.observers else self._calls(target)
         if is_transaction(target):
             return calls.put_within(writable(target), drafts)
         return calls.put(drafts, timeout_s, stop)
@@ -414,7 +417,9 @@ class TaskQueue(Looks, Managing):
         while True:
             try:
                 holder = own.get() if session is None else session
-                return calls_of(database, self._shape).take(holder, count, timeout_s, stop)
+                observed = observing.observers
+                calls = self._watched(database, "take") if observed else calls_of(database, self._shape)
+                return calls.take(holder, count, timeout_s, stop)
             except UnknownSession:
                 if session is not None:
                     raise

@@ -9,6 +9,7 @@ from fdbqueue.codec import PayloadCodec
 from fdbqueue.records.keys import NEVER_US, Record, TaskKeys, id_text
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.trace_context import unpacked
 from fdbqueue.unreadable import shown
 
 
@@ -40,6 +41,7 @@ def task_of(record: Record, data: Any) -> Task:
         token=record.token or None,
         taken=record.taken_us / 1_000_000 if record.taken_us else None,
         session=record.session.hex() or None,
+        trace=unpacked(record.trace) if record.trace else None,
     )
 
 

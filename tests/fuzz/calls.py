@@ -55,6 +55,7 @@ LEFT_OUT = {
         "a value that calls return",
     ),
     "LockToken": "a type of texts",
+    "LogFields": "a filter, which logging calls",
     "TaskState": "an enum",
     "Why": "an enum",
     "Failure": "a value: what is wrong with it shows where it is given to a call",

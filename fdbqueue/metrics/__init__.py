@@ -1,0 +1,6 @@
+"""Metrics of this process and of its queues, for Prometheus (docs/observing.md).
+
+Needs the extra `metrics`: `pip install fdbqueue[metrics]`.
+"""
+
+from fdbqueue.metrics.process import measure as measure

@@ -1,0 +1,61 @@
+"""Stand-ins for a recipe queue and its services that tell the observers of each call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fdbqueue.line.take import Taken
+from fdbqueue.observing import Call, CallWatch
+from fdbqueue.recipe.calls import Calls
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.runtime import Runtime, Stop
+from fdbqueue.seam import Transaction
+
+
+class ObservedCalls:
+    """`Calls` of a queue given a database."""
+
+    def __init__(self, calls: Calls, name: str, runtime: Runtime) -> None:
+        self._calls = calls
+        self._name = name
+        self._runtime = runtime
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        with CallWatch(Call("enqueue", self._name, False, count=len(payloads)), self._runtime):
+            self._calls.append(payloads)
+
+    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+        with CallWatch(Call("dequeue", self._name, False, count=0), self._runtime) as call:
+            found = self._calls.take(count, stop)
+            call.count = len(found)
+            return found
+
+    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
+        with CallWatch(Call("dequeue", self._name, False, True, 0), self._runtime) as call:
+            found = self._calls.wait(timeout_s, stop)
+            call.count = len(found)
+            return found
+
+    def close(self) -> None:
+        """Does nothing: it stands in for one call."""
+
+    def is_needed(self) -> bool:
+        return False
+
+
+class ObservedRecipe:
+    """The recipe in a transaction of the caller."""
+
+    def __init__(self, recipe: Recipe, name: str, runtime: Runtime) -> None:
+        self._recipe = recipe
+        self._name = name
+        self._runtime = runtime
+
+    def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        with CallWatch(Call("enqueue", self._name, True, count=len(payloads)), self._runtime):
+            self._recipe.append(tr, payloads, random)
+
+    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        with CallWatch(Call("dequeue", self._name, True, count=0), self._runtime) as call:
+            taken = self._recipe.take(tr, count, now_us)
+            call.count = len(taken.values)
+            return taken

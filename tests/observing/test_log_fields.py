@@ -1,0 +1,131 @@
+"""Log records name the task that their thread works at."""
+
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import fdbqueue
+from fdbqueue import LogFields, Worker
+from tests.fleet.conftest import SOON
+
+mine = logging.getLogger("tests.mine")
+
+
+class Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record)
+
+    def fields(self, logger: str) -> list[tuple[str, str, int]]:
+        return [(one.queue, one.task_id, one.attempt) for one in self.seen if one.name == logger]
+
+
+@pytest.fixture
+def records():
+    """The records that a handler with LogFields is given."""
+    handler, loggers = Records(), [mine, logging.getLogger("fdbqueue")]
+    handler.addFilter(LogFields())
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+    yield handler
+    for logger in loggers:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+def test_each_record_of_a_handler_names_its_task(db, space, queue, records):
+    task = queue.put(db, "a")
+
+    def handler(_):
+        mine.info("at work")
+
+    Worker(db, queue, handler, threads=1, root=space).run(until_empty=True)
+    mine.info("at rest")
+    assert records.fields("tests.mine") == [("jobs", task.id, 1), ("", "", 0)]
+
+
+def test_each_record_of_a_worker_about_a_task_names_it(db, space, queue, records):
+    """The plain records of our loggers have the fields, with any handler."""
+    task = queue.put(db, "a")
+
+    def handler(_):
+        raise ValueError("odd")
+
+    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    about = [one for one in records.seen if task.id in one.getMessage()]
+    assert {(one.queue, one.task_id, one.attempt) for one in about} == {
+        ("jobs", task.id, 1),
+        ("jobs", task.id, 2),
+    }
+    assert [one.levelname for one in about if "started" not in one.getMessage()] == ["WARNING", "ERROR"]
+
+
+def test_threads_name_their_own_tasks(db, space, queue, records):
+    tasks = queue.put_many(db, range(4))
+    together = threading.Barrier(4)
+
+    def handler(task):
+        together.wait(60)
+        mine.info("%s", task.id)
+
+    Worker(db, queue, handler, threads=4, root=space).run(until_empty=True)
+    named = {one.getMessage(): one.task_id for one in records.seen if one.name == "tests.mine"}
+    assert named == {task.id: task.id for task in tasks}
+
+
+def test_a_task_that_is_given_back_at_a_stop_is_named(db, space, queue, records):
+    began, go_on = threading.Event(), threading.Event()
+
+    def handler(_):
+        began.set()
+        go_on.wait(60)
+
+    task = queue.put(db, "a")
+    worker = Worker(db, queue, handler, threads=1, root=space)
+    worker.start()
+    assert began.wait(60)
+    worker.stop(at_once=True)
+    assert worker.join(60)
+    go_on.set()
+    [given_back] = [one for one in records.seen if "given back" in one.getMessage()]
+    assert (given_back.queue, given_back.task_id, given_back.attempt) == ("jobs", task.id, 1)
+
+
+def test_a_field_that_a_record_has_stays(records):
+    mine.info("x", extra={"queue": "other"})
+    assert records.fields("tests.mine") == [("other", "", 0)]
+
+
+FLEET = """
+import logging
+import fdbqueue
+
+def work(task):
+    logging.getLogger("mine").warning("sent")
+"""
+
+
+@pytest.mark.parametrize("engine", ["embedded"])
+def test_a_line_of_a_handler_in_a_fleet_names_its_task(db, url, tmp_path):
+    """A line of the worker has the task in its text already."""
+    (tmp_path / "jobs.py").write_text(FLEET)
+    task = fdbqueue.TaskQueue.create(db, "jobs", "fifottl").put(db, "a")
+    work = "work jobs jobs:work --until-empty --processes 1 --log-level debug --url"
+    done = subprocess.run(
+        [sys.executable, "-m", "fdbqueue.cli", *work.split(), url],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    lines = [line for line in done.stderr.splitlines() if task.id in line]
+    assert sum("sent (" in line for line in lines) == 1
+    assert any(line.endswith(f"sent (task {task.id} of jobs, attempt 1)") for line in lines)
+    assert all(line.count(task.id) == 1 for line in lines)

@@ -1,0 +1,263 @@
+"""Observers: what they are told, and that they change nothing."""
+
+import logging
+import threading
+
+import pytest
+
+import fdbqueue
+from fdbqueue import FdbQueueError, Hooks, NotTaken, Queue, Session, Worker, observing, transactional
+from fdbqueue.embedded import FDBError
+from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
+from fdbqueue.records.keys import TaskKeys, id_bytes, record_of, record_to_bytes
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.trace_context import packed
+from fdbqueue.trouble import Troubles
+from tests.fleet.conftest import SOON
+
+
+class Failing(Observer):
+    def call(self, call):
+        raise ValueError(f"no call {call.name}")
+
+    def attempt(self, attempt):
+        raise ValueError(f"no attempt {attempt.task.id}")
+
+    def committed(self):
+        raise ValueError("no commit")
+
+    def failed(self, code):
+        raise ValueError(f"no failure {code}")
+
+
+class FailingAtTheEnd(Observer, Watcher):
+    def call(self, call):  # noqa: ARG002
+        return self
+
+    attempt = call
+
+    def ended(self, seen):
+        raise ValueError(f"no end of {seen}")
+
+    def left(self):
+        raise ValueError("no leaving")
+
+
+TRACED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+def test_each_call_on_a_queue_is_told_once(db, queue, notes):
+    queue.put(db, "a")
+    queue.put_many(db, ["b", "c"])
+    queue.release(db, queue.take(db, 0))
+    task, other = queue.take_many(db, 2)
+    queue.touch(db, task, 5)
+    queue.ack(db, task)
+    queue.bury(db, other)
+    queue.kick(db, 9)
+    queue.delete(db, other.id)
+    told = [(name, count) for name, _, _, count in notes.told()]
+    assert told == [
+        *[("put", 1), ("put", 2), ("take", 1), ("release", 1), ("take", 2)],
+        *[("touch", 1), ("ack", 1), ("bury", 1), ("kick", 1), ("delete", 1)],
+    ]
+    assert {call.queue for call in notes.calls} == {"jobs"}
+    assert not any(call.within or call.error for call in notes.calls)
+    assert [[done.id for done in call.tasks] for call in notes.calls[-4:-2]] == [[task.id], [other.id]]
+
+
+def test_a_call_in_a_transaction_is_told_as_part_of_it(db, space, queue, notes):
+    session = Session(db, root=space)
+
+    @transactional
+    def work(tr):
+        queue.put(tr, "a")
+        queue.ack(tr, queue.take(tr, session=session))
+
+    work(db)
+    assert notes.told() == [("put", "jobs", True, 1), ("take", "jobs", True, 1), ("ack", "jobs", True, 1)]
+
+
+def test_calls_on_a_plain_queue_are_told(db, space, notes):
+    items = Queue.named(db, "items", root=space)
+
+    @transactional
+    def work(tr):
+        items.enqueue(tr, 1)
+        return items.dequeue(tr), items.dequeue_many(tr, 3)
+
+    items.enqueue_many(db, [2, 3])
+    assert (items.dequeue(db), work(db)) == (2, (3, [1]))
+    assert items.dequeue_many(db, 2) == []
+    assert items.dequeue(db, timeout=0.01) is None
+    assert notes.told() == [
+        *[("enqueue", "items", False, 2), ("dequeue", "items", False, 1)],
+        *[("enqueue", "items", True, 1), ("dequeue", "items", True, 1), ("dequeue", "items", True, 1)],
+        *[("dequeue", "items", False, 0), ("dequeue", "items", False, 0)],
+    ]
+    assert [call.waits for call in notes.calls] == [False] * 6 + [True]
+
+
+def test_the_error_of_a_call_is_told(db, queue, notes):
+    task = queue.put(db, "a")
+    with pytest.raises(NotTaken):
+        queue.ack(db, task.id)
+    assert queue.take(db, 0.01) is not None
+    assert queue.take(db, 0.01) is None
+    ack, _, empty = notes.calls[1:]
+    assert (ack.name, ack.task_id, type(ack.error)) == ("ack", task.id, NotTaken)
+    assert (empty.name, empty.count, empty.waits, empty.error) == ("take", 0, True, None)
+    assert empty.seconds > 0
+
+
+def test_commits_and_failed_transactions_are_told(db, space, notes):
+    tries = []
+
+    @transactional
+    def conflicting(tr):
+        tr.get(space.pack(("a",))).wait()
+        tr.set(space.pack(("b",)), b"")
+        if not tries:
+            tries.append(1)
+            db.set(space.pack(("a",)), b"")
+
+    before = db.counters.commits
+    conflicting(db)
+    assert (notes.commits, notes.codes) == (1, [1020])
+    assert db.counters.commits == before + 1
+
+
+def test_an_observer_that_fails_changes_nothing(db, space, queue, caplog, monkeypatch):
+    monkeypatch.setattr(observing, "_troubles", Troubles(RealRuntime()))  # each is told once a minute
+
+    with observe(Failing()), observe(FailingAtTheEnd()), caplog.at_level(logging.ERROR, "fdbqueue"):
+        queue.put(db, "a")
+        Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+        observing.tell_failed(1020)
+    assert queue.statistics(db)["tasks"]["done"] == 1
+    told = {record.getMessage() for record in caplog.records}
+    assert any("an observer, Failing, has failed: ValueError: no commit" in text for text in told)
+    assert any("an observer, FailingAtTheEnd, has failed: ValueError: no end of" in text for text in told)
+
+
+def test_an_observer_is_told_nothing_after_its_end(db, queue, notes):
+    with observe(notes):  # a second time: no call is told twice
+        queue.put(db, "a")
+    queue.put(db, "b")
+    assert len(notes.calls) == 1
+    assert not observing.observers
+
+
+def test_a_trace_context_stays_with_its_task(db, queue, notes):
+    """Through every state, and in every view of the task."""
+    notes.trace = packed(TRACED)
+    put = queue.put(db, "x" * 1_000)
+    queue.release(db, queue.take(db, 0))
+    queue.bury(db, queue.take(db, 0))
+    queue.kick(db, 1)
+    taken = queue.take(db, 0)
+    views = [put, queue.peek(db, put), *queue.tasks(db, "t", 1), taken, queue.ack(db, taken)]
+    assert [view.trace for view in views] == [TRACED] * 5
+
+
+def test_a_task_of_a_transaction_has_its_trace_context(db, queue, notes):
+    notes.trace = packed(TRACED)
+    transactional(lambda tr: queue.put_many(tr, [1, 2]))(db)
+    assert [task.trace for task in queue.take_many(db, 2)] == [TRACED] * 2
+
+
+def test_without_an_observer_no_trace_context_is_stored(db, queue):
+    task = queue.put(db, "a")
+    assert task.trace is None
+    stored = db[TaskKeys(queue.contents).task(id_bytes(task.id))]
+    assert record_of(stored).trace == b""
+
+
+def test_a_record_of_an_earlier_release_has_no_trace_context(db, queue):
+    """It ends before that field."""
+    task = queue.put(db, "a")
+    key = TaskKeys(queue.contents).task(id_bytes(task.id))
+    stored = bytes(db[key])
+    assert stored.endswith(b"\xc4\x00")
+    shorter = bytes([stored[0], stored[1], stored[2] - 1]) + stored[3:-2]  # an array of one element less
+    db.set(key, shorter)
+    assert queue.peek(db, task) == task
+    assert record_to_bytes(record_of(shorter)) == stored
+
+
+def test_attempts_are_told_with_their_outcomes(db, space, queue, notes):
+    queue.put_many(db, ["good", "bad"])
+
+    def handler(task):
+        if task.data == "bad":
+            raise ValueError("odd")
+
+    Worker(db, queue, handler, threads=2, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    told = sorted((attempt.task.data, attempt.task.attempts, attempt.outcome) for attempt in notes.attempts)
+    assert told == [("bad", 1, "retried"), ("bad", 2, "buried"), ("good", 1, "succeeded")]
+    waits = {(attempt.task.data, attempt.task.attempts): attempt.wait_s for attempt in notes.attempts}
+    assert waits["good", 1] >= 0
+    assert waits["bad", 2] is None  # the time of its release is unknown
+    assert [type(attempt.error) for attempt in notes.attempts if attempt.error] == [ValueError] * 2
+    assert {attempt.queue for attempt in notes.attempts} == {"jobs"}
+
+
+def test_an_attempt_that_overruns_is_told_at_its_timeout(db, space, queue, notes):
+    """While its handler still hangs."""
+    told, go_on = threading.Event(), threading.Event()
+    queue.put(db, "slow")
+    hooks = Hooks(buried=lambda _: told.set())
+    worker = Worker(
+        db,
+        queue,
+        lambda _: go_on.wait(60),
+        threads=1,
+        timeout_s=0.05,
+        max_attempts=1,
+        hooks=hooks,
+        root=space,
+    )
+    worker.start()
+    assert told.wait(60)
+    outcomes = [attempt.outcome for attempt in notes.attempts]
+    go_on.set()
+    worker.stop()
+    assert worker.join(60)
+    assert outcomes == ["buried"]
+    assert [attempt.outcome for attempt in notes.attempts] == ["buried"]
+
+
+def test_an_attempt_that_a_stop_cuts_short_is_told(db, space, queue, notes):
+    began, go_on = threading.Event(), threading.Event()
+
+    def handler(_):
+        began.set()
+        go_on.wait(60)
+
+    queue.put(db, "slow")
+    worker = Worker(db, queue, handler, threads=1, root=space)
+    worker.start()
+    assert began.wait(60)
+    worker.stop(at_once=True)
+    assert worker.join(60)
+    assert [attempt.outcome for attempt in notes.attempts] == [GIVEN_BACK]
+    go_on.set()
+
+
+def test_observed_calls_raise_as_others_do(db, space, notes):
+    """The stand-ins for services hide no argument."""
+    queue = fdbqueue.TaskQueue.create(db, "small", "limfifottl", capacity=1, root=space)
+    queue.put(db, "a", timeout=1)
+    with pytest.raises(fdbqueue.QueueFull):
+        queue.put(db, "b")
+    with pytest.raises(fdbqueue.QueueFull):
+        transactional(lambda tr: queue.put(tr, "b"))(db)
+    stop = db.runtime.event()
+    stop.set()
+    queue.take(db, 0)
+    with pytest.raises(fdbqueue.WaitStopped):
+        queue.take(db, 60, stop=stop)
+    errors = [type(call.error) for call in notes.calls if call.error is not None]
+    assert all(issubclass(error, FdbQueueError) for error in errors)
+    assert len(errors) == 3
+    assert FDBError not in errors

@@ -1,0 +1,145 @@
+"""Process metrics: counters and histograms of the calls, transactions and attempts of this process."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from fdbqueue import Queue, TaskQueue, Worker, limits, transactional
+from fdbqueue.errors import NotTaken
+from fdbqueue.metrics import measure
+from fdbqueue.metrics.process import NO_NAME, OTHER_QUEUES
+from tests.conftest import TEST_ROOT
+from tests.fleet.conftest import SOON
+
+
+@pytest.fixture
+def registry():
+    made = CollectorRegistry()
+    with measure(made):
+        yield made
+
+
+def number(registry, name, **labels):
+    return registry.get_sample_value(f"fdbqueue_process_{name}", labels)
+
+
+def test_calls_are_counted_by_queue_call_and_outcome(db, queue, registry):
+    task = queue.put(db, "a")
+    queue.take(db, 0)
+    queue.take(db, 0)
+    queue.ack(db, task.id)
+    with pytest.raises(NotTaken):
+        queue.ack(db, task.id)
+    counted = {
+        (call, outcome): number(registry, "calls_total", queue="jobs", call=call, outcome=outcome)
+        for call, outcome in [("put", "ok"), ("take", "ok"), ("take", "nothing"), ("ack", "ok")]
+    }
+    assert counted == dict.fromkeys(counted, 1)
+    assert number(registry, "calls_total", queue="jobs", call="ack", outcome="NotTaken") == 1
+
+
+def test_a_call_with_a_transaction_of_its_own_has_a_duration(db, queue, registry):
+    """A wait is no duration of a call, and a part of a transaction ends without its commit."""
+    queue.put(db, "a")
+    transactional(lambda tr: queue.put(tr, "b"))(db)
+    queue.take(db, 0)
+    queue.take(db, 1)
+    counts = [number(registry, "call_seconds_count", queue="jobs", call=call) for call in ("put", "take")]
+    assert counts == [1, 1]
+    assert number(registry, "calls_total", queue="jobs", call="put", outcome="ok") == 2
+
+
+def test_transactions_are_counted_by_their_ends(db, space, registry):
+    tries = []
+
+    @transactional
+    def conflicting(tr):
+        tr.get(space.pack(("a",))).wait()
+        tr.set(space.pack(("b",)), b"")
+        if not tries:
+            tries.append(1)
+            db.set(space.pack(("a",)), b"")
+
+    conflicting(db)
+    names = ("commits_total", "retries_total", "conflicts_total", "unknown_results_total")
+    assert [number(registry, name) for name in names] == [1, 1, 1, 0]
+
+
+def test_attempts_have_a_wait_and_a_run_time(db, space, queue, registry):
+    queue.put_many(db, ["good", "bad"])
+
+    def handler(task):
+        if task.data == "bad":
+            raise ValueError
+
+    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    runs = {
+        outcome: number(registry, "task_run_seconds_count", queue="jobs", outcome=outcome)
+        for outcome in ("succeeded", "retried", "buried")
+    }
+    assert runs == {"succeeded": 1, "retried": 1, "buried": 1}
+    assert number(registry, "task_wait_seconds_count", queue="jobs") == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"])
+def test_the_number_of_queue_labels_is_bounded(db, registry, monkeypatch):
+    monkeypatch.setattr(limits, "QUEUES_LABELLED_MAX", 2)
+    Queue(TEST_ROOT["metrics"]).enqueue(db, 1)
+    for name in "abc":
+        TaskQueue.create(db, name).put(db, 1)
+    told = [
+        number(registry, "calls_total", queue=queue, call=call, outcome="ok")
+        for queue, call in [(NO_NAME, "enqueue"), ("a", "put"), (OTHER_QUEUES, "put")]
+    ]
+    assert told == [1, 1, 2]
+
+
+def test_a_registry_is_measured_once(db, queue, registry):
+    with measure(registry):
+        queue.put(db, 1)
+    queue.put(db, 2)  # both are over: one observer for one registry
+    with measure(registry):
+        queue.put(db, 3)
+    assert number(registry, "calls_total", queue="jobs", call="put", outcome="ok") == 2
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
+@pytest.mark.parametrize("engine", ["memory"])
+def test_promtool_accepts_the_metrics(db, space, queue, registry):
+    queue.put(db, 1)
+    Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+    page = generate_latest(registry)
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+SEVERAL = """
+import fdbqueue, sys
+from fdbqueue.metrics import measure
+measure()
+with fdbqueue.open("memory:") as db:
+    fdbqueue.TaskQueue.create(db, "jobs").put(db, 1)
+"""
+ONE_PAGE = """
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+print(generate_latest(registry).decode())
+"""
+
+
+def test_the_metrics_of_several_processes_make_one_page(tmp_path):
+    """In the library's own mode, in which each process keeps its numbers in files."""
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for program in (SEVERAL, SEVERAL):
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    page = subprocess.run([sys.executable, "-c", ONE_PAGE], env=environment, capture_output=True, text=True)
+    assert 'fdbqueue_process_calls_total{call="put",outcome="ok",queue="jobs"} 2.0' in page.stdout

@@ -1,0 +1,26 @@
+"""The stored form of a trace context."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fdbqueue import limits
+from fdbqueue.trace_context import packed, unpacked
+
+TEXTS = st.sampled_from(["", "a", "ä", "1" * 55, "x" * 200, "y" * 900, "z" * 1_500])
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(TEXTS, TEXTS, max_size=6))
+def test_what_is_stored_are_the_first_entries_within_the_bound(carrier):
+    stored = packed(carrier)
+    found = unpacked(stored) or {}
+    assert len(stored) <= limits.TRACE_BYTES_MAX
+    assert list(found.items()) == list(carrier.items())[: len(found)]
+    assert found == carrier or len(packed(dict(list(carrier.items())[: len(found) + 1]))) == len(stored)
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=40))
+def test_damaged_bytes_are_no_context(stored):
+    found = unpacked(stored)
+    assert found is None or all(isinstance(text, str) for text in (*found, *found.values()))
