@@ -7,14 +7,12 @@ share transactions (calls/combine.py, acks.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from fdbqueue import observing
 from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
-    checked_count,
     checked_instance,
     checked_items,
     checked_payload,
@@ -24,7 +22,7 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.codec import encoded_each
-from fdbqueue.database import Database, as_database, is_transaction, run
+from fdbqueue.database import Database, as_database, is_transaction
 from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
@@ -37,9 +35,9 @@ from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure, Task
 from fdbqueue.tasks import verbs
+from fdbqueue.tasks.attempts import Attempts
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
-from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import note_end
 from fdbqueue.tasks.kinds import (
     Draft,
@@ -51,11 +49,11 @@ from fdbqueue.tasks.kinds import (
     settings_for,
 )
 from fdbqueue.tasks.looks import Looks
-from fdbqueue.tasks.managing import Managing, checked_verb_batch
+from fdbqueue.tasks.managing import Managing
 from fdbqueue.tasks.shape import shape_of
 
 
-class TaskQueue(Looks, Managing):
+class TaskQueue(Looks, Managing, Attempts):
     """A named queue of tasks. A value: threads may share it.
 
     Every method takes a database or a transaction first, ours or the binding's. Verbs on a task take a Task
@@ -296,17 +294,6 @@ class TaskQueue(Looks, Managing):
         later_us, target = delay_us(delay), self._target(tr, task, session)
         return self._end(tr, task, "release", lambda change: verbs.release(change, target, later_us, None))
 
-    def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
-        """`defer` for a worker before its handler has decided about the task: no attempt has ended.
-
-        Reads: the task.
-        Writes: moves the task.
-        Conflicts: a change of the task.
-        Raises: NotTaken, InvalidArgument.
-        """
-        later_us, target = delay_us(delay), self._target(tr, task, None)
-        return self._once(tr, "give_back", lambda change: verbs.give_back(change, target, later_us), task)
-
     def touch(
         self, tr: DatabaseOrTransaction, task: Task | str, increment: float, *, session: Session | None = None
     ) -> Task:
@@ -321,48 +308,6 @@ class TaskQueue(Looks, Managing):
         longer_us = increment_us(increment)
         target = self._target(tr, task, session)
         return self._once(tr, "touch", lambda change: verbs.touch(change, target, longer_us), task)
-
-    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> dict[str, float | None]:
-        """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
-        by id, in order: seconds since the epoch, None for ever.
-
-        `touch` changes ttr and ttl and is counted; `renew` does neither, and is for queues of every kind.
-        Reads: the tasks.
-        Writes: the tasks that are held.
-        Conflicts: a change of the tasks.
-        Raises: TooMuchForOneTransaction for more than limits.VERB_BATCH tasks.
-        """
-        few = checked_items("tasks", tasks)
-        checked_verb_batch(len(few))
-        targets = [self._target(tr, task, None) for task in few]
-        return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
-
-    def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
-        """Bury the task if at least `failures_max` of its attempts have failed. True if it was buried.
-
-        Reads: the task; its failures by snapshot.
-        Writes: moves the task.
-        Conflicts: a change of the task.
-        Raises: NotTaken.
-        """
-        checked_count("failures_max", failures_max)
-        target = self._target(tr, task, None)
-        return self._once(tr, "exhaust", lambda change: verbs.exhaust(change, target, failures_max), task)
-
-    def excuse(self, tr: DatabaseOrTransaction, task: Task) -> bool:
-        """Take back a failed attempt that was the database's fault: the lease ended while the database was
-        away.
-
-        Returns true if there was something to take back; a second call finds nothing. A task that is still
-        taken is released. A failure that has been counted is taken back, whatever has happened to the task
-        since; the lease of another holder stays. A task that was buried because of it (`exhaust`) is ready
-        again.
-        Reads: the task; its failures by snapshot.
-        Writes: both.
-        Conflicts: a change of the task.
-        """
-        target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
-        return self._once(tr, "excuse", lambda change: excuse(change, target.id, target.token, attempt), task)
 
     # Verbs of every session.
 

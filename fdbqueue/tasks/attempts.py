@@ -1,0 +1,71 @@
+"""Verbs of a worker about its attempt at a task; programs that take tasks themselves may use them, too."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from fdbqueue.arguments import checked_count, checked_instance, checked_items, writable
+from fdbqueue.database import run
+from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.task import Task
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.excusing import excuse
+from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.kinds import delay_us
+from fdbqueue.tasks.managing import checked_verb_batch
+
+
+class Attempts(TaskHandle):
+    """Verbs of the holder that a worker needs beside `ack` and `release`."""
+
+    def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
+        """`defer` for a worker before its handler has decided about the task: no attempt has ended.
+
+        Reads: the task.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        later_us, target = delay_us(delay), self._target(tr, task, None)
+        return self._once(tr, "give_back", lambda change: verbs.give_back(change, target, later_us), task)
+
+    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> dict[str, float | None]:
+        """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
+        by id, in order: seconds since the epoch, None for ever.
+
+        `touch` changes ttr and ttl and is counted; `renew` does neither, and is for queues of every kind.
+        Reads: the tasks.
+        Writes: the tasks that are held.
+        Conflicts: a change of the tasks.
+        Raises: TooMuchForOneTransaction for more than limits.VERB_BATCH tasks.
+        """
+        few = checked_items("tasks", tasks)
+        checked_verb_batch(len(few))
+        targets = [self._target(tr, task, None) for task in few]
+        return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
+
+    def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
+        """Bury the task if at least `failures_max` of its attempts have failed. True if it was buried.
+
+        Reads: the task; its failures by snapshot.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken.
+        """
+        checked_count("failures_max", failures_max)
+        target = self._target(tr, task, None)
+        return self._once(tr, "exhaust", lambda change: verbs.exhaust(change, target, failures_max), task)
+
+    def excuse(self, tr: DatabaseOrTransaction, task: Task) -> bool:
+        """Take back a failed attempt that was the database's fault: the lease ended while the database was
+        away.
+
+        Returns true if there was something to take back; a second call finds nothing. A task that is still
+        taken is released. A failure that has been counted is taken back, whatever has happened to the task
+        since; the lease of another holder stays. A task that was buried because of it (`exhaust`) is ready
+        again.
+        Reads: the task; its failures by snapshot.
+        Writes: both.
+        Conflicts: a change of the task.
+        """
+        target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
+        return self._once(tr, "excuse", lambda change: excuse(change, target.id, target.token, attempt), task)
