@@ -32,7 +32,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
-from fdbqueue.task import Failure, Task, TaskState
+from fdbqueue.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks.all_queues import list_queues, statistics
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import register_kind
@@ -79,6 +79,7 @@ __all__ = [
     "QueueSet",
     "RealRuntime",
     "Reason",
+    "Renewed",
     "Retry",
     "Runtime",
     "Session",

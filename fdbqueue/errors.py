@@ -69,6 +69,7 @@ __all__ = [
     "StorageInUse",
     "StorageReplaced",
     "SubspaceInUse",
+    "TaskCancelled",
     "TaskNotFound",
     "TooMuchForOneTransaction",
     "TransactionOpen",
@@ -268,6 +269,10 @@ class TaskNotFound(FdbQueueError, LookupError):
 
 class LeaseLost(FdbQueueError):
     """The lease of task {id} is over, and another session may take the task: stop working on it."""
+
+
+class TaskCancelled(FdbQueueError):
+    """Task {id} was cancelled: end its attempt."""
 
 
 class EffectTooSlow(FdbQueueError):

@@ -12,6 +12,7 @@ class Why(StrEnum):
 
     PAUSED = "paused"
     BURIED = "buried"
+    CANCELLED = "cancelled"
     HOLDER_ENDED = "holder ended"
     TAKEN = "taken"
     DELAYED = "delayed"

@@ -12,7 +12,7 @@ from fdbqueue import limits
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 
-ENDS = ("done", "failed", "buried", "lost", "snoozed")
+ENDS = ("done", "failed", "buried", "lost", "snoozed", "cancelled")
 """The counters of a row, in their order. New ones go to the end."""
 
 

@@ -1,6 +1,6 @@
-"""Task, TaskState and Failure: the public frozen values of a task queue."""
+"""Task, TaskState, Failure and Renewed: the public frozen values of a task queue."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -47,9 +47,21 @@ class Task:
     """The session that holds it, in hexadecimal; `TaskQueue.holder` tells of it."""
     trace: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """The trace context of its put, such as a `traceparent`; None if no tracer saw the put."""
+    cancel_asked: float | None = None
+    """The time of its cancel, if it was taken then and still is: it ends with its lease."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""
+
+
+class Renewed(dict[str, float | None]):
+    """The new deadlines of the leases that are still held, by task. `cancelled`: the ids of the tasks among
+    them that have been cancelled.
+    """
+
+    def __init__(self, deadlines: Mapping[str, float | None], cancelled: Collection[str] = ()) -> None:
+        super().__init__(deadlines)
+        self.cancelled = frozenset(cancelled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ The output of a command that succeeds goes to our standard output. If that is a 
 follow one another, and a task is acked when its output was read. With --into, each line of output goes into
 a queue instead, in the transaction of the ack, so exactly once.
 
-A command is killed when its lease ends, or when its worker dies.
+A command is killed when its lease ends, when its task is cancelled, or when its worker dies.
 """
 
 import errno
@@ -67,8 +67,8 @@ class Execute:
     def __call__(self, task: HeldTask) -> None:
         """Run the command.
 
-        Raises: Done, CommandFailed, Bury; LeaseLost if the lease ended, and the command was killed;
-        Unavailable if the machine cannot run the command, or its output was not read.
+        Raises: Done, CommandFailed, Bury; LeaseLost if the lease ended, or TaskCancelled, when the command
+        was killed; Unavailable if the machine cannot run the command, or its output was not read.
         """
         data = as_bytes(task.data)
         with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -93,7 +93,7 @@ class Execute:
             )
             began(process.pid)
             while (status := _status(process)) is None:
-                if task.lost:
+                if task.lost or task.cancelled:
                     _kill(process)
                     task.check()
         return status

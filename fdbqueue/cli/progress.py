@@ -171,5 +171,6 @@ def _counts(status: FleetStatus) -> dict[str, int]:
 
 def _told(counts: dict[str, Any]) -> str:
     """Return the counts as a text, without failures that are 0."""
-    wrong = [f"{counts[name]:,} {name}" for name in ("failed", "snoozed", "buried", "lost") if counts[name]]
+    names = ("failed", "snoozed", "buried", "lost", "cancelled")
+    wrong = [f"{counts[name]:,} {name}" for name in names if counts[name]]
     return ", ".join([f"{counts['done']:,} done", *wrong])

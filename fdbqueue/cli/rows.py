@@ -40,6 +40,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "until": task.until,
         "taken": task.taken,
         "session": task.session,
+        "cancel_asked": task.cancel_asked,
     }
 
 

@@ -97,6 +97,20 @@ def bury(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_js
 @json_option
 @in_a_place
 @click.pass_obj
+def cancel(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """End tasks. The handler of a taken one learns of it at the next heartbeat of its worker.
+
+    A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed.
+    """
+    _to_each(signals, place, queue, ids, as_json, TaskQueue.cancel, "cancelled")
+
+
+@cli.command()
+@queue_argument
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@in_a_place
+@click.pass_obj
 def delete(signals: Signals, place: Place, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Remove tasks, in any state."""
     _to_each(signals, place, queue, ids, as_json, TaskQueue.delete, "deleted")
@@ -157,7 +171,8 @@ def _to_each(
             except TaskNotFound:
                 missing.append(id_)
             else:
-                tell(signals, f"{id_} {done}", task_row(task), as_json)
+                asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
+                tell(signals, f"{id_} {done}{asked}", task_row(task), as_json)
     if missing:
         raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
 

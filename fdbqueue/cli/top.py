@@ -178,7 +178,7 @@ TOP_COLUMNS: Columns = {
 # A terminal shows these as a second table, as the first one has no room for them.
 END_COLUMNS: Columns = {
     "due": field("due"),
-    **{end: _end(end) for end in ("acked", "expired", "deleted")},
+    **{end: _end(end) for end in ("acked", "expired", "deleted", "cancelled")},
     "unreadable": field("unreadable"),
 }
 KEY_COLUMNS: Columns = {
@@ -190,6 +190,6 @@ WORKER_COLUMNS: Columns = {
     name: field(name)
     for name in (
         *("worker", "handler", "queues", "threads", "running"),
-        *("done", "failed", "snoozed", "buried", "lost", "up"),
+        *("done", "failed", "snoozed", "buried", "lost", "cancelled", "up"),
     )
 }

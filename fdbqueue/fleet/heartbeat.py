@@ -18,6 +18,7 @@ from fdbqueue.logger import logger
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.sessions.silence import Silence
+from fdbqueue.task import Renewed
 from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
@@ -217,10 +218,11 @@ class Heartbeat:
         try:
             held = self._ask(lambda tr: queue.renew(tr, tasks))
         except QueueNotFound:
-            held = {}
+            held = Renewed({})
         for hold in holds:
             if hold.task.id in held:
                 hold.renewed(held[hold.task.id], asked_at)
+                hold.cancelled = hold.task.id in held.cancelled
             elif hold.open and hold.ended_by is None:
                 self.lose(hold)
             else:  # its handler ended the lease, and still runs

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 
 from fdbqueue.database import Database
-from fdbqueue.errors import InvalidArgument, LeaseLost
+from fdbqueue.errors import InvalidArgument, LeaseLost, TaskCancelled
 from fdbqueue.observing import AttemptWatch
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
@@ -34,6 +34,8 @@ class Hold:
         self._lock = database.runtime.lock()
         self._claimant: object = None
         self._taken_away = False
+        self.cancelled = task.cancel_asked is not None
+        """True if the task was cancelled, and this process knows it."""
         self.ended_by: str | None = None
         """The verb with which the handler itself ended the lease."""
         self.lease = task
@@ -109,14 +111,24 @@ class HeldTask(Task):
         """True if the lease is over: another worker may take the task, and this one cannot ack it."""
         return self.hold is not None and self.hold.lost
 
+    @property
+    def cancelled(self) -> bool:
+        """True if the task was cancelled: its handler should end. A heartbeat of the worker learns of it."""
+        return self.hold is not None and self.hold.cancelled
+
     def _note_end(self, verb: str | None) -> None:
         if self.hold is not None:
             self.hold.ended_by = verb
 
     def check(self) -> None:
-        """Raises LeaseLost if the lease is over. Handlers that run for long call it now and then."""
+        """Raises LeaseLost if the lease is over, TaskCancelled if the task was cancelled.
+
+        Handlers that run for long call it now and then, and leave the error to the worker.
+        """
         if self.lost:
             raise LeaseLost(id=self.id)
+        if self.cancelled:
+            raise TaskCancelled(id=self.id)
 
 
 _TASK_FIELDS = tuple(field.name for field in fields(Task))

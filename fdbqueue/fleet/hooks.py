@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.errors import InvalidArgument, TaskCancelled
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Verdict
 from fdbqueue.logger import logger
@@ -23,7 +23,7 @@ class Event:
     """The start or the outcome of an attempt. An outcome is reported after its commit."""
 
     name: str
-    """"started", "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
+    """"started", "succeeded", "retried", "snoozed", "buried", "cancelled" or "lease_lost"."""
     task: HeldTask
     seconds: float = 0.0
     """Run time of the handler."""
@@ -48,6 +48,7 @@ _LEVELS = {
     "snoozed": logging.INFO,
     "retried": logging.WARNING,
     "buried": logging.ERROR,
+    "cancelled": logging.INFO,
     "lease_lost": logging.WARNING,
 }
 
@@ -64,6 +65,7 @@ class Hooks:
     snoozed: Hook | None = None
     buried: Hook | None = None
     lease_lost: Hook | None = None
+    cancelled: Hook | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument, DeferredBody."""
@@ -97,5 +99,5 @@ def checked_hooks(hooks: Any) -> Hooks:
 
 def _level_of(event: Event) -> int:
     """Return the log level: a warning or above if the handler raised an error other than a verdict."""
-    unexpected = event.error is not None and not isinstance(event.error, Verdict)
+    unexpected = event.error is not None and not isinstance(event.error, Verdict | TaskCancelled)
     return max(_LEVELS[event.name], logging.WARNING if unexpected else logging.NOTSET)

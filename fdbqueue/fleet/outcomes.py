@@ -10,6 +10,8 @@ returned a coroutine, an awaitable   released with the backoff; the attempt fail
 or a generator
 failed for the last time             buried, with its failures
 lost its lease                       left alone: another worker may have it
+raised TaskCancelled, as it was      ended; the attempt does not count
+cancelled
 met a database that is away,         released; the attempt does not count
 or raised Unavailable
 """
@@ -27,7 +29,7 @@ from fdbqueue.arguments import checked_delay
 from fdbqueue.database import engine_errors
 from fdbqueue.database import is_away as is_database_away
 from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.errors import FdbQueueError, LeaseLost, NotTaken, VerdictReturned
+from fdbqueue.errors import FdbQueueError, LeaseLost, NotTaken, TaskCancelled, VerdictReturned
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.task import Failure
 from fdbqueue.trouble import SURVIVED, text_of, traceback_of
@@ -113,17 +115,25 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Cancelled:
+    """The handler ended because the task was cancelled."""
+
+
+@dataclass(frozen=True)
 class Away:
     """Something that every task needs is away; that says nothing about the task."""
 
 
-Judgement = Failed | Snoozed | Lost | Away
+Judgement = Failed | Snoozed | Lost | Cancelled | Away
 
 
-def judge(error: BaseException, worker: str) -> Judgement:
-    """Return the meaning of an error that ended an attempt. Never raises: the task would stay taken."""
+def judge(error: BaseException, worker: str, cancelled: bool = False) -> Judgement:
+    """Return the meaning of an error that ended an attempt. Never raises: the task would stay taken.
+
+    `cancelled`: the task was cancelled. TaskCancelled for any other task is a failure.
+    """
     try:
-        return _judged(error, worker)
+        return Cancelled() if cancelled and isinstance(error, TaskCancelled) else _judged(error, worker)
     except SURVIVED:  # a verdict without its fields, or an error with a false __class__
         return _failed(error, worker)
 

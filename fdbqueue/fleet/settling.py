@@ -14,7 +14,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, check_returned
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.task import Task
+from fdbqueue.task import Task, TaskState
 
 Handler = Callable[..., object]
 
@@ -27,13 +27,13 @@ _TRANSACTION_TOO_LARGE = 2101
 
 @dataclass(frozen=True)
 class Settled:
-    """A committed outcome: "succeeded", "retried", "snoozed", "buried" or "lease_lost"."""
+    """A committed outcome: "succeeded", "retried", "snoozed", "buried", "cancelled" or "lease_lost"."""
 
     name: str
     delay_s: float = 0.0
 
 
-ACKED = Settled("succeeded")
+ACKED, CANCELLED = Settled("succeeded"), Settled("cancelled")
 _ENDED_BY = {
     "ack": ACKED,
     "delete": ACKED,
@@ -41,6 +41,11 @@ _ENDED_BY = {
     "retry": Settled("retried"),
     "bury": Settled("buried"),
 }
+
+
+def unless_cancelled(after: Task, settled: Settled) -> Settled:
+    """Return the outcome of a verb that gives a task back: one that was cancelled meanwhile is gone."""
+    return CANCELLED if after.state == TaskState.DONE else settled
 
 
 def ended(hold: Hold) -> Settled | None:
@@ -86,8 +91,12 @@ class Settling:
 
     def snooze(self, hold: Hold, delay_s: float) -> Settled:
         """Put the task off for the delay that its handler chose."""
-        hold.queue.defer(self._database, hold.lease, delay_s)
-        return Settled("snoozed", delay_s)
+        after = hold.queue.defer(self._database, hold.lease, delay_s)
+        return unless_cancelled(after, Settled("snoozed", delay_s))
+
+    def cancel(self, hold: Hold) -> Settled:
+        """End a task that was cancelled."""
+        return unless_cancelled(hold.queue.release(self._database, hold.lease), Settled("snoozed"))
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
         """Release or bury the task by the policy, and record the failure."""
@@ -97,11 +106,11 @@ class Settling:
             # Read again: a failure may have been excused since the take.
             failures = self._peek(tr, hold).failures + 1
             if self._policy.buries(failed, failures):
-                hold.queue.bury(tr, hold.lease, failure=failed.failure)
-                return Settled("buried")
+                after = hold.queue.bury(tr, hold.lease, failure=failed.failure)
+                return unless_cancelled(after, Settled("buried"))
             delay_s = self._policy.delay_s(failed, failures, random)
-            hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
-            return Settled("retried", delay_s)
+            after = hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
+            return unless_cancelled(after, Settled("retried", delay_s))
 
         return run_once(self._database, self._root, body)
 

@@ -38,13 +38,13 @@ class Starting:
 def start_of(hold: Hold, has_room: bool, has_suspect: bool, stopping: bool) -> Start:
     """Decide about one task, by the first case that applies.
 
-    1. The worker is stopping: give the task back.
+    1. The worker is stopping, or the task was cancelled: give the task back. A cancelled one ends with that.
     2. The task is a suspect, and cannot begin now: put it off.
     3. No thread is idle (several queues gave a task each), or the lease has ended: give the task back.
     4. Otherwise begin.
     """
     may_begin = has_room and not hold.lost
-    if stopping:
+    if stopping or hold.cancelled:
         return Start.GIVE_BACK
     if hold.task.orphaned and not (may_begin and not has_suspect):
         return Start.PUT_OFF

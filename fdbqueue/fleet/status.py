@@ -10,6 +10,8 @@ class Running:
     id: str
     queue: str
     for_s: float
+    cancelled: bool = False
+    """True if the task was cancelled, and the worker knows it."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Tally:
     """Attempts that lost their lease before their outcome."""
     snoozed: int = 0
     """Attempts in which the handler put the task off, without a failure."""
+    cancelled: int = 0
+    """Attempts that ended with their task, because it was cancelled."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -32,11 +36,12 @@ class Tally:
             self.buried + other.buried,
             self.lost + other.lost,
             self.snoozed + other.snoozed,
+            self.cancelled + other.cancelled,
         )
 
     @property
     def ended(self) -> int:
-        return self.done + self.failed + self.buried + self.lost + self.snoozed
+        return self.done + self.failed + self.buried + self.lost + self.snoozed + self.cancelled
 
 
 @dataclass(frozen=True)

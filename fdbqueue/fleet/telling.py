@@ -13,6 +13,7 @@ _TALLIED = {
     "retried": "failed",
     "snoozed": "snoozed",
     "buried": "buried",
+    "cancelled": "cancelled",
     "lease_lost": "lost",
 }
 

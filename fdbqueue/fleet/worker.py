@@ -22,6 +22,7 @@ from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import (
     Away,
+    Cancelled,
     Failed,
     Judgement,
     Policy,
@@ -170,7 +171,7 @@ class Worker:
     def status(self) -> WorkerStatus:
         now = self._runtime.monotonic()
         running = [
-            Running(hold.task.id, hold.task.queue, now - hold.began_at)
+            Running(hold.task.id, hold.task.queue, now - hold.began_at, hold.cancelled)
             for hold in self._heartbeat.holds()
             if hold.began_at is not None and hold.open
         ]
@@ -305,7 +306,7 @@ class Worker:
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
         """Commit the outcome that `error` means for the task."""
-        judgement = judge(error, self._name)
+        judgement = judge(error, self._name, hold.cancelled)
         try:
             if isinstance(judgement, Failed):
                 self._no_ground.over()
@@ -313,6 +314,9 @@ class Worker:
             if isinstance(judgement, Snoozed):
                 self._no_ground.over()
                 return self._settling.snooze(hold, judgement.delay_s)
+            if isinstance(judgement, Cancelled):
+                self._no_ground.over()
+                return self._settling.cancel(hold)
             if isinstance(judgement, Away):
                 pause_s = self._is_away(self._no_ground, error)
                 self._settling.give_back(hold, pause_s)

@@ -95,6 +95,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """The time of its take; 0 in other states."""
     trace: bytes = b""
     """The trace context of its put (trace_context.py)."""
+    cancelled_us: int = 0
+    """The time of its cancel, if it was taken then: it ends with its lease. 0 in other states."""
 
     @property
     def failures_counted(self) -> int:

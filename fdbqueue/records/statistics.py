@@ -32,8 +32,9 @@ CALLS = (
     "delay",
     "done",
     "other",
+    "cancel",
 )
-"""`done` is reported with the tasks.
+"""`done` is reported with the tasks. New ones go to the end.
 
 `other` counts changes that no statistic reports, because the key of these counters is the doorbell of the
 line.
@@ -70,11 +71,14 @@ def statistics_of(live: bytes | None, calls: bytes | None) -> Statistics:
 
 
 def ends_of(calls: Mapping[str, int]) -> dict[str, int]:
-    """The ends of tasks: acked, expired and deleted ones are done; a buried one may be kicked."""
+    """The ends of tasks: acked, expired, deleted and cancelled ones are done; a buried one may be
+    kicked.
+    """
     # An expiry counts as a delete, too, as in the reference.
     return {
         "acked": calls["ack"],
         "expired": calls["ttl"],
         "deleted": calls["delete"] - calls["ttl"],
+        "cancelled": calls["cancel"],
         "buried": calls["bury"],
     }

@@ -6,7 +6,7 @@ from functools import partial
 from fdbqueue.arguments import checked_count, checked_instance, checked_items, writable
 from fdbqueue.database import run
 from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.task import Task
+from fdbqueue.task import Renewed, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import TaskHandle
@@ -28,9 +28,10 @@ class Attempts(TaskHandle):
         later_us, target = delay_us(delay), self._target(tr, task, None)
         return self._once(tr, "give_back", lambda change: verbs.give_back(change, target, later_us), task)
 
-    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> dict[str, float | None]:
+    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> Renewed:
         """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
-        by id, in order: seconds since the epoch, None for ever.
+        by id, in order: seconds since the epoch, None for ever. `cancelled` of the answer has the ids of the
+        cancelled ones.
 
         `touch` changes ttr and ttl and is counted; `renew` does neither, and is for queues of every kind.
         Reads: the tasks.

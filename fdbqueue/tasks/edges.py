@@ -10,7 +10,9 @@
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
     any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
-    any      delete, expire           ->  gone
+    any      delete, expire, cancel   ->  gone
+
+A task that was cancelled while it was taken is gone at the end of its lease, whichever edge ends it.
 
 An edge takes tasks in a state from which it starts. The caller has read them serialisably in this
 transaction, and has checked the right to the edge (verbs.py).
@@ -71,6 +73,28 @@ def expire(change: Change, records: Sequence[Record]) -> list[Record]:
     return _gone(change, records, "delete", told=("delete", "ttl"))
 
 
+def cancel(change: Change, records: Sequence[Record]) -> list[Record]:
+    change.end(records, "cancelled")
+    return _gone(change, records, "cancel", told=("delete", "cancel"))
+
+
+def ask_cancel(change: Change, records: Sequence[Record]) -> list[Record]:
+    """Mark taken tasks as cancelled. Not counted: no task becomes available, so no process has to wake."""
+    marked = [
+        record if record.cancelled_us else replace(record, cancelled_us=change.now_us) for record in records
+    ]
+    change.move(records, marked)
+    return marked
+
+
+def _without_cancelled(change: Change, records: Sequence[Record]) -> tuple[list[Record], Sequence[Record]]:
+    """End the tasks that were cancelled while they were taken. Return these, and the other tasks."""
+    cancelled = [record for record in records if record.cancelled_us]
+    if not cancelled:
+        return cancelled, records
+    return cancel(change, cancelled), [record for record in records if not record.cancelled_us]
+
+
 def release(
     change: Change,
     records: Sequence[Record],
@@ -82,6 +106,7 @@ def release(
 
     Counted for the runs of the leases if the attempt failed, or if its holder put it off (`snoozed`).
     """
+    gone, records = _without_cancelled(change, records)
     free = [freed(record) for record in records]
     if snoozed:
         change.end(records, "snoozed")
@@ -91,14 +116,15 @@ def release(
     if delay_us:
         free = _delayed(change, free, delay_us)
     change.move(records, free)
-    return _counted(change, free, "release")
+    return gone + _counted(change, free, "release")
 
 
 def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
     """Release tasks of a session that has died."""
+    gone, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.HOLDER_DIED)
     change.move(records, free)
-    return _counted(change, free, "release")
+    return gone + _counted(change, free, "release")
 
 
 def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[Record]:
@@ -114,6 +140,8 @@ def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[R
 
 
 def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
+    """Return the tasks that are ready again."""
+    _, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.LEASE_OVER)
     change.move(records, free)
     return _counted(change, free, "ttr")
@@ -138,11 +166,12 @@ def kick(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
     """Undo takes that no caller has received: they count no attempt."""
+    change.count("take", -len(records))
+    _, records = _without_cancelled(change, records)
     if not records:  # no task has become available: no process has to wake
         return []
     ready = [replace(freed(record), attempts=record.attempts - 1) for record in records]
     change.move(records, ready)
-    change.count("take", -len(records))
     change.count("other")
     return ready
 
@@ -155,8 +184,9 @@ def excuse(change: Change, record: Record, excused: Record) -> None:
 
 
 def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
+    gone, records = _without_cancelled(change, records)
     change.end(records, "buried")
-    return put_aside(change, records, failure)
+    return gone + put_aside(change, records, failure)
 
 
 def put_aside(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
@@ -228,7 +258,15 @@ def _lease_end(change: Change, record: Record) -> int:
 
 def freed(record: Record) -> Record:
     """The record as ready, without a lease."""
-    return replace(record, state=TaskState.READY, until_us=NEVER_US, session=b"", token=b"", taken_us=0)
+    return replace(
+        record,
+        state=TaskState.READY,
+        until_us=NEVER_US,
+        session=b"",
+        token=b"",
+        taken_us=0,
+        cancelled_us=0,
+    )
 
 
 def _become_ready(change: Change, records: Sequence[Record], call: str) -> list[Record]:

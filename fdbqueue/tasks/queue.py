@@ -27,6 +27,7 @@ from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
 )
+from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
@@ -37,6 +38,7 @@ from fdbqueue.task import Failure, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.attempts import Attempts
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.cancelling import cancel
 from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
 from fdbqueue.tasks.handle import note_end
 from fdbqueue.tasks.kinds import (
@@ -324,6 +326,21 @@ class TaskQueue(Looks, Managing, Attempts):
             checked_instance("failure", failure, Failure)
         target = self._target(tr, task, None)
         return self._end(tr, task, "bury", lambda change: verbs.bury(change, target, failure))
+
+    def cancel(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
+        """End the task, whatever its state. A taken one is marked, and ends with its lease.
+
+        The handler of a worker learns of it at the next heartbeat (`HeldTask.cancelled`), other holders from
+        `renew`, `touch` and `peek`. After the mark, an ack still counts as an ack. Any other end of the lease
+        ends the task as cancelled: `release`, `bury`, the end of its time, the death of its holder. No
+        attempt begins after this call.
+        Reads: the task.
+        Writes: clears the task; of a taken task, the mark.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._once(tr, "cancel", lambda change: cancel(change, id_), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.

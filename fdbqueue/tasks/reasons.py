@@ -34,6 +34,10 @@ def _buried(found: Explanation) -> Iterator[Reason]:
 def _taken(found: Explanation) -> Iterator[Reason]:
     task, holder = found.task, found.holder
     at = _back_at(found.now, task.taken, task.until, holder)
+    if task.cancel_asked is not None:
+        text = f"It was cancelled {_span(found.now - task.cancel_asked)} ago, and ends with its lease."
+        yield Reason(Why.CANCELLED, text, f"Its handler ends. Its lease lasts {_span(at - found.now)}.", at)
+        return
     if _has_ended(holder, found.now):
         text = f"{told(holder)} holds it, and has ended or is overdue."
         yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)

@@ -192,6 +192,7 @@ class TaskSource:
             for record in held
             if asked[params_of(Lease(record.session, record.token))].present()
             and record.until_us > change.now_us
+            and not record.cancelled_us
         ]
         asked_payloads = ask_payloads(tr, self.shape.keys, live)
         edges.give_back(change, [record for record in held if record not in live])

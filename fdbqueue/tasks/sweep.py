@@ -53,8 +53,8 @@ def as_of(record: Record, now_us: int) -> Record | None:
     """The task as it is at `now_us`, swept or not; None if it has expired."""
     if record.timer_us > now_us:
         return record
-    returns = record.state in (TaskState.TAKEN, TaskState.DELAYED) and record.expires_us > now_us
-    return edges.freed(record) if returns else None
+    waits = record.state in (TaskState.TAKEN, TaskState.DELAYED) and not record.cancelled_us
+    return edges.freed(record) if waits and record.expires_us > now_us else None
 
 
 def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:

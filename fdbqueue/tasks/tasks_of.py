@@ -42,6 +42,7 @@ def task_of(record: Record, data: Any) -> Task:
         taken=record.taken_us / 1_000_000 if record.taken_us else None,
         session=record.session.hex() or None,
         trace=unpacked(record.trace) if record.trace else None,
+        cancel_asked=record.cancelled_us / 1_000_000 if record.cancelled_us else None,
     )
 
 

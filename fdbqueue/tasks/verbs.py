@@ -10,7 +10,7 @@ from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchFor
 from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction, Value
-from fdbqueue.task import Failure, Task, TaskState
+from fdbqueue.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
@@ -105,7 +105,7 @@ def ack(change: Change, target: Target) -> Task:
     Raises: NotTaken.
     """
     record = _held(change, target)
-    return _done(change, target, record, lambda: edges.ack(change, [record]))
+    return done(change, target, record, lambda: edges.ack(change, [record]))
 
 
 def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:
@@ -135,13 +135,13 @@ def release(change: Change, target: Target, delay_us: int, failure: Failure | No
     """
     record = _held(change, target)
     snoozed = failure is None
-    return _done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
+    return done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
 
 
 def give_back(change: Change, target: Target, delay_us: int) -> Task:
     """`release` for a worker before its handler has decided: no attempt has ended."""
     record = _held(change, target)
-    return _done(change, target, record, lambda: edges.release(change, [record], delay_us))
+    return done(change, target, record, lambda: edges.release(change, [record], delay_us))
 
 
 def touch(change: Change, target: Target, span_us: int) -> Task:
@@ -154,7 +154,7 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     """
     record = _held(change, target)
     change.shape.require_touch()
-    return _done(change, target, record, lambda: edges.touch(change, [record], span_us))
+    return done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
 def undo_take(change: Change, targets: Sequence[Target]) -> None:
@@ -167,7 +167,7 @@ def undo_take(change: Change, targets: Sequence[Target]) -> None:
     edges.give_back(change, _still_held(change, targets))
 
 
-def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
+def renew(change: Change, targets: Sequence[Target]) -> Renewed:
     """Lease the held tasks for a whole ttr from now. Return their deadlines in seconds, by id.
 
     Reads: the tasks.
@@ -177,7 +177,8 @@ def renew(change: Change, targets: Sequence[Target]) -> dict[str, float | None]:
     held = _still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
     until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
-    return {id_text(id_): seconds for id_, seconds in until.items()}
+    deadlines = {id_text(id_): seconds for id_, seconds in until.items()}
+    return Renewed(deadlines, [id_text(record.id) for record in held if record.cancelled_us])
 
 
 def bury(change: Change, target: Target, failure: Failure | None) -> Task:
@@ -188,10 +189,10 @@ def bury(change: Change, target: Target, failure: Failure | None) -> Task:
     Conflicts: a change of the task.
     Raises: TaskNotFound, NotTaken.
     """
-    record = _present(change, target)
+    record = present(change, target)
     if record.state == TaskState.BURIED:
-        return _done(change, target, record, lambda: [record])
-    return _done(change, target, record, lambda: edges.bury(change, [record], failure))
+        return done(change, target, record, lambda: [record])
+    return done(change, target, record, lambda: edges.bury(change, [record], failure))
 
 
 def exhaust(change: Change, target: Target, failures_max: int) -> bool:
@@ -207,7 +208,7 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
     """
     asked = ask_entries(change.tr, change.shape.keys, target.id)
     record = _held(change, target)
-    if record.failures_counted < failures_max:
+    if record.failures_counted < failures_max or record.cancelled_us:
         return False
     counted = [entry for entry in asked() if entry.number > record.forgiven]
     lost = [entry for entry in counted if entry.failure.outcome == LEASE_LOST]
@@ -229,13 +230,13 @@ def delete(change: Change, target: Target) -> Task:
     Raises: TaskNotFound, NotTaken.
     """
     try:
-        record = _present(change, target)
+        record = present(change, target)
     except TaskNotFound:
         if target.id in change.damaged:
             return _deleted_unread(change, target.id)
         raise
     by_holder = target.token is not None
-    return _done(change, target, record, lambda: edges.delete(change, [record], by_holder))
+    return done(change, target, record, lambda: edges.delete(change, [record], by_holder))
 
 
 def _deleted_unread(change: Change, id_: bytes) -> Task:
@@ -260,7 +261,7 @@ def peek(change: Change, target: Target) -> Task:
     if current is None:
         change.require_sound(target.id)
         raise _not_found(change, target)
-    return _done(change, target, current, lambda: [current])
+    return done(change, target, current, lambda: [current])
 
 
 def kick(change: Change, count: int) -> tuple[int, int]:
@@ -391,7 +392,7 @@ def _take_out(left: dict[bytes, Record | None], target: Target, now_us: int) -> 
     return record
 
 
-def _present(change: Change, target: Target) -> Record:
+def present(change: Change, target: Target) -> Record:
     record = _read(change, target)
     if target.token is not None and (record is None or not target.holds(record, change.now_us)):
         raise NotTaken(id=id_text(target.id))
@@ -406,7 +407,7 @@ def _not_found(change: Change, target: Target) -> TaskNotFound:
     return TaskNotFound(id=id_text(target.id), name=change.shape.name)
 
 
-def _done(change: Change, target: Target, record: Record, edge: Callable[[], list[Record]]) -> Task:
+def done(change: Change, target: Target, record: Record, edge: Callable[[], list[Record]]) -> Task:
     """Take the edge. Return the task afterwards, with its payload."""
     if target.data is not UNKNOWN:
         return task_of(edge()[0], target.data)

@@ -169,6 +169,19 @@ def test_a_command_ends_with_its_lease(shell: Shell) -> None:
     assert working.returncode == 0
 
 
+def test_a_command_of_a_cancelled_task_is_killed(shell: Shell) -> None:
+    filled(shell, "q", "x", ttr=1)
+    begun = shell.folder / "begun"
+    command = ["sh", "-c", f"echo $$ $FDBQUEUE_TASK > {begun}; sleep 1000"]
+    working = shell.start("work", "q", "--exec", "--until-empty", "--processes", "1", "--", *command)
+    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
+    process, id_ = begun.read_text().split()
+    assert shell.run("cancel", "q", id_)[0] == 0
+    wait_until(lambda: not alive(int(process)))
+    assert "1 cancelled" in rest_of(working)[1]
+    assert working.returncode == 0
+
+
 def test_a_command_ends_with_its_worker(shell: Shell) -> None:
     filled(shell, "q", "x", ttr=1_000)
     begun = shell.folder / "begun"

@@ -21,6 +21,7 @@ from tests.cli.test_queues import root_of
 COMMANDS: dict[str, list[str]] = {
     "aside": ["Q"],
     "bury": ["Q", "00"],
+    "cancel": ["Q", "00"],
     "clear": ["Q", "--yes"],
     "delete": ["Q", "00"],
     "drop": ["Q", "--yes"],

@@ -1,4 +1,4 @@
-"""The commands on tasks: tasks, kick, bury, delete, release-all and truncate."""
+"""The commands on tasks: tasks, kick, bury, cancel, delete, release-all and truncate."""
 
 import json
 import os
@@ -140,6 +140,25 @@ def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     status, _, err = program.run("delete", "q", ids[3], ids[3])
     assert (status, err) == (1, f"fdbqueue: {ids[3]} deleted\nfdbqueue: no such task in 'q': {ids[3]}\n")
     assert [task["data"] for task in listed(program, "ready")] == ["a", "b", "c"]
+
+
+def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None:
+    program.run("create", "q")
+    ids = put(program, "q", "a", "b")
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        task = queue.take(db, 0)
+        assert task is not None
+        said = f"{ids[0]} cancelled: it is taken, and ends with its lease\nfdbqueue: {ids[1]} cancelled"
+        assert program.run("cancel", "q", *ids) == (0, "", f"fdbqueue: {said}\n")
+        (row,) = listed(program, "taken")
+        assert row["cancel_asked"] >= row["taken"]
+        explained = json.loads(program.run("explain", "q", ids[0], "--json")[1])
+        assert [reason["why"] for reason in explained["reasons"]] == ["cancelled"]
+        assert queue.release(db, task).state == "-"
+    gone = f"fdbqueue: no such task in 'q': {ids[0]}\n"
+    assert program.run("cancel", "q", ids[0], "--json") == (1, "", gone)
+    assert json.loads(program.run("stats", "q", "--json")[1])["ends"]["cancelled"] == 2
 
 
 def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None:

@@ -58,8 +58,9 @@ def test_an_empty_queue_saves_up_no_turns():
     assert 4 <= turns.count(0) <= 6
 
 
-def taken(orphaned=False, lost=False):
-    return SimpleNamespace(task=SimpleNamespace(orphaned=orphaned), lost=lost, open=True)
+def taken(orphaned=False, lost=False, cancelled=False):
+    task = SimpleNamespace(orphaned=orphaned)
+    return SimpleNamespace(task=task, lost=lost, cancelled=cancelled, open=True)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,8 @@ def taken(orphaned=False, lost=False):
         (taken(), False, False, False, Start.GIVE_BACK),
         (taken(lost=True), True, False, False, Start.GIVE_BACK),
         (taken(), True, False, True, Start.GIVE_BACK),
+        (taken(cancelled=True), True, False, False, Start.GIVE_BACK),
+        (taken(orphaned=True, cancelled=True), True, False, False, Start.GIVE_BACK),
         (taken(orphaned=True), True, False, False, Start.BEGIN),
         (taken(orphaned=True), True, True, False, Start.PUT_OFF),
         (taken(orphaned=True), False, False, False, Start.PUT_OFF),

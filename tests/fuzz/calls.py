@@ -46,6 +46,7 @@ LEFT_OUT = {
             "Presence",
             "QueueFigures",
             "Reason",
+            "Renewed",
             "SetAside",
             "Task",
             "TaskFigures",

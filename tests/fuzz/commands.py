@@ -32,6 +32,7 @@ LEFT_OUT = {
 
 BASES = {
     "bury": ["fair", "ID"],
+    "cancel": ["fair", "ID"],
     "clear": ["plain", "--yes"],
     "completion": ["bash"],
     "create": ["new"],

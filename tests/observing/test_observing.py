@@ -3,13 +3,14 @@
 import logging
 import threading
 
+import msgspec
 import pytest
 
 import fdbqueue
 from fdbqueue import FdbQueueError, Hooks, NotTaken, Queue, Session, Worker, observing, transactional
 from fdbqueue.embedded import FDBError
 from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
-from fdbqueue.records.keys import TaskKeys, id_bytes, record_of, record_to_bytes
+from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.trace_context import packed
 from fdbqueue.trouble import Troubles
@@ -178,8 +179,8 @@ def test_a_record_of_an_earlier_release_has_no_trace_context(db, queue):
     task = queue.put(db, "a")
     key = TaskKeys(queue.contents).task(id_bytes(task.id))
     stored = bytes(db[key])
-    assert stored.endswith(b"\xc4\x00")
-    shorter = bytes([stored[0], stored[1], stored[2] - 1]) + stored[3:-2]  # an array of one element less
+    fields = msgspec.msgpack.decode(stored)
+    shorter = msgspec.msgpack.encode(fields[: Record.__struct_fields__.index("trace")])
     db.set(key, shorter)
     assert queue.peek(db, task) == task
     assert record_to_bytes(record_of(shorter)) == stored

@@ -23,6 +23,7 @@ class ModelTask:
     until: float = NEVER
     session: str = ""
     lease: int = 0
+    cancelled: bool = False
     attempts: int = 0
 
 
@@ -85,7 +86,7 @@ class Model:
 
     def release(self, task: ModelTask, delay: float) -> None:
         self._ready(task, "release")
-        if delay:
+        if delay and not task.cancelled:
             task.state, task.until = "~", self.now + delay
             task.expires += delay
 
@@ -96,7 +97,9 @@ class Model:
         self.calls["touch"] += 1
 
     def bury(self, task: ModelTask) -> None:
-        if task.state != "!":
+        if task.cancelled:
+            self._remove(task, "cancel", "done")
+        elif task.state != "!":
             task.state, task.until, task.session = "!", NEVER, ""
             self.calls["bury"] += 1
 
@@ -109,14 +112,27 @@ class Model:
         return len(buried[:count])
 
     def release_of(self, session: str | None) -> None:
-        for task in self.tasks.values():
+        for task in list(self.tasks.values()):
             if task.state == "t" and session in (None, task.session):
                 self._ready(task, "release")
 
     def statistics(self) -> dict[str, dict[str, int]]:
         live = Counter(STATES[task.state] for task in self.tasks.values())
         tasks = {name: live[name] for name in STATES.values()}
-        names = ("put", "take", "ack", "release", "bury", "kick", "delete", "touch", "ttl", "ttr", "delay")
+        names = (
+            "put",
+            "take",
+            "ack",
+            "release",
+            "bury",
+            "kick",
+            "delete",
+            "touch",
+            "ttl",
+            "ttr",
+            "delay",
+            "cancel",
+        )
         return {
             "tasks": {
                 **tasks,
@@ -129,12 +145,22 @@ class Model:
             "ends": {
                 "acked": self.calls["ack"],
                 "expired": self.calls["ttl"],
-                "deleted": self.calls["done"] - self.calls["ack"] - self.calls["ttl"],
+                "deleted": self.calls["delete"] - self.calls["ttl"],
+                "cancelled": self.calls["cancel"],
                 "buried": self.calls["bury"],
             },
         }
 
+    def cancel(self, task: ModelTask) -> None:
+        if task.state == "t":
+            task.cancelled = True
+        else:
+            self._remove(task, "cancel", "done")
+
     def _ready(self, task: ModelTask, call: str) -> None:
+        if task.cancelled:
+            self._remove(task, "cancel", "done")
+            return
         task.state, task.until, task.session = "r", NEVER, ""
         self.calls[call] += 1
 

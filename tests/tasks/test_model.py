@@ -155,7 +155,12 @@ class LifeCycle(RuleBasedStateMachine):
             assert isinstance(one, NotTaken) or (one.id, one.data) == (task.id, task.data)
 
     @precondition(lambda self: self.ids)
-    @rule(inside=in_transaction, wait=waits, pick=picks, verb=st.sampled_from(["bury", "delete", "peek"]))
+    @rule(
+        inside=in_transaction,
+        wait=waits,
+        pick=picks,
+        verb=st.sampled_from(["bury", "delete", "cancel", "peek"]),
+    )
     def anybody(self, inside: bool, wait: float, pick: int, verb: str) -> None:
         self._wait(wait)
         id_ = self.ids[-1 - pick % len(self.ids)]
@@ -167,7 +172,7 @@ class LifeCycle(RuleBasedStateMachine):
         done = self._run(inside, lambda tr: getattr(self.queue, verb)(tr, id_))
         if verb != "peek":
             getattr(self.model, verb)(expected)
-        assert done.state == ("-" if verb == "delete" else expected.state)
+        assert done.state == (expected.state if id_ in self.model.tasks else "-")
 
     @rule(inside=in_transaction, wait=waits, count=st.integers(1, 3))
     def kick(self, inside: bool, wait: float, count: int) -> None:

@@ -507,9 +507,9 @@ def test_statistics_of_the_worked_example(bench: MakeBench) -> None:
             "done": 2,
             "total": 4,
         },
-        "ends": {"acked": 1, "expired": 0, "deleted": 1, "buried": 2},
+        "ends": {"acked": 1, "expired": 0, "deleted": 1, "cancelled": 0, "buried": 2},
         "calls": {
-            **dict.fromkeys(("touch", "ttl", "ttr", "delay"), 0),
+            **dict.fromkeys(("touch", "ttl", "ttr", "delay", "cancel"), 0),
             "put": 6,
             "take": 3,
             "ack": 1,

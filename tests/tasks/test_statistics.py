@@ -35,7 +35,7 @@ def test_each_end_of_a_task_is_counted_apart(bench: MakeBench) -> None:
     b.queue.kick(b.db)
     b.clock.advance(10)
     b.sweep()
-    assert ends(b) == {"acked": 1, "expired": 1, "deleted": 1, "buried": 2}
+    assert ends(b) == {"acked": 1, "expired": 1, "deleted": 1, "cancelled": 0, "buried": 2}
     assert b.counts("done", "ack", "ttl", "delete", "bury") == (3, 1, 1, 2, 2)
 
 
@@ -50,7 +50,7 @@ def test_done_is_the_sum_of_those_that_are_gone(bench: MakeBench) -> None:
     b.clock.advance(20)
     b.sweep()
     found = b.queue.statistics(b.db)
-    assert found["ends"] == {"acked": 2, "expired": 4, "deleted": 3, "buried": 0}
+    assert found["ends"] == {"acked": 2, "expired": 4, "deleted": 3, "cancelled": 0, "buried": 0}
     assert found["tasks"]["done"] == 9
 
 

@@ -36,6 +36,7 @@ _MODULES = (
     "bank",
     "batches",
     "bounded",
+    "cancels",
     "clearing",
     "closing",
     "combined",

@@ -1,0 +1,29 @@
+"""Cancelling: a task that is not taken ends at once; a taken one is marked, and ends with its lease.
+
+The heartbeat of a worker finds the mark when it renews the lease, without a further read. An ack is still
+possible: the work was done. Any other end of the lease ends the task (edges.py), so no later attempt begins.
+"""
+
+from fdbqueue.records.keys import Record
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.verbs import Target, done, present
+
+
+def cancel(change: Change, id_: bytes) -> Task:
+    """End the task, or mark it if it is taken.
+
+    Reads: the task.
+    Writes: clears it, or the task.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound.
+    """
+    target = Target(id_)
+    record = present(change, target)
+    return done(change, target, record, lambda: _cancelled(change, record))
+
+
+def _cancelled(change: Change, record: Record) -> list[Record]:
+    take_edge = edges.ask_cancel if record.state == TaskState.TAKEN else edges.cancel
+    return take_edge(change, [record])

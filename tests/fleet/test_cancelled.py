@@ -1,0 +1,111 @@
+"""Cancelled tasks of workers: a handler learns of a cancel within a heartbeat, and no attempt follows."""
+
+import threading
+
+import pytest
+
+from fdbqueue import Hooks, TaskCancelled, TaskQueue, Worker, workers
+from fdbqueue.fleet.outcomes import Cancelled, Failed, judge
+from fdbqueue.fleet.status import Tally
+from tests.fleet.conftest import SOON
+from tests.support import wait_until
+
+TTR_S = 1.5  # a heartbeat comes each third of it; a busy machine renews later
+
+
+@pytest.fixture
+def short(db, space):
+    return TaskQueue.create(db, "short", "fifottl", ttr=TTR_S, root=space)
+
+
+class Patient:
+    """A handler that checks its task until that raises; afterwards it ends as the test says."""
+
+    def __init__(self, end=None):
+        self.begun, self.task, self._end = threading.Event(), None, end
+
+    def __call__(self, task):
+        self.task = task
+        self.begun.set()
+        try:
+            while not task.database.runtime.event().wait(0.02):
+                task.check()
+        except TaskCancelled:
+            if self._end is None:
+                raise
+            self._end(task)
+
+
+def fail(_):
+    raise ValueError("odd")
+
+
+def cancelled_while_running(db, queue, handler, **options):
+    """Cancel the task of a running handler. Return the events of its worker, and the tally."""
+    told = []
+    note = lambda event: told.append(event.name)  # noqa: E731
+    hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note, cancelled=note)
+    worker = Worker(db, queue, handler, hooks=hooks, backoff=SOON, **options)
+    id_ = queue.put(db, "x").id
+    worker.start()
+    assert handler.begun.wait(20)
+    queue.cancel(db, id_)
+    wait_until(lambda: told)
+    worker.stop()
+    assert worker.join(20)
+    return told, worker.status().tally
+
+
+def test_a_handler_that_leaves_the_error_ends_its_task(db, short):
+    told, tally = cancelled_while_running(db, short, Patient())
+    assert (told, tally) == (["cancelled"], Tally(cancelled=1))
+    assert short.statistics(db)["ends"]["cancelled"] == 1
+
+
+def test_a_lease_without_an_end_learns_of_a_cancel_too(db, space):
+    queue = TaskQueue.create(db, "lasting", "fifo", root=space)
+    told, _ = cancelled_while_running(db, queue, Patient(), session_ttr_s=TTR_S, root=space)
+    assert told == ["cancelled"]
+
+
+def test_a_handler_that_returns_after_a_cancel_has_done_its_task(db, short):
+    told, tally = cancelled_while_running(db, short, Patient(lambda task: None))  # noqa: ARG005
+    assert (told, tally) == (["succeeded"], Tally(done=1))
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+def test_a_handler_that_fails_after_a_cancel_ends_its_task(db, short, attempts):
+    told, tally = cancelled_while_running(db, short, Patient(fail), max_attempts=attempts)
+    assert (told, tally) == (["cancelled"], Tally(cancelled=1))
+    assert short.statistics(db)["tasks"]["buried"] == 0
+
+
+def test_a_handler_in_the_transaction_of_its_ack_ends_its_task(db, short):
+    handler = Patient()
+    handler_of_two = lambda tr, task: handler(task)  # noqa: ARG005, E731
+    handler_of_two.begun = handler.begun
+    told, tally = cancelled_while_running(db, short, handler_of_two, transactional=True)
+    assert (told, tally) == (["cancelled"], Tally(cancelled=1))
+
+
+def test_the_running_tasks_tell_of_a_cancel(db, short):
+    """Before its handler ends."""
+    may_end = threading.Event()
+    handler = Patient(lambda task: may_end.wait(20))  # noqa: ARG005
+    worker = Worker(db, short, handler)
+    id_ = short.put(db, "x").id
+    worker.start()
+    assert handler.begun.wait(20)
+    short.cancel(db, id_)
+    wait_until(lambda: [running.cancelled for running in worker.status().running] == [True])
+    assert handler.task.cancelled
+    wait_until(lambda: any(running.cancelled for found in workers(db) for running in found.running))
+    may_end.set()
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_an_error_about_another_task_is_a_failure():
+    error = TaskCancelled(id="x")
+    assert isinstance(judge(error, "here"), Failed)
+    assert isinstance(judge(error, "here", cancelled=True), Cancelled)

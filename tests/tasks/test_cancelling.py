@@ -1,0 +1,213 @@
+"""Cancelling: a waiting task ends at once, a taken one with its lease, and no attempt begins afterwards."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Session, TaskState, transactional
+from fdbqueue.errors import NotTaken, TaskNotFound
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.records.statistics import unpacked
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runs import ENDS
+from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.task import Failure
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+End = Callable[[Bench, Any], Any]
+
+ENDED_BY: dict[str, End] = {
+    "release": lambda b, task: b.queue.release(b.db, task),
+    "a release with a failure": lambda b, task: b.queue.release(b.db, task, failure=Failure("odd")),
+    "defer": lambda b, task: b.queue.defer(b.db, task, 5),
+    "give back": lambda b, task: b.queue.give_back(b.db, task, 5),
+    "bury": lambda b, task: b.queue.bury(b.db, task),
+    "bury by id": lambda b, task: b.queue.bury(b.db, task.id, failure=Failure("odd")),
+    "release all": lambda b, _: b.queue.release_all(b.db),
+    "the end of its session": lambda b, _: b.session.end(),
+    "excuse": lambda b, task: b.queue.excuse(b.db, task),
+    "the end of its time": lambda b, _: (b.clock.advance(61), b.sweep()),
+}
+
+
+def is_gone(b: Bench) -> bool:
+    """True if no key of a task is left below the queue."""
+    keys = TaskKeys(b.queue.contents)
+    left = [key for key, _ in b.stored() if key.startswith(keys.prefix)]
+    of_tasks = [key for key in left if key < keys.beside or keys.failures.start <= key]
+    return not of_tasks and b.counts("total") == (0,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("state", ["ready", "buried"])
+def test_a_cancel_ends_a_task_that_is_not_taken(bench: MakeBench, kind: str, state: str) -> None:
+    b = bench(kind)
+    id_ = b.put("x")
+    if state == "buried":
+        b.queue.bury(b.db, id_)
+    ended = b.queue.cancel(b.db, id_)
+    assert (ended.id, ended.state, ended.data) == (id_, TaskState.DONE, "x")
+    assert is_gone(b)
+    assert b.counts("done", "cancel", "delete") == (1, 1, 0)
+
+
+def test_a_cancel_ends_a_delayed_task(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    id_ = b.put("x", delay=5)
+    assert b.queue.cancel(b.db, id_).state is TaskState.DONE
+    b.clock.advance(6)
+    assert b.take() is None
+    assert is_gone(b)
+
+
+def test_a_cancel_leaves_a_taken_task_to_its_holder(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=60)
+    b.put("x")
+    task = b.take()
+    asked = b.queue.cancel(b.db, task)
+    assert (asked.state, asked.cancel_asked) == (TaskState.TAKEN, b.clock.now())
+    assert b.queue.ack(b.db, task).state is TaskState.DONE
+    assert b.counts("ack", "cancel", "done") == (1, 0, 1)
+
+
+def test_the_holder_learns_of_a_cancel_when_it_renews_or_looks(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=60)
+    b.put("x")
+    b.put("y")
+    task, other = b.take(), b.take()
+    assert b.queue.renew(b.db, [task, other]).cancelled == set()
+    b.queue.cancel(b.db, task.id)
+    assert b.queue.renew(b.db, [task, other]).cancelled == {task.id}
+    assert b.queue.touch(b.db, task, 1).cancel_asked == b.clock.now()
+    assert b.queue.peek(b.db, task).cancel_asked == b.clock.now()
+
+
+def test_the_death_of_its_holder_ends_a_cancelled_task(bench: MakeBench) -> None:
+    b = bench("fifo")
+    b.put("x")
+    task = b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    assert task is not None
+    b.queue.cancel(b.db, task.id)
+    b.clock.advance(6)
+    end_the_dead(b.db, RootKeys(DEFAULT_ROOT))
+    assert is_gone(b)
+    assert b.counts("cancel", "release") == (1, 0)
+
+
+@pytest.mark.parametrize("by", ENDED_BY)
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
+def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str, by: str) -> None:
+    b = bench(kind, ttr=60)
+    b.put("x")
+    task = b.take()
+    b.queue.cancel(b.db, task.id)
+    ENDED_BY[by](b, task)
+    assert is_gone(b)
+    assert b.counts("cancel", "done", "release", "bury", "ttr") == (1, 1, 0, 0, 0)
+
+
+def test_the_ends_of_statistics_tell_cancelled_tasks(bench: MakeBench) -> None:
+    b = bench()
+    b.queue.cancel(b.db, b.put("x"))
+    ends = b.queue.statistics(b.db)["ends"]
+    assert ends == {"acked": 0, "expired": 0, "deleted": 0, "cancelled": 1, "buried": 0}
+
+
+def test_a_second_cancel_keeps_the_time_of_the_first(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    b.put("x")
+    task = b.take()
+    first = b.queue.cancel(b.db, task.id)
+    b.clock.advance(5)
+    assert b.queue.cancel(b.db, task.id).cancel_asked == first.cancel_asked
+
+
+def test_a_cancelled_task_is_gone_once_its_lease_is_over(bench: MakeBench) -> None:
+    """Every verb judges deadlines itself, swept or not."""
+    b = bench("fifottl", ttr=60)
+    b.put("x")
+    task = b.take()
+    b.queue.cancel(b.db, task.id)
+    b.clock.advance(61)
+    with pytest.raises(TaskNotFound):
+        b.queue.peek(b.db, task.id)
+    with pytest.raises(TaskNotFound):
+        b.queue.explain(b.db, task.id)
+    with pytest.raises(NotTaken):
+        b.queue.ack(b.db, task)
+    assert b.queue.tasks(b.db, "r", 10) == []
+    assert b.take() is None
+
+
+def test_a_cancel_frees_the_key_and_the_room_of_a_waiting_task(bench: MakeBench) -> None:
+    b = bench("utube")
+    first, second = b.put("x", key="k"), b.put("y", key="k")
+    b.queue.cancel(b.db, first)
+    assert b.take().id == second
+
+
+def test_a_cancel_of_an_unknown_task_is_refused(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x")
+    b.queue.cancel(b.db, id_)
+    with pytest.raises(TaskNotFound):
+        b.queue.cancel(b.db, id_)
+
+
+def test_a_cancel_in_a_transaction_happens_with_it(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x")
+
+    class Stop(Exception):
+        pass
+
+    @transactional
+    def cancelled(tr: Any) -> None:
+        b.queue.cancel(tr, id_)
+        raise Stop
+
+    with pytest.raises(Stop):
+        cancelled(b.db)
+    assert b.state(id_) == "r"
+
+
+def test_a_cancelled_task_is_not_buried_for_its_failures(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    b.put("x")
+    b.queue.release(b.db, b.take(), failure=Failure("odd"))
+    task = b.take()
+    b.queue.cancel(b.db, task)
+    assert not b.queue.exhaust(b.db, task, 1)
+
+
+def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    run = bytes(16)
+    session = Session(b.db, ttr=1e9, run_id=run)
+    b.put("x")
+    task = b.queue.take(b.db, 0, session=session)
+    assert task is not None
+    b.queue.cancel(b.db, task.id)
+    b.queue.release(b.db, task, failure=Failure("odd"))
+    counted = unpacked(ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])
+    assert counted == dict.fromkeys(ENDS, 0) | {"cancelled": 1}
+
+
+def test_a_callback_is_told_of_a_cancel(bench: MakeBench) -> None:
+    b = bench()
+    told: list[str] = []
+    heard = b.db.runtime.event()
+
+    def note(_: Any, event: str) -> None:
+        told.append(event)
+        if event == "cancel":
+            heard.set()
+
+    id_ = b.put("x")
+    b.queue.on_task_change(note)
+    b.queue.cancel(b.db, id_)
+    assert heard.wait(20)
+    assert told == ["delete", "cancel"]
