@@ -1,0 +1,6 @@
+"""Traces of the calls and attempts of this process, for OpenTelemetry (docs/observing.md).
+
+Needs the extra `otel`: `pip install fdbqueue[otel]`.
+"""
+
+from fdbqueue.tracing.tracing import trace as trace

@@ -1,0 +1,177 @@
+"""Tracing: an observer that makes spans (spans.py has their names and attributes).
+
+A put stores the context of its span with the task. The span of an attempt links to it, or has it as its
+parent. The span of a call is never the current one: a call runs no code of the program. That of an attempt
+is, in the thread of the handler, so all spans of the handler are below it.
+"""
+
+from collections.abc import Mapping
+from contextvars import Token
+from dataclasses import dataclass, field
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
+
+from fdbqueue import observing
+from fdbqueue.observing import Attempt, Call, Observation, Observer, Watcher
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.trace_context import packed
+from fdbqueue.tracing import spans
+from fdbqueue.trouble import text_of
+from fdbqueue.version import __version__
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
+
+
+def trace(tracer_provider: TracerProvider | None = None, *, parent: bool = False) -> Observation:
+    """Make spans of the calls and attempts of this process, until the result is ended.
+
+    `tracer_provider`: None is the one that the program sets, before or afterwards. With `parent`, the span of
+    an attempt has the span of the put as its parent; otherwise it only links to it. A second call with the
+    same provider replaces the first.
+    """
+    for observer in observing.observers:
+        if isinstance(observer, Tracing) and observer.provider is tracer_provider:
+            Observation(observer).end()
+    tracer = get_tracer("fdbqueue", __version__, tracer_provider, SCHEMA_URL)
+    return observing.observe(Tracing(tracer_provider, parent, tracer))
+
+
+@dataclass(frozen=True, eq=False)
+class Tracing(Observer):
+    provider: TracerProvider | None
+    parent: bool
+    tracer: Tracer
+    host: str = field(default_factory=RealRuntime.host_name)
+
+    def call(self, call: Call) -> Watcher[Call] | None:
+        operation = spans.OPERATIONS.get(call.name)
+        if operation is None:
+            return None
+        if operation == spans.RECEIVE:
+            return _Receive(self)
+        span = self._span_of(call)
+        if call.name == "put":
+            call.trace = packed(carrier_of(span))
+        return _Call(span)
+
+    def attempt(self, attempt: Attempt) -> Watcher[Attempt]:
+        return _Attempt(self, attempt)
+
+    def received(self, call: Call) -> Span:
+        """The span of a call that has ended: only then are the tasks known that it links to."""
+        return self._span_of(call, links_to(spans.carriers_of(call.tasks)), call.began_us * 1_000)
+
+    def _span_of(self, call: Call, links: list[Link] | None = None, began_ns: int | None = None) -> Span:
+        return self.tracer.start_span(
+            spans.name_of(call.name, call.queue),
+            kind=spans.kind_of(call),
+            attributes=spans.attributes_of_call(call, self.client_id()),
+            links=links,
+            start_time=began_ns,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+
+    def client_id(self) -> str:
+        return f"{self.host}:{RealRuntime.process_id()}"
+
+
+class _Call(Watcher[Call]):
+    """A call that sends or settles."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def ended(self, seen: Call) -> None:
+        end_call(self._span, seen)
+
+
+class _Receive(Watcher[Call]):
+    """A call that receives. If it finds nothing, it has no span: idle workers ask again and again."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def ended(self, seen: Call) -> None:
+        if seen.count or seen.error is not None:
+            end_call(self._tracing.received(seen), seen)
+
+
+class _Attempt(Watcher[Attempt]):
+    def __init__(self, tracing: Tracing, attempt: Attempt) -> None:
+        carrier = attempt.task.trace
+        ambient = contexts.get_current()
+        sent = ambient if carrier is None else propagate.extract(carrier, ambient)
+        # Baggage of the put holds for the handler in both cases.
+        around = sent if tracing.parent else set_span_in_context(get_current_span(ambient), sent)
+        links = [] if carrier is None else links_to([carrier])
+        if tracing.parent and carrier is not None:
+            links += [Link(span) for span in [get_current_span(ambient).get_span_context()] if span.is_valid]
+        self._span = tracing.tracer.start_span(
+            spans.name_of(spans.PROCESS, attempt.queue),
+            context=around,
+            kind=SpanKind.CONSUMER,
+            attributes=spans.attributes_of_attempt(attempt, tracing.client_id()),
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._token: Token[Context] = contexts.attach(set_span_in_context(self._span, around))
+
+    def ended(self, seen: Attempt) -> None:
+        try:
+            self._span.set_attribute("messaging.fdbqueue.outcome", seen.outcome)
+            if seen.outcome in spans.FAILED:
+                note_error(self._span, seen.error, seen.outcome)
+        finally:
+            self._span.end()
+
+    def left(self) -> None:
+        contexts.detach(self._token)
+
+
+def carrier_of(span: Span) -> dict[str, str]:
+    """The names and texts of the span's context, as the program's propagators write them."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, set_span_in_context(span))
+    return carrier
+
+
+def links_to(carriers: list[Mapping[str, str]]) -> list[Link]:
+    sent = [get_current_span(propagate.extract(carrier, Context())) for carrier in carriers]
+    return [Link(span.get_span_context()) for span in sent if span.get_span_context().is_valid]
+
+
+def end_call(span: Span, call: Call) -> None:
+    try:
+        if span.is_recording():
+            span.set_attributes(spans.attributes_of_tasks(call))
+            if call.error is not None:
+                note_error(span, call.error)
+    finally:
+        span.end()
+
+
+def note_error(span: Span, error: BaseException | None, outcome: str = "") -> None:
+    """Mark the span as failed, by `error` or without one."""
+    if error is None:
+        span.set_attribute("error.type", outcome)
+        span.set_status(Status(StatusCode.ERROR))
+        return
+    span.set_attribute("error.type", spans.error_type_of(error))
+    span.set_status(Status(StatusCode.ERROR, text_of(error)))
+    span.record_exception(error)
