@@ -4,6 +4,8 @@ from fdbqueue import errors
 from fdbqueue.aside import SetAside
 from fdbqueue.codec import Codec, register_codec
 from fdbqueue.database import Database
+from fdbqueue.dead.letters import DeadLetters
+from fdbqueue.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
 from fdbqueue.elements.base import LockToken
 from fdbqueue.elements.null import NullQueue
 from fdbqueue.elements.queue import ElementQueue
@@ -50,11 +52,14 @@ __all__ = [
     "Codec",
     "Database",
     "DatabaseOrTransaction",
+    "DeadLetter",
+    "DeadLetters",
     "Done",
     "ElementQueue",
     "Event",
     "Explanation",
     "Failure",
+    "FailureClass",
     "FairQueue",
     "Figures",
     "Fleet",
@@ -79,6 +84,9 @@ __all__ = [
     "QueueSet",
     "RealRuntime",
     "Reason",
+    "Redrive",
+    "RedriveState",
+    "RedriveStep",
     "Renewed",
     "Retry",
     "Runtime",

@@ -40,8 +40,10 @@ __all__ = [
     "LeaseLost",
     "LockLost",
     "NoNameAtThatTime",
+    "NoRedrive",
     "NotADatabase",
     "NotADirectoryQueue",
+    "NotBuried",
     "NotTaken",
     "NotUnacked",
     "NothingToAck",
@@ -64,6 +66,7 @@ __all__ = [
     "QueueLockError",
     "QueueNotFound",
     "RecordUnreadable",
+    "RedriveUnderWay",
     "StorageFormat",
     "StorageFull",
     "StorageInUse",
@@ -261,6 +264,18 @@ class QueueKindMismatch(FdbQueueError):
 
 class NotTaken(FdbQueueError):
     """Task {id} is not held under this lease, or no longer: nothing was changed."""
+
+
+class NotBuried(FdbQueueError):
+    """Task {id} is {state}, not buried: nothing was changed."""
+
+
+class NoRedrive(FdbQueueError, LookupError):
+    """There is no redrive of the queue {name!r} that is running or paused."""
+
+
+class RedriveUnderWay(FdbQueueError):
+    """A redrive of the queue {name!r} is {state}: end it, or stop it, before another begins."""
 
 
 class TaskNotFound(FdbQueueError, LookupError):

@@ -158,6 +158,13 @@ SEATS_MAX = 4_096
 FAILURES_KEPT = 10
 FAILURE_MESSAGE_BYTES_MAX = 1_000
 FAILURE_DETAIL_BYTES_MAX = 8_000
+# The class of a failure is part of a key of its buried task.
+FAILURE_CLASS_BYTES_MAX = 200
+# Classes of failure that a listing reads, the counters of all of them in one reply.
+CLASSES_READ_MAX = 500
+# A redrive moves the tasks of this time in one step; its process looks for a pause after REDRIVE_LOOK_S.
+REDRIVE_STEP_S = 0.2
+REDRIVE_LOOK_S = 1.0
 
 # Workers. A transaction with an ack leaves a fifth of FoundationDB's time, and a tenth of its bytes, unused.
 EFFECT_MAX_S = 4.0

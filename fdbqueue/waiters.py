@@ -69,6 +69,11 @@ class Waiter:
         if self._reason is not None:
             raise self._reason
 
+    def pause(self, seconds: float) -> None:
+        """Wait for `seconds`. Raises WaitStopped, DatabaseClosed."""
+        self._waiters.runtime.wait_any([self], max(0.0, seconds))
+        self.check()
+
     def sleep(self, watch: Future, seconds: float) -> None:
         """Wait up to `seconds` for `watch`, and cancel it. Raises WaitStopped, DatabaseClosed."""
         self._waiters.runtime.wait_any([watch, self], max(0.0, seconds))

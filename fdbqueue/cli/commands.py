@@ -1,8 +1,22 @@
 """The program with all its commands: each module adds its commands to the group when it is imported."""
 
-from fdbqueue.cli import aside, completion, demo, elements, explain, imports, items, queues, tasks, top, work
+from fdbqueue.cli import (
+    aside,
+    completion,
+    dead,
+    demo,
+    elements,
+    explain,
+    imports,
+    items,
+    queues,
+    redrive,
+    tasks,
+    top,
+    work,
+)
 from fdbqueue.cli.group import cli as cli
 
 __all__ = ["cli"]
-ADDED = (aside, completion, demo, elements, explain, imports, items, queues, tasks, top, work)
+ADDED = (aside, completion, dead, demo, elements, explain, imports, items, queues, redrive, tasks, top, work)
 """Modules that are imported only to add their commands."""

@@ -20,12 +20,15 @@ from fdbqueue.errors import (
     MESSAGE_LENGTH_MAX,
     FdbQueueError,
     InvalidArgument,
+    NoRedrive,
+    NotBuried,
     NotTaken,
     PayloadTooLarge,
     QueueBusy,
     QueueExists,
     QueueFull,
     QueueKindMismatch,
+    RedriveUnderWay,
     TaskNotFound,
     TooMuchForOneTransaction,
 )
@@ -36,12 +39,15 @@ from fdbqueue.visible import shortened, visible
 DONE, REFUSED, ERROR = 0, 1, 2
 _STDERR = 2
 REFUSALS = (
+    NoRedrive,
+    NotBuried,
     NotTaken,
     PayloadTooLarge,
     QueueBusy,
     QueueExists,
     QueueFull,
     QueueKindMismatch,
+    RedriveUnderWay,
     TaskNotFound,
     TooMuchForOneTransaction,
 )

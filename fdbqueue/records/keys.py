@@ -21,9 +21,14 @@ epoch, 8 bytes.
     S[14, ...]           owners    see persistent/owners.py    opens of a persistent queue with an owner
     S[15]                paused    empty                       takes: they find nothing
     S[16] id, slot       failure   see failures.py             failures(); written blindly, in a ring
+    S[17] class, place   classed   empty                       buried tasks of one class of failure
+    S[18] class          count     number of entries in S[17]  classes of failure
+    S[19]                redrive   see dead/redrive.py         the next step of a redrive
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
+`class` is the error of the last failure, with its length in front (a byte). Tasks that an earlier release
+buried have no entry in S[17].
 If a record is damaged, the key of its state still identifies the task (mending.py).
 """
 
@@ -41,7 +46,7 @@ from fdbqueue.aside import DAMAGED
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
-PAUSED, FAILURE = 15, 16
+PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE = range(15, 20)
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -55,8 +60,10 @@ _INDEX_END = b"\x7f"
 ones.
 """
 
-_COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, FAILURE + 1))
-_REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED)}
+_COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, REDRIVE + 1))
+_REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
+    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE)
+}
 """Number of bytes behind these columns."""
 
 
@@ -97,6 +104,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """The trace context of its put (trace_context.py)."""
     cancelled_us: int = 0
     """The time of its cancel, if it was taken then: it ends with its lease. 0 in other states."""
+    error: str | None = None
+    """The class of its last failure since the put or the last kick. A buried task without one has an empty
+    text; None, if an earlier release buried it.
+    """
 
     @property
     def failures_counted(self) -> int:
@@ -126,7 +137,7 @@ def sound_record(value: bytes | None, id_: bytes) -> Record | None:
 class TaskKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, FAILURE + 2)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, REDRIVE + 2)}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
         self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]
@@ -138,6 +149,8 @@ class TaskKeys:
         self.gate = columns[GATE]
         self.paused = columns[PAUSED]
         self._failure = columns[FAILURE]
+        self._classed, self._class_count = columns[CLASSED], columns[CLASS_COUNT]
+        self.redrive = columns[REDRIVE]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
         self.index_end = columns[TASK] + _INDEX_END
@@ -148,7 +161,9 @@ class TaskKeys:
         self.timers = slice(columns[TIMER], columns[BESIDE])
         self.contents = slice(columns[TASK], columns[LIVE])
         self.seats = slice(columns[SEAT], columns[GATE])
-        self.failures = slice(columns[FAILURE], columns[FAILURE + 1])
+        self.failures = slice(columns[FAILURE], columns[CLASSED])
+        self.classed = slice(columns[CLASSED], columns[CLASS_COUNT])
+        self.class_counts = slice(columns[CLASS_COUNT], columns[REDRIVE])
 
     def is_key(self, key: bytes) -> bool:
         """True if `key` may be one of this queue; its subspace may hold keys of something else."""
@@ -204,6 +219,23 @@ class TaskKeys:
     def failures_of(self, id_: bytes) -> slice:
         return slice(self._failure + id_, self._failure + id_ + b"\xff" * 2)
 
+    def classed_under(self, error: str) -> slice:
+        """The buried tasks of a class of failure."""
+        start = self._classed + _sized(error)
+        return slice(start, start[:-1] + bytes((start[-1] + 1,)))  # it ends in no 0xff
+
+    def classed_at(self, error: str, place: bytes) -> bytes:
+        return self._classed + _sized(error) + place
+
+    def class_in(self, classed_key: bytes) -> str:
+        return _class_in(classed_key[len(self._classed) :])
+
+    def class_count(self, error: str) -> bytes:
+        return self._class_count + _sized(error)
+
+    def class_counted(self, class_count_key: bytes) -> str:
+        return _class_in(class_count_key[len(self._class_count) :])
+
     def index_of(self, task_key: bytes) -> int:
         start = len(self._task)
         return int.from_bytes(task_key[start : start + INDEX_BYTES], "big")
@@ -226,6 +258,16 @@ def id_text(id_: bytes) -> str:
 def id_bytes(text: Any) -> bytes:
     """Parse the printable id of a task. Raises InvalidArgument."""
     return checked_id("task", text, ID_BYTES, "a Task, or the id of one")
+
+
+def _sized(error: str) -> bytes:
+    """The class with its length in front: no class is then a prefix of another."""
+    name = error.encode()
+    return bytes((len(name),)) + name
+
+
+def _class_in(rest: bytes) -> str:
+    return rest[1 : 1 + rest[0]].decode(errors="replace")
 
 
 def _time(time_us: int) -> bytes:

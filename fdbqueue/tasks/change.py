@@ -18,6 +18,7 @@ from fdbqueue.records.keys import NEVER_US, Record, id_text, record_of, record_t
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
+from fdbqueue.tasks import classes
 from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
@@ -171,6 +172,12 @@ class Change:
             clear_payload(self.tr, keys, record)
         clear_failures(self.tr, keys, records)
 
+    def rewrite(self, old: Record, new: Record, payload: bytes) -> None:
+        """Store another payload of a buried task. Its place and its state stay."""
+        clear_payload(self.tr, self.shape.keys, old)
+        set_payload(self.tr, self.shape.keys, new, payload)
+        self.tr.set(self.shape.keys.task(new.id), record_to_bytes(new))
+
     def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
         """Store the failures of these attempts. Return the records that count them."""
         return [note(self.tr, self.shape.keys, record, failure, outcome, self.now_us) for record in records]
@@ -206,6 +213,8 @@ class Change:
         for record in records:
             if record.state != TaskState.READY:
                 tr.clear(self._index_key(record))
+            if record.state == TaskState.BURIED:
+                classes.leave(tr, keys, record, self.shape.discipline.place(record))
             if record.timer_us != NEVER_US:
                 tr.clear(keys.timer(record.timer_us, record.id))
             self._live[statistics.LIVE_OF[record.state]] -= 1
@@ -216,6 +225,8 @@ class Change:
             tr.set(keys.task(record.id), record_to_bytes(record))
             if record.state != TaskState.READY:
                 tr.set(self._index_key(record), record.key)
+            if record.state == TaskState.BURIED:
+                classes.enter(tr, keys, record, self.shape.discipline.place(record))
             if record.timer_us != NEVER_US:
                 tr.set(keys.timer(record.timer_us, record.id), b"")
             self._live[statistics.LIVE_OF[record.state]] += 1

@@ -9,6 +9,7 @@
     TAKEN    touch, renew             ->  TAKEN, for longer
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
+    BURIED   edit                     ->  BURIED, with another payload
     any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
     any      delete, expire, cancel   ->  gone
 
@@ -159,9 +160,19 @@ def due(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
     """Make buried tasks ready. Their failures so far no longer count."""
-    ready = [replace(freed(record), forgiven=record.failures, orphaned=0, excused=0) for record in records]
+    ready = [
+        replace(freed(record), forgiven=record.failures, orphaned=0, excused=0, error=None)
+        for record in records
+    ]
     change.move(records, ready)
     return _counted(change, ready, "kick")
+
+
+def edit(change: Change, record: Record, payload: bytes) -> Record:
+    """Store another payload for a buried task. Not counted: no task becomes available."""
+    edited = replace(record, size_bytes=len(payload), payload=for_record(payload))
+    change.rewrite(record, edited, payload)
+    return edited
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -194,6 +205,7 @@ def put_aside(change: Change, records: Sequence[Record], failure: Failure | None
     buried = [replace(freed(record), state=TaskState.BURIED) for record in records]
     if failure is not None:
         buried = change.note(buried, failure, failures.BURIED)
+    buried = [replace(record, error=record.error or "") for record in buried]
     change.move(records, buried)
     return _counted(change, buried, "bury")
 

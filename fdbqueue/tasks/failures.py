@@ -15,7 +15,7 @@ from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.runs import run_of
-from fdbqueue.seam import KeyValue, Transaction
+from fdbqueue.seam import KeyValue, Transaction, Value
 from fdbqueue.task import Failure
 from fdbqueue.trouble import text_of
 
@@ -46,13 +46,28 @@ def note(
     whole = _whole(failure, outcome, record.attempts, now_us)
     entry = Entry(record.failures + 1, whole, run_of(record.token))
     tr.set(_key_of(keys, record.id, entry.number), _to_bytes(entry))
-    return replace(record, failures=entry.number)
+    return replace(record, failures=entry.number, error=class_of(whole.error))
 
 
 def ask_failures(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Failure]]:
     """Ask for the stored failures, by snapshot. The reply has the oldest first."""
     asked = ask_entries(tr, keys, id_)
     return lambda: [entry.failure for entry in asked()]
+
+
+def ask_last(tr: Transaction, keys: TaskKeys, record: Record) -> Callable[[], Failure | None]:
+    """Ask for the last failure of a task, by snapshot. The reply is None without one."""
+    if not record.failures:
+        return lambda: None
+    found = tr.snapshot.get(_key_of(keys, record.id, record.failures))
+    return lambda: _last(found)
+
+
+def _last(found: Value) -> Failure | None:
+    """A damaged failure is left out, because no decision depends on it."""
+    with suppress(*DAMAGED):
+        return _from_bytes(found.value).failure if found.present() else None
+    return None
 
 
 def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Entry]]:
@@ -113,6 +128,11 @@ def _text(said: object) -> str:
     if isinstance(said, str):
         return said
     return said.__name__ if isinstance(said, type) else text_of(said)
+
+
+def class_of(error: str) -> str:
+    """The class of a failure with this error."""
+    return head(error, limits.FAILURE_CLASS_BYTES_MAX)
 
 
 def head(text: str, bytes_max: int) -> str:

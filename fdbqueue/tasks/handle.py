@@ -27,7 +27,7 @@ from fdbqueue.tasks.kinds import (
 )
 from fdbqueue.tasks.observed import ObservedCalls
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.tasks.verbs import Target
+from fdbqueue.tasks.verbs import UNKNOWN, Target
 
 T = TypeVar("T")
 
@@ -118,7 +118,8 @@ class TaskHandle(KeepsAside):
     def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: Session | None) -> Target:
         if isinstance(task, Task):
             holder = b"" if task.token else self._holder(tr, session)
-            return Target(id_bytes(task.id), task.token, holder, task.data)
+            # Without a lease, the payload may have been edited since.
+            return Target(id_bytes(task.id), task.token, holder, task.data if task.token else UNKNOWN)
         return Target(id_bytes(task), None, self._holder(tr, session))
 
     def _holder(self, tr: DatabaseOrTransaction, session: Session | None) -> bytes:

@@ -20,6 +20,7 @@ from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
+from fdbqueue.tasks.verbs import Target
 
 
 class Looks(TaskHandle):
@@ -32,7 +33,7 @@ class Looks(TaskHandle):
         Conflicts: a change of the task.
         Raises: TaskNotFound.
         """
-        target = self._target(tr, task, None)
+        target = Target(id_bytes(task.id if isinstance(task, Task) else task))
         source = self._calls(tr).source
         return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
 

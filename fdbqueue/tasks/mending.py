@@ -26,6 +26,7 @@ from fdbqueue.records.keys import (
 from fdbqueue.records.statistics import LIVE, LIVE_OF, packed
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.task import TaskState
+from fdbqueue.tasks import classes
 
 NO_RECORD = "the record of a task cannot be read"
 NO_INDEX = "the entry of a ready task cannot be read"
@@ -82,9 +83,16 @@ class Mender:
         if gone is None:
             return
         tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
+        if gone.state == TaskState.BURIED:
+            self._leave_class(tr, gone.id)
         # Without its task key, the line that has lost a task is unknown.
         if gone.key or not isinstance(self._discipline, Keyed):
             self._discipline.shift(tr, [gone], ())
+
+    def _leave_class(self, tr: Transaction, id_: bytes) -> None:
+        """Remove a task from its class of failure, if it is among the first of all classes."""
+        for row in self._entries_of(tr, self._keys.classed, id_):
+            classes.lost(tr, self._keys, row.key)
 
     def forget(self, tr: Transaction, id_: bytes) -> None:
         """Remove a task, readable or not. Reads: as `record`."""

@@ -27,7 +27,7 @@ def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes)
 
 
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
-    """Ask for the payload, by snapshot: it never changes, and is cleared together with its record."""
+    """Ask for the payload, by snapshot: it changes, or is cleared, only together with its record."""
     if _is_held_by(record):
         return lambda: record.payload
     if _is_whole(record):

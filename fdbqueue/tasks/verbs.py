@@ -40,7 +40,7 @@ class Target:
     id: bytes
     token: bytes | None = None
     session: bytes = b""
-    data: Any = UNKNOWN  # the payload never changes: a target that brings it saves the read
+    data: Any = UNKNOWN  # the payload of a lease never changes: a target that brings it saves the read
 
     def holds(self, record: Record, now_us: int) -> bool:
         mine = record.session == self.session if self.token is None else record.token == self.token
@@ -272,7 +272,7 @@ def kick(change: Change, count: int) -> tuple[int, int]:
     Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, change.shape.keys.buried, count)
-    return len(edges.kick(change, _in_state(found, TaskState.BURIED))), looked_at
+    return len(edges.kick(change, in_state(found, TaskState.BURIED))), looked_at
 
 
 def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:
@@ -284,7 +284,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, under, count)
-    taken = _in_state(found, TaskState.TAKEN)
+    taken = in_state(found, TaskState.TAKEN)
     if died:
         edges.forsake(change, taken)
     else:
@@ -304,11 +304,10 @@ def require_few(change: Change, under: slice) -> None:
 
 def truncate(change: Change) -> None:
     """Remove every task. Writes: clears their range. Conflicts: every call on a task of the queue."""
-    contents = change.shape.keys.contents
-    failures = change.shape.keys.failures
-    change.tr.clear_range(contents.start, contents.stop)
-    change.tr.clear_range(failures.start, failures.stop)
-    change.tr.clear(change.shape.keys.live)
+    keys = change.shape.keys
+    for under in (keys.contents, keys.failures, keys.classed, keys.class_counts):
+        change.tr.clear_range(under.start, under.stop)
+    change.tr.clear(keys.live)
     change.count("other")
 
 
@@ -393,6 +392,7 @@ def _take_out(left: dict[bytes, Record | None], target: Target, now_us: int) -> 
 
 
 def present(change: Change, target: Target) -> Record:
+    """The task of the target, after a sweep of it. Raises: TaskNotFound, NotTaken."""
     record = _read(change, target)
     if target.token is not None and (record is None or not target.holds(record, change.now_us)):
         raise NotTaken(id=id_text(target.id))
@@ -424,11 +424,14 @@ def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]
         if record is None:
             change.lost(entry.key, entry.value)
     records = [record for record in read if record is not None]
+    return len(found), swept(change, records)
+
+
+def swept(change: Change, records: Sequence[Record]) -> list[Record]:
+    """Sweep these tasks. Return them as they are now; those that have expired are ready."""
     apply(change, plan(records, change.now_us))
-    return len(found), [
-        record if record.timer_us > change.now_us else edges.freed(record) for record in records
-    ]
+    return [record if record.timer_us > change.now_us else edges.freed(record) for record in records]
 
 
-def _in_state(records: Sequence[Record], state: TaskState) -> list[Record]:
+def in_state(records: Sequence[Record], state: TaskState) -> list[Record]:
     return [record for record in records if record.state == state]

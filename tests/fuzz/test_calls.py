@@ -15,6 +15,7 @@ from tests.simulation.test_seeds import first_seed
 LABELS_EACH = 8
 ALWAYS_REFUSED = {
     "Database.create_transaction": "it is closed",
+    "DeadLetters.begin_redrive": "another one is under way",
     "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
     "TaskQueue.drop": "tasks are taken",

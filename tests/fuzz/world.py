@@ -37,6 +37,9 @@ class World:
         self.ended_session.end()
         self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "fifo")}
         self.held = {kind: queue.take(db, 0) for kind, queue in self.tasks.items()}
+        self.letters = fdbqueue.DeadLetters.open(db, "fair")
+        self.buried = self.letters.tasks(db, 1)[0].task
+        self.letters.begin_redrive(db, rate_per_s=1_000)
         self.plain = fdbqueue.Queue.named(db, "plain")
         self.plain.enqueue_many(db, [1, 2, 3])
         self.fair = fdbqueue.FairQueue(Subspace(("fuzz", "fair")), key=lambda item: item)

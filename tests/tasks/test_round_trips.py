@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, FairQueue, TaskQueue, limits, transactional
+from fdbqueue import Database, DeadLetters, Failure, FairQueue, TaskQueue, limits, transactional
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
@@ -139,6 +139,24 @@ def test_an_explanation_takes_three_round_trips(trips: tuple[Database, Trips], k
     waits, found = trips_of(engine, db, lambda tr: queue.explain(tr, id_))
     assert found.task.state.name.lower() == state
     assert waits <= 3
+
+
+@pytest.mark.parametrize(("kind", "kick"), [("fifottl", 1), ("utube", 2), ("fair", 2)])
+def test_the_round_trips_of_dead_letters(trips: tuple[Database, Trips], kind: str, kick: int) -> None:
+    """A step reads the redrive, the keys, the tasks, with a text their failures, and then kicks."""
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", kind)
+    for number in range(6):
+        queue.bury(db, queue.put(db, number).id, failure=Failure("E", "odd" if number % 2 else "even"))
+    letters = DeadLetters.open(db, "trips")
+    assert trips_of(engine, db, letters.classes)[0] == 3
+    waits, page = trips_of(engine, db, lambda tr: letters.tasks(tr, 9, error="E", text="odd"))
+    assert (waits, len(page)) == (3, 3)
+    assert trips_of(engine, db, lambda tr: letters.kick(tr, page[0].task))[0] == kick
+    assert trips_of(engine, db, lambda tr: letters.edit(tr, page[1].task, 7))[0] == 1
+    assert trips_of(engine, db, lambda tr: letters.begin_redrive(tr, text="odd"))[0] == 2
+    waits, step = trips_of(engine, db, letters.step_redrive)
+    assert (waits, step.moved) == (3 + kick, 2)
 
 
 def test_a_lease_of_a_run_ends_in_one_round_trip(trips: tuple[Database, Trips]) -> None:

@@ -1,0 +1,49 @@
+"""The verbs on one buried task, each in one transaction."""
+
+from typing import Any
+
+from fdbqueue.errors import NotBuried, TaskNotFound
+from fdbqueue.records.keys import Record, id_text
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.tasks.verbs import Target, present
+from fdbqueue.unreadable import shown
+
+
+def kick_one(change: Change, target: Target) -> Task:
+    """Make the task ready.
+
+    Reads: the task.
+    Writes: moves it.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound, RecordUnreadable, NotBuried.
+    """
+    record = _buried(change, target)
+    asked = ask_payload(change.tr, change.shape.keys, record)
+    return task_of(edges.kick(change, [record])[0], shown(change.shape.codec, asked))
+
+
+def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) -> Task:
+    """Store `payload` in place of that of the task, which may be unreadable; kick it as well, if told.
+
+    Reads: the task.
+    Writes: the task, its payload.
+    Conflicts: a change of the task.
+    Raises: TaskNotFound, RecordUnreadable, NotBuried.
+    """
+    edited = edges.edit(change, _buried(change, target), payload)
+    return task_of(edges.kick(change, [edited])[0] if kick else edited, data)
+
+
+def _buried(change: Change, target: Target) -> Record:
+    try:
+        record = present(change, target)
+    except TaskNotFound:
+        change.require_sound(target.id)
+        raise
+    if record.state != TaskState.BURIED:
+        raise NotBuried(id=id_text(target.id), state=TaskState(record.state).name.lower())
+    return record

@@ -1,0 +1,42 @@
+"""Classes of failure: the buried tasks of each class in an order of their own, and their number.
+
+Both follow every change of a buried task, in its transaction. No call but those of a burial, and of the end
+of one, writes or reads these keys.
+"""
+
+from fdbqueue.records.keys import Record, TaskKeys
+from fdbqueue.seam import ReadTransaction, Transaction
+
+_BYTES = 8
+_ONE, _LESS, _NONE = ((n & (2**64 - 1)).to_bytes(_BYTES, "little") for n in (1, -1, 0))
+
+
+def enter(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
+    """File a task that is buried now."""
+    if record.error is not None:
+        tr.set(keys.classed_at(record.error, place), b"")
+        tr.add(keys.class_count(record.error), _ONE)
+
+
+def leave(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
+    """Take out a task that is no longer buried. Does nothing if an earlier release has buried it."""
+    if record.error is not None:
+        _clear(tr, keys, keys.classed_at(record.error, place), record.error)
+
+
+def lost(tr: Transaction, keys: TaskKeys, key: bytes) -> None:
+    """Take out an entry without a task. Conflicts: another call that does the same."""
+    tr.add_read_conflict_key(key)
+    _clear(tr, keys, key, keys.class_in(key))
+
+
+def counted(tr: ReadTransaction, keys: TaskKeys, limit: int) -> dict[str, int]:
+    """The number of buried tasks of each of the first `limit` classes."""
+    rows = tr.get_range(keys.class_counts.start, keys.class_counts.stop, limit=limit)
+    return {keys.class_counted(row.key): int.from_bytes(row.value, "little") for row in rows}
+
+
+def _clear(tr: Transaction, keys: TaskKeys, key: bytes, error: str) -> None:
+    tr.clear(key)
+    tr.add(keys.class_count(error), _LESS)
+    tr.compare_and_clear(keys.class_count(error), _NONE)

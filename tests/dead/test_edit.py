@@ -1,0 +1,93 @@
+"""A buried task can be given other data, and be kicked by itself."""
+
+import pytest
+
+from fdbqueue import DeadLetters, Unreadable, limits
+from fdbqueue.errors import NotBuried, PayloadTooLarge, TaskNotFound
+from fdbqueue.records.keys import TaskKeys
+from tests.dead.conftest import Grave
+
+LARGE = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
+HUGE = "x" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize("old", ["small", LARGE, HUGE])
+@pytest.mark.parametrize("new", ["other", LARGE + "y", HUGE + "y"])
+def test_an_edited_task_has_its_new_data_and_nothing_else(grave: Grave, old: str, new: str) -> None:
+    id_ = grave.bury("A", data=old, pri=3)
+    before = grave.queue.peek(grave.db, id_)
+    edited = grave.letters.edit(grave.db, before, new)
+    assert (edited.data, edited.id, edited.pri, edited.state) == (new, id_, 3, "!")
+    assert grave.queue.peek(grave.db, before).data == new
+    assert (grave.counted(), len(grave.queue.failures(grave.db, id_))) == ({"A": 1}, 1)
+    grave.queue.kick(grave.db)
+    task = grave.queue.take(grave.db, 0)
+    assert task.data == new
+    grave.queue.ack(grave.db, task)
+    keys = TaskKeys(grave.queue.contents)
+    under = keys.payloads_of(b"")
+    assert list(grave.db.get_range(under.start, under.stop)) == []
+
+
+def test_an_edit_may_kick_in_the_same_transaction(grave: Grave) -> None:
+    id_ = grave.bury("A", data=1)
+    assert grave.letters.edit(grave.db, id_, 2, kick=True).state == "r"
+    assert (grave.queue.take(grave.db, 0).data, grave.counted()) == (2, {})
+
+
+def test_a_kicked_task_has_all_its_attempts_again(grave: Grave) -> None:
+    id_, other = grave.bury_each("A", "A")
+    kicked = grave.letters.kick(grave.db, other)
+    assert (kicked.id, kicked.state, kicked.failures) == (other, "r", 0)
+    assert grave.listed() == [id_]
+
+
+@pytest.mark.parametrize("state", ["ready", "taken", "delayed"])
+def test_a_task_that_is_not_buried_is_left_alone(grave: Grave, state: str) -> None:
+    id_ = grave.queue.put(grave.db, 1, delay=100 if state == "delayed" else 0).id
+    if state == "taken":
+        grave.queue.take(grave.db, 0)
+    for call in (lambda: grave.letters.edit(grave.db, id_, 2), lambda: grave.letters.kick(grave.db, id_)):
+        with pytest.raises(NotBuried, match=state):
+            call()
+    assert grave.queue.peek(grave.db, id_).data == 1
+
+
+def test_a_missing_task_is_told(grave: Grave) -> None:
+    id_ = grave.bury("A")
+    grave.queue.delete(grave.db, id_)
+    with pytest.raises(TaskNotFound):
+        grave.letters.edit(grave.db, id_, 2)
+    with pytest.raises(TaskNotFound):
+        grave.letters.kick(grave.db, id_)
+
+
+def test_an_unreadable_payload_can_be_mended(grave: Grave) -> None:
+    """A take buries a task with a damaged payload. An edit needs no payload."""
+    grave.queue.put(grave.db, LARGE)
+    keys = TaskKeys(grave.queue.contents)
+    under = keys.payloads_of(b"")
+    [row] = grave.db.get_range(under.start, under.stop)
+    grave.db[row.key] = b"\xff" * len(row.value)
+    assert grave.queue.take(grave.db, 0) is None
+    [letter] = grave.letters.tasks(grave.db, 9, error="PayloadUnreadable")
+    assert isinstance(letter.task.data, Unreadable)
+    grave.letters.edit(grave.db, letter.task, "mended", kick=True)
+    assert grave.queue.take(grave.db, 0).data == "mended"
+
+
+def test_data_that_the_codec_refuses_change_nothing(grave: Grave) -> None:
+    id_ = grave.bury("A", data=1)
+    with pytest.raises(TypeError):
+        grave.letters.edit(grave.db, id_, object())
+    with pytest.raises(PayloadTooLarge):
+        grave.letters.edit(grave.db, id_, "x" * limits.PAYLOAD_BYTES_MAX)
+    assert grave.queue.peek(grave.db, id_).data == 1
+
+
+def test_a_typed_handle_refuses_data_of_another_type(grave: Grave) -> None:
+    id_ = grave.bury("A", data=1)
+    typed = DeadLetters.open(grave.db, "grave", type=int, root=grave.root)
+    with pytest.raises(TypeError):
+        typed.edit(grave.db, id_, "text")
+    assert typed.edit(grave.db, id_, 2).data == 2

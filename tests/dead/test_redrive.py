@@ -1,0 +1,256 @@
+"""A redrive moves each matching task once, at its rate, whatever process runs it."""
+
+import pytest
+
+from fdbqueue import Database, DeadLetters, Failure, Queue, RedriveState, TaskQueue, limits, transactional
+from fdbqueue.errors import (
+    InvalidArgument,
+    NoRedrive,
+    QueueKindMismatch,
+    QueueNotFound,
+    RedriveUnderWay,
+    WaitStopped,
+)
+from tests.dead.conftest import Grave
+
+FAST = 1e6
+
+
+def other(grave: Grave, kind: str = "fifottl", **options) -> TaskQueue:
+    return TaskQueue.create(grave.db, "other", kind, root=grave.root, **options)
+
+
+def data_of(queue: TaskQueue, db: Database) -> list:
+    return [task.data for task in queue.tasks(db, "r", 1000)]
+
+
+def test_a_redrive_kicks_the_tasks_that_match(grave: Grave) -> None:
+    grave.bury("A", "one"), grave.bury("A", "two"), grave.bury("B", "two")
+    begun = grave.letters.begin_redrive(grave.db, error="A", text="two", rate_per_s=FAST)
+    assert (begun.state, begun.left, begun.moved) == (RedriveState.RUNNING, 2, 0)
+    done = grave.letters.run_redrive(grave.db)
+    assert (done.state, done.moved, done.passed, done.left) == (RedriveState.DONE, 1, 1, 0)
+    assert grave.letters.redrive(grave.db) == done
+    assert (grave.counted(), grave.tasks("ready")) == ({"A": 1, "B": 1}, 1)
+
+
+def test_a_redrive_of_nothing_is_done_at_once(grave: Grave) -> None:
+    assert grave.letters.redrive(grave.db) is None
+    assert grave.letters.begin_redrive(grave.db).state == RedriveState.DONE
+    assert grave.letters.run_redrive(grave.db).moved == 0
+
+
+def test_a_redrive_keeps_its_rate(still: Grave, clock) -> None:
+    for n in range(50):
+        still.bury("A", data=n)
+    still.letters.begin_redrive(still.db, rate_per_s=10)
+    before = clock.now()
+    assert still.letters.run_redrive(still.db).moved == 50
+    assert 4.5 <= clock.now() - before <= 5.5
+
+
+def test_a_slow_redrive_moves_one_task_at_a_time(still: Grave, clock) -> None:
+    still.bury_each("A", "A", "A")
+    still.letters.begin_redrive(still.db, rate_per_s=0.01)
+    before = clock.now()
+    assert still.letters.step_redrive(still.db).wait_s == pytest.approx(100)
+    assert still.letters.step_redrive(still.db).moved == 0
+    assert still.letters.run_redrive(still.db).moved == 3
+    assert clock.now() - before == pytest.approx(200, abs=1)
+
+
+def test_processes_that_run_one_redrive_share_its_rate(still: Grave, clock) -> None:
+    for n in range(20):
+        still.bury("A", data=n)
+    still.letters.begin_redrive(still.db, rate_per_s=10)
+    second = Database(still.db.engine, clock)  # another process
+    letters = DeadLetters.open(second, "grave", root=still.root)
+    assert [still.letters.step_redrive(still.db).moved, letters.step_redrive(second).moved] == [2, 0]
+    clock.advance(0.2)
+    assert [letters.step_redrive(second).moved, still.letters.step_redrive(still.db).moved] == [2, 0]
+
+
+def test_a_paused_redrive_moves_nothing_until_it_goes_on(grave: Grave) -> None:
+    grave.bury_each("A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=FAST)
+    assert grave.letters.pause_redrive(grave.db).state == RedriveState.PAUSED
+    assert grave.letters.run_redrive(grave.db).state == RedriveState.PAUSED
+    assert grave.tasks("buried") == 2
+    grave.letters.resume_redrive(grave.db)
+    assert grave.letters.run_redrive(grave.db).moved == 2
+
+
+def test_a_stopped_redrive_leaves_the_rest_buried(grave: Grave) -> None:
+    grave.bury_each("A", "A")
+    grave.letters.begin_redrive(grave.db)
+    assert grave.letters.stop_redrive(grave.db).state == RedriveState.STOPPED
+    assert (grave.letters.run_redrive(grave.db).moved, grave.tasks("buried")) == (0, 2)
+    with pytest.raises(NoRedrive):
+        grave.letters.resume_redrive(grave.db)
+    assert grave.letters.begin_redrive(grave.db).left == 2
+
+
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_a_redrive_under_way_is_not_replaced(grave: Grave, state: str) -> None:
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db)
+    if state == "paused":
+        grave.letters.pause_redrive(grave.db)
+    with pytest.raises(RedriveUnderWay, match=state):
+        grave.letters.begin_redrive(grave.db)
+
+
+def test_without_a_redrive_there_is_nothing_to_turn(grave: Grave) -> None:
+    letters = grave.letters
+    for call in (letters.pause_redrive, letters.resume_redrive, letters.stop_redrive, letters.step_redrive):
+        with pytest.raises(NoRedrive):
+            call(grave.db)
+
+
+def test_a_redrive_moves_no_more_than_its_limit(grave: Grave) -> None:
+    grave.bury_each("A", "A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=FAST, limit=2)
+    assert grave.letters.run_redrive(grave.db).moved == 2
+    assert grave.tasks("buried") == 1
+
+
+def test_a_task_that_fails_again_stays_buried(grave: Grave) -> None:
+    """Otherwise a redrive of a task that always fails would never end."""
+    grave.bury_each("A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=5)
+    assert grave.letters.step_redrive(grave.db).moved == 1
+    task = grave.queue.take(grave.db, 0)
+    grave.queue.bury(grave.db, task, failure=Failure("A"))
+    assert grave.letters.run_redrive(grave.db).moved == 2
+    assert grave.listed() == [task.id]
+
+
+def test_a_redrive_ends_though_tasks_go_on_failing(grave: Grave) -> None:
+    grave.bury_each("A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=5)
+    grave.bury_each("A", "A", "A")
+    assert grave.letters.run_redrive(grave.db).moved == 2
+    assert grave.tasks("buried") == 3
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair"])
+def test_tasks_move_into_another_queue(grave: Grave, kind: str) -> None:
+    into = other(grave, kind)
+    large = "x" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
+    for data in (1, "two", large):
+        grave.bury("A", data=data, pri=7)
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    assert grave.letters.run_redrive(grave.db).moved == 3
+    assert data_of(into, grave.db) == [1, "two", large]
+    assert (grave.tasks("total"), grave.counted()) == (0, {})
+    task = into.take(grave.db, 0)
+    assert (task.data, task.pri, task.attempts, task.failures) == (1, 7 if kind == "fifottl" else 0, 1, 0)
+
+
+def test_task_keys_and_costs_go_with_their_tasks(db, space) -> None:
+    grave = Grave(db, space, "fair")
+    into = other(grave, "fair")
+    grave.bury("A", key="gold", cost=3)
+    grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
+    grave.letters.run_redrive(db)
+    assert into.take(db, 0).key == "gold"
+
+
+def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:
+    into = other(grave, "limfifottl", capacity=2)
+    grave.bury_each("A", "A", "A")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    assert grave.letters.step_redrive(grave.db).moved == 2
+    waits = grave.letters.step_redrive(grave.db)
+    assert (waits.moved, waits.is_full, waits.redrive.state) == (0, True, RedriveState.RUNNING)
+    into.ack(grave.db, into.take(grave.db, 0))
+    assert grave.letters.run_redrive(grave.db).moved == 3
+
+
+def test_a_queue_that_cannot_take_the_tasks_is_refused(grave: Grave) -> None:
+    grave.bury("A")
+    other(grave, codec="msgpack")
+    Queue.named(grave.db, "plain", root=grave.root)
+    for into, error in (
+        ("nowhere", QueueNotFound),
+        ("grave", InvalidArgument),
+        ("other", InvalidArgument),
+        ("plain", QueueKindMismatch),
+    ):
+        with pytest.raises(error):
+            grave.letters.begin_redrive(grave.db, into=into)
+    assert grave.letters.redrive(grave.db) is None
+
+
+def test_a_redrive_survives_the_drop_of_the_other_queue(grave: Grave) -> None:
+    into = other(grave)
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    into.drop(grave.db)
+    with pytest.raises(QueueNotFound):
+        grave.letters.run_redrive(grave.db)
+    assert grave.tasks("buried") == 1
+    other(grave)
+    assert grave.letters.run_redrive(grave.db).moved == 1
+
+
+def test_a_task_with_a_lost_payload_stays(grave: Grave) -> None:
+    other(grave)
+    grave.bury("A", data="x" * 1_000)
+    under = grave.queue._shape.keys.payloads_of(b"")
+    grave.db.clear_range(under.start, under.stop)
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    done = grave.letters.run_redrive(grave.db)
+    assert (done.moved, done.passed, grave.tasks("buried")) == (0, 1, 1)
+
+
+def test_payloads_of_one_step_are_bounded(grave: Grave, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+    into = other(grave)
+    for n in range(5):
+        grave.bury("A", data=f"{n}" * 400)
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    assert grave.letters.step_redrive(grave.db).moved == 2
+    assert grave.letters.run_redrive(grave.db).moved == 5
+    assert into.statistics(grave.db)["tasks"]["ready"] == 5
+
+
+def test_a_step_in_a_transaction_happens_with_it(grave: Grave) -> None:
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=FAST)
+
+    @transactional(parameter="tr")
+    def never(tr) -> None:
+        assert grave.letters.step_redrive(tr).moved == 1
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        never(grave.db)
+    assert (grave.tasks("buried"), grave.letters.redrive(grave.db).moved) == (1, 0)
+
+
+def test_a_run_that_is_stopped_leaves_the_redrive(grave: Grave) -> None:
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db)
+    stop = grave.db.runtime.event()
+    stop.set()
+    with pytest.raises(WaitStopped):
+        grave.letters.run_redrive(grave.db, stop=stop)
+    assert grave.letters.redrive(grave.db).state == RedriveState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"rate_per_s": 0}, {"rate_per_s": float("inf")}, {"rate_per_s": True}, {"limit": 0}, {"into": ""}],
+)
+def test_what_is_no_rate_and_no_number_is_refused(grave: Grave, wanted) -> None:
+    with pytest.raises(InvalidArgument):
+        grave.letters.begin_redrive(grave.db, **wanted)
+
+
+def test_a_damaged_redrive_counts_as_none(grave: Grave) -> None:
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db)
+    grave.db[grave.queue._shape.keys.redrive] = b"\xc1"
+    assert grave.letters.redrive(grave.db) is None
+    assert grave.letters.begin_redrive(grave.db).left == 1
