@@ -257,6 +257,8 @@ class Keeper:
         try:
             return act() is not False
         except Exception as error:
+            if self._database.closed:  # or closing, while the engine still answers
+                raise DatabaseClosed from error
             self._require_open()
             self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
             return False
