@@ -107,6 +107,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
+def checked_fraction(name: str, value: Any) -> float:
+    """A number from 0 to 1. Raises InvalidArgument."""
+    if not is_number(value) or not 0 <= value <= 1:
+        raise InvalidArgument(name=name, wanted="a number from 0 to 1", got=value)
+    return float(value)
+
+
 def is_whole(value: Any) -> bool:
     """True if `value` is an int; not for a bool."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -49,6 +49,10 @@ class Task:
     """The trace context of its put, such as a `traceparent`; None if no tracer saw the put."""
     cancel_asked: float | None = None
     """The time of its cancel, if it was taken then and still is: it ends with its lease."""
+    fraction: float | None = None
+    """The progress that its holder has told, from 0 to 1; None before, and once the lease has ended."""
+    fraction_told: float | None = None
+    """The time at which that was told."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

@@ -7,6 +7,7 @@ from fdbqueue.cli import (
     demo,
     elements,
     explain,
+    follow,
     imports,
     items,
     queues,
@@ -18,5 +19,20 @@ from fdbqueue.cli import (
 from fdbqueue.cli.group import cli as cli
 
 __all__ = ["cli"]
-ADDED = (aside, completion, dead, demo, elements, explain, imports, items, queues, redrive, tasks, top, work)
+ADDED = (
+    aside,
+    completion,
+    dead,
+    demo,
+    elements,
+    explain,
+    follow,
+    imports,
+    items,
+    queues,
+    redrive,
+    tasks,
+    top,
+    work,
+)
 """Modules that are imported only to add their commands."""

@@ -41,6 +41,8 @@ def task_row(task: Task) -> dict[str, Any]:
         "taken": task.taken,
         "session": task.session,
         "cancel_asked": task.cancel_asked,
+        "progress": task.fraction,
+        "progress_told": task.fraction_told,
     }
 
 

@@ -28,7 +28,8 @@ from fdbqueue.tasks.queue import TaskQueue
 def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as_json: bool) -> None:
     """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, key, data, last error; for taken tasks also the holder. With --json, each task
+    Columns: id, age, attempts, key, data, last error; for taken tasks also the holder and
+    the progress. With --json, each task
     has all its attributes; `history` has the time and the error of each failed attempt that is kept, with its
     traceback or the output of its command; `holder` has the session of a taken task, its processes and its
     last heartbeat. If more tasks follow, standard error says so.
@@ -199,4 +200,8 @@ def _holder(row: Row) -> str:
     return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
 
 
-TAKEN_COLUMNS: Columns = {**TASK_COLUMNS, "holder": _holder}
+def _progress(row: Row) -> str:
+    return "" if row["progress"] is None else f"{row['progress']:.0%}"
+
+
+TAKEN_COLUMNS: Columns = {**TASK_COLUMNS, "progress": _progress, "holder": _holder}

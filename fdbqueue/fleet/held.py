@@ -16,9 +16,15 @@ class Hold:
     """A lease of this worker. The first thread that claims it decides the outcome; no other thread does."""
 
     def __init__(
-        self, queue: TaskQueue, task: Task, database: Database, session: Session, asked_at: float
+        self,
+        queue: TaskQueue,
+        task: Task,
+        database: Database,
+        session: Session,
+        asked_at: float,
+        transactional: bool = False,
     ) -> None:
-        """`asked_at`: wall-clock time at which the take began."""
+        """`asked_at`: wall-clock time at which the take began. `transactional`: as in WorkerOptions."""
         self.queue = queue
         self.session = session
         self.began_at: float | None = None
@@ -36,6 +42,9 @@ class Hold:
         self._taken_away = False
         self.cancelled = task.cancel_asked is not None
         """True if the task was cancelled, and this process knows it."""
+        self.fraction: float | None = None
+        """The progress that the handler has told."""
+        self.transactional = transactional
         self.ended_by: str | None = None
         """The verb with which the handler itself ended the lease."""
         self.lease = task
@@ -102,9 +111,27 @@ class HeldTask(Task):
 
         Raises InvalidArgument for a task that no worker passed to a handler.
         """
+        return self._held().database
+
+    def _held(self) -> Hold:
         if self.hold is None:
             raise InvalidArgument(name="task", wanted="a task that a worker passed to a handler", got=self)
-        return self.hold.database
+        return self.hold
+
+    def progress(self, fraction: float) -> None:
+        """Tell the progress, from 0 to 1: listings show it, and `TaskQueue.wait_for_progress` waits for it.
+
+        Each call is one transaction. It also learns of a cancel, for `cancelled` and `check`.
+        Writes: the task.
+        Raises: NotTaken if the lease is over; InvalidArgument for another number, and in a transactional
+        worker: the write would make the transaction of the ack conflict, and begin again.
+        """
+        hold = self._held()
+        if hold.transactional:
+            wanted = "False for a handler that tells its progress"
+            raise InvalidArgument(name="transactional", wanted=wanted, got=True)
+        told = hold.queue.progress(hold.database, hold.lease, fraction)
+        hold.fraction, hold.cancelled = told.fraction, told.cancel_asked is not None
 
     @property
     def lost(self) -> bool:

@@ -126,7 +126,7 @@ class Appearance:
         return self._due_at
 
     def _show(self, session: Session, current: Presence) -> None:
-        running = tuple((one.id, one.cancelled) for one in current.running)
+        running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
         news = (session.id, (current.tally, running))
         if news == self._shown or session.lost:
             return

@@ -12,6 +12,8 @@ class Running:
     for_s: float
     cancelled: bool = False
     """True if the task was cancelled, and the worker knows it."""
+    fraction: float | None = None
+    """The progress that its handler has told."""
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class Worker:
     def status(self) -> WorkerStatus:
         now = self._runtime.monotonic()
         running = [
-            Running(hold.task.id, hold.task.queue, now - hold.began_at, hold.cancelled)
+            Running(hold.task.id, hold.task.queue, now - hold.began_at, hold.cancelled, hold.fraction)
             for hold in self._heartbeat.holds()
             if hold.began_at is not None and hold.open
         ]
@@ -222,7 +222,8 @@ class Worker:
         """Take tasks, and renew their leases from now on."""
         asked_at = self._runtime.now()
         found = self._take(free, timeout_s)
-        holds = [Hold(queue, task, self._database, self._session, asked_at) for queue, task in found]
+        db, session, transactional = self._database, self._session, self._options.transactional
+        holds = [Hold(queue, task, db, session, asked_at, transactional) for queue, task in found]
         for hold in holds:
             self._heartbeat.add(hold)
         return holds

@@ -108,6 +108,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """The class of its last failure since the put or the last kick. A buried task without one has an empty
     text; None, if an earlier release buried it.
     """
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """The progress that the holder of a taken task has told; None in other states."""
+    told_us: int = 0
+    """The time at which that was told."""
 
     @property
     def failures_counted(self) -> int:

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from functools import partial
 
-from fdbqueue.arguments import checked_count, checked_instance, checked_items, writable
+from fdbqueue.arguments import checked_count, checked_fraction, checked_instance, checked_items, writable
 from fdbqueue.database import run
 from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.sessions.session import Session
 from fdbqueue.task import Renewed, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import delay_us
 from fdbqueue.tasks.managing import checked_verb_batch
+from fdbqueue.tasks.progress import tell
 
 
 class Attempts(TaskHandle):
@@ -43,6 +45,24 @@ class Attempts(TaskHandle):
         checked_verb_batch(len(few))
         targets = [self._target(tr, task, None) for task in few]
         return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
+
+    def progress(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        fraction: float,
+        *,
+        session: Session | None = None,
+    ) -> Task:
+        """Store the progress of a held task, from 0 to 1. It goes with the lease. Not counted.
+
+        Reads: the task.
+        Writes: the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        checked, target = checked_fraction("fraction", fraction), self._target(tr, task, session)
+        return self._once(tr, "progress", lambda change: tell(change, target, checked), task)
 
     def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
         """Bury the task if at least `failures_max` of its attempts have failed. True if it was buried.

@@ -7,6 +7,7 @@
     TAKEN    release, forsake         ->  READY, DELAYED
     TAKEN    lease_over, give_back    ->  READY
     TAKEN    touch, renew             ->  TAKEN, for longer
+    TAKEN    progress                 ->  TAKEN
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
     BURIED   edit                     ->  BURIED, with another payload
@@ -233,6 +234,13 @@ def renew(change: Change, records: Sequence[Record]) -> list[Record]:
     return renewed
 
 
+def progress(change: Change, records: Sequence[Record], fraction: float) -> list[Record]:
+    """Store the progress. Not counted, as in `renew`."""
+    told = [replace(record, fraction=fraction, told_us=change.now_us) for record in records]
+    change.move(records, told)
+    return told
+
+
 def _new(change: Change, draft: Draft, id_: bytes) -> Record:
     now_us = change.now_us
     return Record(
@@ -278,6 +286,8 @@ def freed(record: Record) -> Record:
         token=b"",
         taken_us=0,
         cancelled_us=0,
+        fraction=None,
+        told_us=0,
     )
 
 

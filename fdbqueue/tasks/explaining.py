@@ -76,8 +76,13 @@ def holder_of(change: Change, id_: bytes) -> Holder | None:
 
     Raises: TaskNotFound, RecordUnreadable. Round trips: 2.
     """
-    _, record = _records(change, change.tr.snapshot.get(change.shape.keys.task(id_)).value, id_)
+    _, record = stored_and_current(change, id_)
     return _ask_holder(change, record)()
+
+
+def stored_and_current(change: Change, id_: bytes) -> tuple[Record, Record]:
+    """The task as stored, and as it is now, by snapshot. Raises: TaskNotFound, RecordUnreadable."""
+    return _records(change, change.tr.snapshot.get(change.shape.keys.task(id_)).value, id_)
 
 
 def _records(change: Change, stored: bytes | None, id_: bytes) -> tuple[Record, Record]:

@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from fdbqueue.database import run
+from fdbqueue.arguments import checked_event, checked_fraction, checked_take_timeout
+from fdbqueue.database import as_database, run
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
     UnsupportedOption,
@@ -12,9 +13,10 @@ from fdbqueue.holder import Holder
 from fdbqueue.page import Page, checked_limit
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import Statistics
-from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.runtime import Stop
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 from fdbqueue.task import Failure, Task, TaskState
-from fdbqueue.tasks import listing, looking, verbs
+from fdbqueue.tasks import listing, looking, progress, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
@@ -36,6 +38,33 @@ class Looks(TaskHandle):
         target = Target(id_bytes(task.id if isinstance(task, Task) else task))
         source = self._calls(tr).source
         return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
+
+    def wait_for_progress(
+        self,
+        db: AnyDatabase,
+        task: Task | str,
+        seen: float | None = None,
+        timeout: float | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> Task | None:
+        """Wait until the progress of the task is another one than `seen`, and return the task.
+
+        Waits up to `timeout` seconds, None for ever, zero or less not at all. Returns None if it has not
+        changed. A lease that ends takes its progress with it: then it is None again. When `stop`, an event,
+        is set, the call raises WaitStopped.
+        Reads: the task, by snapshot, again after each change and renewal; a watch.
+        Conflicts: none.
+        Raises: TaskNotFound once the task has ended; RecordUnreadable, InvalidArgument, WaitStopped.
+        """
+        timeout_s = checked_take_timeout(timeout)
+        wanted = None if seen is None else checked_fraction("seen", seen)
+        checked_event("stop", stop)
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        database = as_database(db)
+        until = database.runtime.monotonic() + timeout_s
+        with database.waiter(stop) as waiter:
+            return progress.wait(database, self._calls(database).source, id_, wanted, until, waiter)
 
     def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> Explanation:
         """Why the task is not running: every reason in order of weight, each with its cure.

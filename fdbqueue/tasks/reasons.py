@@ -44,7 +44,14 @@ def _taken(found: Explanation) -> Iterator[Reason]:
         return
     since = "" if task.taken is None else f" for {_span(found.now - task.taken)}"
     cure = f"Its handler ends. Without a renewal it comes back in {_span(at - found.now)}."
-    yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}.", cure, at)
+    yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}{_progress(found)}.", cure, at)
+
+
+def _progress(found: Explanation) -> str:
+    task = found.task
+    if task.fraction is None or task.fraction_told is None:
+        return ""
+    return f", and told {task.fraction:.0%} {_span(found.now - task.fraction_told)} ago"
 
 
 def _has_ended(holder: Holder | None, now: float) -> bool:

@@ -43,6 +43,8 @@ def task_of(record: Record, data: Any) -> Task:
         session=record.session.hex() or None,
         trace=unpacked(record.trace) if record.trace else None,
         cancel_asked=record.cancelled_us / 1_000_000 if record.cancelled_us else None,
+        fraction=record.fraction,
+        fraction_told=record.told_us / 1_000_000 if record.told_us else None,
     )
 
 

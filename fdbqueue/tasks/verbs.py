@@ -104,7 +104,7 @@ def ack(change: Change, target: Target) -> Task:
     Conflicts: a change of the task.
     Raises: NotTaken.
     """
-    record = _held(change, target)
+    record = held(change, target)
     return done(change, target, record, lambda: edges.ack(change, [record]))
 
 
@@ -133,14 +133,14 @@ def release(change: Change, target: Target, delay_us: int, failure: Failure | No
     Conflicts: a change of the task.
     Raises: NotTaken.
     """
-    record = _held(change, target)
+    record = held(change, target)
     snoozed = failure is None
     return done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
 
 
 def give_back(change: Change, target: Target, delay_us: int) -> Task:
     """`release` for a worker before its handler has decided: no attempt has ended."""
-    record = _held(change, target)
+    record = held(change, target)
     return done(change, target, record, lambda: edges.release(change, [record], delay_us))
 
 
@@ -152,7 +152,7 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     Conflicts: a change of the task.
     Raises: NotTaken, then UnsupportedOption.
     """
-    record = _held(change, target)
+    record = held(change, target)
     change.shape.require_touch()
     return done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
@@ -207,7 +207,7 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
     Raises: NotTaken.
     """
     asked = ask_entries(change.tr, change.shape.keys, target.id)
-    record = _held(change, target)
+    record = held(change, target)
     if record.failures_counted < failures_max or record.cancelled_us:
         return False
     counted = [entry for entry in asked() if entry.number > record.forgiven]
@@ -375,7 +375,7 @@ def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
     return [record for record, target in found if record is not None and target.holds(record, change.now_us)]
 
 
-def _held(change: Change, target: Target) -> Record:
+def held(change: Change, target: Target) -> Record:
     record = _read(change, target)
     if record is None or not target.holds(record, change.now_us):
         raise NotTaken(id=id_text(target.id))

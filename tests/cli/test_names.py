@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "elements purge": ["Q"],
     "elements remove": ["Q", "00"],
     "explain": ["Q", "00"],
+    "follow": ["Q", "00"],
     "get": ["Q"],
     "import fdb-layer": ["00", "Q"],
     "import persist-queue": [".", "Q", "--serializer", "json"],

@@ -9,7 +9,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.task import Failure
-from tests.cli.shell import Shell, Within
+from tests.cli.shell import Shell, Within, rest_of
 from tests.cli.test_queues import root_of
 
 
@@ -151,7 +151,10 @@ def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None
         assert task is not None
         said = f"{ids[0]} cancelled: it is taken, and ends with its lease\nfdbqueue: {ids[1]} cancelled"
         assert program.run("cancel", "q", *ids) == (0, "", f"fdbqueue: {said}\n")
+        queue.progress(db, task, 0.4)
+        assert program.run("tasks", "q", "--state", "taken")[1].split("\t")[-2] == "40%"
         (row,) = listed(program, "taken")
+        assert row["progress"] == 0.4
         assert row["cancel_asked"] >= row["taken"]
         explained = json.loads(program.run("explain", "q", ids[0], "--json")[1])
         assert [reason["why"] for reason in explained["reasons"]] == ["cancelled"]
@@ -159,6 +162,26 @@ def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None
     gone = f"fdbqueue: no such task in 'q': {ids[0]}\n"
     assert program.run("cancel", "q", ids[0], "--json") == (1, "", gone)
     assert json.loads(program.run("stats", "q", "--json")[1])["ends"]["cancelled"] == 2
+
+
+def test_follow_prints_each_progress_until_the_task_ends(shell: Shell) -> None:
+    shell.run("create", "q", "--kind", "fifottl", "--ttr", "60")
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(shell))
+        id_ = queue.put(db, "x").id
+        task = queue.take(db, 0)
+        assert task is not None
+        following = shell.start("follow", "q", id_)
+        assert following.stdout is not None
+        assert following.stdout.readline() == "taken\t\n"
+        for number in (0.25, 0.5):
+            queue.progress(db, task, number)
+            assert following.stdout.readline() == f"taken\t{number:.0%}\n"
+        queue.ack(db, task)
+    assert rest_of(following) == ("", f"fdbqueue: {id_} has ended\n")
+    assert following.returncode == 0
+    gone = f"fdbqueue: no such task in 'q': {id_}\n"
+    assert shell.run("follow", "q", id_) == (1, "", gone)
 
 
 def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None:

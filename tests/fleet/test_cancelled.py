@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fdbqueue import Hooks, TaskCancelled, TaskQueue, Worker, workers
+from fdbqueue import HeldTask, Hooks, InvalidArgument, TaskCancelled, TaskQueue, TaskState, Worker, workers
 from fdbqueue.fleet.outcomes import Cancelled, Failed, judge
 from fdbqueue.fleet.status import Tally
 from tests.fleet.conftest import SOON
@@ -109,3 +109,44 @@ def test_an_error_about_another_task_is_a_failure():
     error = TaskCancelled(id="x")
     assert isinstance(judge(error, "here"), Failed)
     assert isinstance(judge(error, "here", cancelled=True), Cancelled)
+
+
+def test_a_handler_tells_its_progress_and_learns_of_a_cancel(db, short):
+    """Without a heartbeat: the call reads the task."""
+    may_go = threading.Event()
+
+    def handler(task):
+        task.progress(0.4)
+        assert may_go.wait(20)
+        task.progress(0.8)
+        task.check()
+
+    worker = Worker(db, short, handler)
+    id_ = short.put(db, "x").id
+    worker.start()
+    assert short.wait_for_progress(db, id_, None, 20).fraction == 0.4
+    assert [running.fraction for running in worker.status().running] == [0.4]
+    short.cancel(db, id_)
+    may_go.set()
+    wait_until(lambda: worker.status().tally == Tally(cancelled=1))
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_a_transactional_handler_tells_no_progress(db, short):
+    """It would begin again for ever."""
+    errors = []
+
+    def handler(_, task):
+        with pytest.raises(InvalidArgument, match="transactional") as error:
+            task.progress(0.4)
+        errors.append(error)
+
+    short.put(db, "x")
+    Worker(db, short, handler, transactional=True).run(until_empty=True)
+    assert len(errors) == 1
+
+
+def test_a_task_outside_a_worker_tells_no_progress():
+    with pytest.raises(InvalidArgument):
+        HeldTask("x", TaskState.TAKEN, None).progress(0.4)

@@ -121,7 +121,7 @@ GOOD: Mapping[str, Make] = {
     "maxsize": lambda _: 0,
     "name": lambda _: "new",
     "path": lambda world: world.file(),
-    "random": lambda _: 0.5,
+    **dict.fromkeys(("random", "fraction", "seen"), lambda _: 0.5),
     "state": lambda _: "r",
     "subspace": lambda _: Subspace(("new",)),
     "url": lambda world: world.url,

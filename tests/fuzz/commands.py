@@ -25,6 +25,7 @@ MISTAKE = 2
 
 LEFT_OUT = {
     "demo": "it runs for a minute",
+    "follow": "it waits until its task ends",
     "top -n": "it repeats as often as it is told to",
     "put --lines": "the files that it reads are no texts of an option: tests/cli has them",
 }

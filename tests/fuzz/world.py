@@ -40,6 +40,8 @@ class World:
         self.letters = fdbqueue.DeadLetters.open(db, "fair")
         self.buried = self.letters.tasks(db, 1)[0].task
         self.letters.begin_redrive(db, rate_per_s=1_000)
+        for kind, task in self.held.items():  # no wait for its progress lasts
+            self.tasks[kind].progress(db, task, 0.25)
         self.plain = fdbqueue.Queue.named(db, "plain")
         self.plain.enqueue_many(db, [1, 2, 3])
         self.fair = fdbqueue.FairQueue(Subspace(("fuzz", "fair")), key=lambda item: item)

@@ -114,6 +114,19 @@ def test_what_task_queues_wait_for(
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
 
 
+def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trips]) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl", ttr=60)
+    queue.put_many(db, "xyz")
+    task = queue.take(db, session=fdbqueue.Session(db, ttr=1e9))
+    assert task is not None
+    assert trips_of(engine, db, lambda tr: queue.progress(tr, task, 0.4))[0] == 1
+    assert trips_of(engine, db, lambda tr: queue.cancel(tr, task))[0] == 1
+    waiting = queue.tasks(db, "r", 1)[0]
+    assert trips_of(engine, db, lambda tr: queue.cancel(tr, waiting))[0] == 1
+    assert trips_of(engine, db, lambda tr: queue.renew(tr, [task])) == (1, {task.id: db.runtime.now() + 60})
+
+
 def test_the_holder_of_a_task_is_told_in_two_round_trips(trips: tuple[Database, Trips]) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "trips", "fifottl")

@@ -45,6 +45,7 @@ _MODULES = (
     "explained",
     "fairness",
     "fleet",
+    "follows",
     "holding",
     "keyed",
     "named",

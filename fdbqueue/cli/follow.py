@@ -1,0 +1,44 @@
+"""`fdbqueue follow`: the progress of a task, each time that it changes."""
+
+import click
+
+from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.rows import task_row
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.values import line_of
+from fdbqueue.errors import TaskNotFound
+from fdbqueue.signals import Signals
+from fdbqueue.task import Task
+
+
+@cli.command()
+@queue_argument
+@click.argument("id_", metavar="ID")
+@json_option
+@in_a_place
+@click.pass_obj
+def follow(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) -> None:
+    """Print the state and the progress of a task of QUEUE, and again each time that the progress changes.
+
+    The command ends with the task, or by Ctrl-C. With --json, each line has all attributes of the task.
+    """
+    out = stdout_of(signals)
+    with place.tasks(queue) as (database, found):
+        try:
+            task: Task | None = found.peek(database, id_)
+        except TaskNotFound:
+            raise Refused(f"no such task in {queue!r}: {id_}") from None
+        try:
+            while task is not None:
+                out.print(_line(task, as_json))
+                task = found.wait_for_progress(database, id_, task.fraction)
+        except TaskNotFound:
+            say(f"{id_} has ended")
+
+
+def _line(task: Task, as_json: bool) -> bytes:
+    if as_json:
+        return line_of(task_row(task))
+    told = "" if task.fraction is None else f"{task.fraction:.0%}"
+    return f"{task.state.name.lower()}\t{told}\n".encode()

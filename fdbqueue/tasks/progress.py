@@ -1,0 +1,66 @@
+"""The progress of a taken task: its holder tells it, and any process may wait for it.
+
+It is a part of the task's record: no key more, no read more where a task is shown, and it goes with the
+lease. The wait watches the record, so each renewal of the lease wakes it, and it looks again.
+"""
+
+from functools import partial
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.records.keys import Record
+from fdbqueue.seam import Future
+from fdbqueue.task import Task
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.explaining import stored_and_current
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.tasks.verbs import Target, done, held
+from fdbqueue.unreadable import shown
+from fdbqueue.waiters import Waiter
+
+
+def tell(change: Change, target: Target, fraction: float) -> Task:
+    """Store the progress of a held task.
+
+    Reads: the task.
+    Writes: the task.
+    Conflicts: a change of the task.
+    Raises: NotTaken.
+    """
+    record = held(change, target)
+    return done(change, target, record, lambda: edges.progress(change, [record], fraction))
+
+
+def wait(
+    database: Database, source: TaskSource, id_: bytes, seen: float | None, until: float, waiter: Waiter
+) -> Task | None:
+    """Wait until the progress of the task is another one than `seen`. None if it is `until`
+    (runtime.monotonic()) before.
+
+    Raises: TaskNotFound, RecordUnreadable; WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
+    """
+    look = partial(source.look, verb=partial(_look, id_=id_, seen=seen))
+    while not isinstance(found := run(database, look), Task):
+        patience_s = until - database.runtime.monotonic()
+        if patience_s <= 0:
+            found.cancel()
+            return None
+        # The end of a lease by its time changes no key.
+        waiter.sleep(found, min(limits.LOOK_EVERY_S, patience_s))
+    return found
+
+
+def _look(change: Change, id_: bytes, seen: float | None) -> Task | Future:
+    """The task, or a watch of it while its progress is `seen`."""
+    _, record = stored_and_current(change, id_)
+    if record.fraction == seen:
+        return change.tr.watch(change.shape.keys.task(id_))
+    return _shown(change, record)
+
+
+def _shown(change: Change, record: Record) -> Task:
+    payload = ask_payload(change.tr, change.shape.keys, record)
+    return task_of(record, shown(change.shape.codec, payload))
