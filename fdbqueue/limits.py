@@ -103,6 +103,14 @@ EXPLAINED_WORKERS = 100
 FIGURES_QUEUES = 200
 FIGURES_KEYS_MAX = 50
 FIGURES_KEYS_READ = 100
+# Metrics: a scrape of Prometheus gives up after 10 s by default, so a look gives up earlier. A scrape waits
+# for the scrape before it.
+LOOK_TIMEOUT_S = 5.0
+SCRAPE_WAIT_S = 8.0
+READY_TIMEOUT_S = 2.0
+# A client of the metrics server that sends or reads nothing for this time is left.
+HTTP_SILENCE_S = 10.0
+HTTP_CONNECTIONS_MAX = 32
 
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.

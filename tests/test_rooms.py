@@ -19,6 +19,7 @@ FACE = {"__init__", "open"}
 MAY_IMPORT_LATE = {
     "fdbqueue.open": "the binding of a cluster, which an embedded engine does without",
     "fdbqueue.cli": "the commands, which need an extra: without it the command line says so",
+    "fdbqueue.cli.metrics": "the metrics, which need another extra",
 }
 
 

@@ -53,14 +53,19 @@ class Place:
         )
 
     @contextmanager
-    def database(self, *, create: bool = False, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Database]:
-        """Open the database. Raises CommandError if there is none; with `create`, a directory gets one."""
+    def database(
+        self, *, create: bool = False, timeout_s: float | None = CONNECT_TIMEOUT_S
+    ) -> Iterator[Database]:
+        """Open the database. Raises CommandError if there is none; with `create`, a directory gets one.
+
+        A cluster has to answer within `timeout_s`; with None, it may answer later.
+        """
         if self.url == PRIVATE_URL:
             raise CommandError(
                 f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
             )
         with self._opened(create) as database:
-            if self.url.startswith("fdb:"):
+            if timeout_s is not None and self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)
             yield database
 

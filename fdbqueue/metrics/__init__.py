@@ -1,6 +1,7 @@
-"""Metrics of this process and of its queues, for Prometheus (docs/observing.md).
+"""Metrics of this process and of its queues, for Prometheus (docs/observing.md, docs/metrics.md).
 
 Needs the extra `metrics`: `pip install fdbqueue[metrics]`.
 """
 
+from fdbqueue.metrics.collector import QueueCollector as QueueCollector
 from fdbqueue.metrics.process import measure as measure

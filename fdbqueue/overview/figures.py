@@ -70,6 +70,8 @@ class Figures:
     """In order of names."""
     workers: int
     """Live workers under the root, among the first limits.WORKERS_LISTED_MAX."""
+    is_whole: bool = True
+    """False if there may be queues behind the last one."""
 
     @property
     def by_name(self) -> dict[str, QueueFigures]:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_whole, writable
+from fdbqueue.arguments import checked_count, checked_whole, writable
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.overview.figures import Figures, QueueFigures
 from fdbqueue.overview.looks import Look, look_at
@@ -47,14 +47,22 @@ class Overview:
     It remembers the queues of its last look, which makes the next look one round trip. Threads may share it.
     """
 
-    def __init__(self, *names: str, keys: int = 10, root: Any = DEFAULT_ROOT) -> None:
-        """`keys` is the number of busiest task keys that are told of a queue with task keys.
+    def __init__(
+        self,
+        *names: str,
+        keys: int = 10,
+        limit: int = limits.QUEUES_LISTED_MAX,
+        root: Any = DEFAULT_ROOT,
+    ) -> None:
+        """`keys` is the number of busiest task keys that are told of a queue with task keys. `limit` is the
+        largest number of queues; the first ones by name are told.
 
         Raises: InvalidArgument, WrongType.
         """
         self._registry = Registry(root)
         self._names = sorted({checked_name(name) for name in names})
         self._keys = checked_whole("keys", keys, 0, limits.FIGURES_KEYS_MAX)
+        self._limit = checked_count("limit", limit, limits.QUEUES_LISTED_MAX)
         self._known: dict[str, _Known] = {}
 
     def figures(self, tr: DatabaseOrTransaction) -> Figures:
@@ -67,23 +75,25 @@ class Overview:
             queues.
         """
         runtime = as_database(tr.db if is_transaction(tr) else tr).runtime
-        parts = [run(tr, partial(self._part, runtime, None, None))]
-        while (begin := parts[-1].next) is not None:
-            body = partial(self._part, runtime, begin, parts[0].workers)
-            parts.append(run(tr, body))
+        parts = [run(tr, partial(self._part, runtime, None, self._limit, None))]
+        left = self._limit - len(parts[0].queues)
+        while left > 0 and (begin := parts[-1].next) is not None:
+            parts.append(run(tr, partial(self._part, runtime, begin, left, parts[0].workers)))
+            left -= len(parts[-1].queues)
         self._known = {name: known for part in parts for name, known in part.known.items()}
         queues = tuple(queue for part in parts for queue in part.queues)
-        return Figures(parts[0].now_us / 1_000_000, queues, parts[0].workers.total)
+        return Figures(parts[0].now_us / 1_000_000, queues, parts[0].workers.total, parts[-1].next is None)
 
     def _part(
-        self, runtime: Runtime, begin: bytes | None, alive: LiveWorkers | None, tr: Transaction
+        self, runtime: Runtime, begin: bytes | None, limit: int, alive: LiveWorkers | None, tr: Transaction
     ) -> _Part:
-        """The queues from the key `begin` on; the first part reads which workers are alive."""
+        """At most `limit` queues from the key `begin` on; the first part reads which workers are alive."""
+        limit = min(limit, limits.FIGURES_QUEUES)
         tr, now_us, keys = writable(tr), runtime.now_us(), self._registry.keys
         begin = keys.definitions.start if begin is None else begin
-        stored = self._ask_stored(tr, begin)
+        stored = self._ask_stored(tr, begin, limit)
         workers = ask_all_workers(tr.snapshot, keys, now_us) if alive is None else lambda: alive
-        guessed = {name: (known, known.look.ask(tr, now_us)) for name, known in self._guess(begin)}
+        guessed = {name: (known, known.look.ask(tr, now_us)) for name, known in self._guess(begin, limit)}
         definitions, following = stored()
         known, replies = {}, []
         for name, value in definitions.items():
@@ -98,18 +108,18 @@ class Overview:
         return _Part(now_us, [reply(live) for reply in replies], known, live, following)
 
     def _ask_stored(
-        self, tr: Transaction, begin: bytes
+        self, tr: Transaction, begin: bytes, limit: int
     ) -> Callable[[], tuple[dict[str, bytes], bytes | None]]:
         if not self._names:
-            return self._registry.ask_stored(tr, begin, limits.FIGURES_QUEUES)
+            return self._registry.ask_stored(tr, begin, limit)
         keys = {name: self._registry.keys.definition(name) for name in self._names}
         wanted = [name for name, key in keys.items() if key >= begin]
-        asked = {name: tr.snapshot.get(keys[name]) for name in wanted[: limits.FIGURES_QUEUES]}
-        following = keys[wanted[limits.FIGURES_QUEUES]] if len(wanted) > limits.FIGURES_QUEUES else None
+        asked = {name: tr.snapshot.get(keys[name]) for name in wanted[:limit]}
+        following = keys[wanted[limit]] if len(wanted) > limit else None
         return lambda: ({name: one.value for name, one in asked.items() if one.present()}, following)
 
-    def _guess(self, begin: bytes) -> list[tuple[str, _Known]]:
+    def _guess(self, begin: bytes, limit: int) -> list[tuple[str, _Known]]:
         """The queues of the last look that belong to the part from the key `begin` on, in order."""
         known = self._known.items()
         ahead = (one for one in known if self._registry.keys.definition(one[0]) >= begin)
-        return list(islice(ahead, limits.FIGURES_QUEUES))
+        return list(islice(ahead, limit))

@@ -125,7 +125,9 @@ def kind_names() -> list[str]:
     return list(_kinds)
 
 
-register_kind("fifo", Fifo, ())
+IN_ORDER_OF_ARRIVAL = "fifo"
+"""The one kind whose next task is its oldest ready task."""
+register_kind(IN_ORDER_OF_ARRIVAL, Fifo, ())
 register_kind("fifottl", Priority, TIMED)
 register_kind("limfifottl", Priority, {*TIMED, "capacity"})
 register_kind("utube", Micro, KEYED)

@@ -43,6 +43,7 @@ COMMANDS: dict[str, list[str]] = {
     "import fdb-layer": ["00", "Q"],
     "import persist-queue": [".", "Q", "--serializer", "json"],
     "kick": ["Q"],
+    "metrics": ["Q", "--once"],
     "pause": ["Q"],
     "peek": ["Q"],
     "put": ["Q", "x"],

@@ -47,6 +47,7 @@ BASES = {
     "elements purge": ["simple"],
     "elements remove": ["simple", "NAME"],
     "get": ["plain"],
+    "metrics": ["fair", "--once"],
     "peek": ["plain"],
     "put": ["plain", "data"],
     "size": ["plain"],

@@ -124,6 +124,20 @@ def test_more_queues_than_one_part_are_all_there(
         )
 
 
+def test_an_overview_has_a_bound_of_queues(
+    still: tuple[Database, StillClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, _ = still
+    monkeypatch.setattr(limits, "FIGURES_QUEUES", 3)
+    for name in "abcdefg":
+        TaskQueue.create(db, name)
+    for overview in (Overview(limit=5), Overview(*"abcdefg", limit=5)):
+        found = overview.figures(db)
+        assert ("".join(found.by_name), found.is_whole) == ("abcde", False)
+    whole = Overview().figures(db)
+    assert ("".join(whole.by_name), whole.is_whole) == ("abcdefg", True)
+
+
 @pytest.mark.parametrize("names", [(), tuple(KINDS)])
 def test_a_first_look_takes_two_round_trips_then_one(
     trips: tuple[Database, Trips], names: tuple[str, ...]

@@ -1,0 +1,174 @@
+"""Families: figures as metric families of Prometheus. docs/metrics.md lists them."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
+from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL
+from fdbqueue.version import __version__
+from fdbqueue.visible import shortened, told
+
+_STATES = ("ready", "taken", "buried", "delayed")
+KEY_LABEL_LENGTH_MAX = 100
+
+Sample = tuple[Sequence[str], float]
+"""The values of the labels behind `queue`, and the number."""
+Samples = Callable[[QueueFigures], Iterable[Sample]]
+
+
+class _Family(NamedTuple):
+    """A family with any number of samples for each queue."""
+
+    name: str
+    text: str
+    labels: Sequence[str]
+    samples: Samples
+
+
+def families(found: Figures, look_s: float) -> Iterator[Metric]:
+    """The families of one look, which took `look_s` seconds."""
+    yield from (up(True), _build(), *_of_the_look(found, look_s))
+    for family in _FAMILIES:
+        made = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
+        filled = made(family.name, family.text, labels=("queue", *family.labels))
+        for queue in found.queues:
+            for labels, number in family.samples(queue):
+                filled.add_metric((queue.name, *labels), number)
+        yield filled
+
+
+def up(answered: bool) -> Metric:
+    """1 if the database has answered the look, else 0."""
+    text = "1 if the database has answered the last look, else 0; then there are no other figures."
+    return GaugeMetricFamily("fdbqueue_up", text, value=float(answered))
+
+
+def _build() -> Metric:
+    build = GaugeMetricFamily(
+        "fdbqueue_build_info", "The release of fdbqueue; always 1.", labels=("version",)
+    )
+    build.add_metric((__version__,), 1.0)
+    return build
+
+
+def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
+    for name, text, number in (
+        ("look_duration_seconds", "Time that the last look at the database took.", look_s),
+        ("live_workers", "Live workers of all queues.", found.workers),
+        ("left_out", "1 if there are more queues than a look tells, else 0.", not found.is_whole),
+    ):
+        yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
+
+
+def _always(number: Callable[[QueueFigures], float]) -> Samples:
+    return lambda queue: [((), number(queue))]
+
+
+def _tasks(number: Callable[[TaskFigures], float]) -> Samples:
+    return _of_tasks(lambda tasks: [((), number(tasks))])
+
+
+def _of_tasks(samples: Callable[[TaskFigures], Iterable[Sample]]) -> Samples:
+    return lambda queue: () if queue.tasks is None else samples(queue.tasks)
+
+
+def _states(tasks: TaskFigures) -> Iterator[Sample]:
+    return (((state,), getattr(tasks, state)) for state in _STATES)
+
+
+def _calls(tasks: TaskFigures) -> Iterator[Sample]:
+    return (((call,), number) for call, number in tasks.calls.items())
+
+
+def _oldest(queue: QueueFigures) -> Iterator[Sample]:
+    # The bound of a kind, not of this look: a label that changed from scrape to scrape would end its series.
+    if queue.tasks is not None:
+        bound = "exact" if queue.kind == IN_ORDER_OF_ARRIVAL else "at_most"
+        yield (bound,), queue.tasks.oldest_age_s or 0.0
+
+
+def _busiest(tasks: TaskFigures) -> Iterable[Sample]:
+    ready: Counter[str] = Counter()
+    for key in tasks.busiest:
+        ready[key_label(key.key)] += key.ready  # 1 and "1" have one label
+    return (((label,), number) for label, number in ready.items())
+
+
+def key_label(key: object) -> str:
+    """A task key as the value of a label: short, and without control characters."""
+    return shortened(told(key), KEY_LABEL_LENGTH_MAX)
+
+
+_FAMILIES = (
+    _Family(
+        "fdbqueue_queue_info",
+        "A queue and its kind; always 1.",
+        ("kind",),
+        lambda queue: [((queue.kind,), 1.0)],
+    ),
+    _Family(
+        "fdbqueue_unreadable_queue",
+        "1 if this process cannot read the queue, else 0.",
+        (),
+        _always(lambda queue: queue.error is not None),
+    ),
+    _Family(
+        "fdbqueue_items",
+        "Items, elements or tasks of a queue, in all states.",
+        (),
+        _always(lambda queue: queue.items),
+    ),
+    _Family(
+        "fdbqueue_unreadable_values",
+        "Stored values of a queue that were set aside because they could not be read.",
+        (),
+        _always(lambda queue: queue.unreadable),
+    ),
+    _Family("fdbqueue_tasks", "Tasks of a queue by their stored state.", ("state",), _of_tasks(_states)),
+    _Family(
+        "fdbqueue_calls_total",
+        "Calls of a queue by all processes since it was created; ttl and ttr count ended tasks and leases.",
+        ("call",),
+        _of_tasks(_calls),
+    ),
+    _Family(
+        "fdbqueue_next_task_age_seconds",
+        "Time since the put of the next task to be taken; 0 if no task can be taken.",
+        (),
+        _tasks(lambda tasks: tasks.next_age_s or 0.0),
+    ),
+    _Family(
+        "fdbqueue_oldest_ready_task_age_seconds",
+        "Time since the put of the oldest ready task, or with the label at_most an upper bound of it.",
+        ("bound",),
+        _oldest,
+    ),
+    _Family(
+        "fdbqueue_sweep_lag_seconds",
+        "Time for which the first task that is due has waited for a sweep.",
+        (),
+        _tasks(lambda tasks: tasks.sweep_lag_s),
+    ),
+    _Family(
+        "fdbqueue_workers",
+        "Live workers that may take from a queue.",
+        (),
+        _tasks(lambda tasks: tasks.workers),
+    ),
+    _Family("fdbqueue_paused", "1 if a queue is paused, else 0.", (), _tasks(lambda tasks: tasks.paused)),
+    _Family(
+        "fdbqueue_capacity_tasks",
+        "The largest number of tasks that a queue takes; missing without a bound.",
+        (),
+        _of_tasks(lambda tasks: [] if tasks.capacity is None else [((), tasks.capacity)]),
+    ),
+    _Family(
+        "fdbqueue_key_ready_tasks",
+        "Ready tasks of the busiest task keys of a queue.",
+        ("key",),
+        _of_tasks(_busiest),
+    ),
+)

@@ -1,0 +1,181 @@
+"""The figures of queues become families of metrics."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import fdbqueue
+from fdbqueue import Database, Queue, TaskQueue
+from fdbqueue.metrics import QueueCollector, measure
+from fdbqueue.metrics.families import KEY_LABEL_LENGTH_MAX, families
+from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures
+from tests.metrics.support import checked_by_promtool
+from tests.tasks.support import LONG_S, Bench, StillClock
+
+
+@pytest.fixture
+def memory() -> Iterator[tuple[Database, StillClock]]:
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as database:
+        yield database, clock
+
+
+class Scraped:
+    """A registry with the queues of a database."""
+
+    def __init__(self, db: Database, *names: str, **options: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(QueueCollector(db, *names, **options))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"fdbqueue_{name}", labels)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def test_tasks_and_calls_are_counted(memory: tuple[Database, StillClock]) -> None:
+    db, clock = memory
+    b = Bench(db, clock, "fifottl", capacity=None)
+    for number in range(5):
+        b.put(number)
+    b.queue.bury(db, b.take())
+    b.take()
+    clock.advance(3)
+    scraped = Scraped(db)
+    states = {
+        state: scraped.value("tasks", queue="bench", state=state) for state in ("ready", "taken", "buried")
+    }
+    assert states == {"ready": 3, "taken": 1, "buried": 1}
+    calls = {call: scraped.value("calls_total", queue="bench", call=call) for call in ("put", "take", "ack")}
+    assert calls == {"put": 5, "take": 2, "ack": 0}
+    assert scraped.value("next_task_age_seconds", queue="bench") == 3
+    assert scraped.value("up") == 1
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("fifo", "exact"), ("fifottl", "at_most"), ("fair", "at_most")])
+def test_the_oldest_ready_task_says_if_it_is_a_bound(
+    memory: tuple[Database, StillClock], kind: str, bound: str
+) -> None:
+    db, clock = memory
+    b = Bench(db, clock, kind)
+    b.put("x")
+    clock.advance(4)
+    other = {"exact": "at_most", "at_most": "exact"}[bound]
+    scraped = Scraped(db)
+    assert scraped.value("oldest_ready_task_age_seconds", queue="bench", bound=bound) == 4
+    assert scraped.value("oldest_ready_task_age_seconds", queue="bench", bound=other) is None
+
+
+def test_an_empty_queue_has_no_age(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    TaskQueue.create(db, "q")
+    scraped = Scraped(db)
+    assert scraped.value("next_task_age_seconds", queue="q") == 0
+    assert scraped.value("oldest_ready_task_age_seconds", queue="q", bound="exact") == 0
+
+
+def test_a_plain_queue_has_items_and_no_tasks(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    Queue.named(db, "notes").enqueue_many(db, range(3))
+    scraped = Scraped(db)
+    assert scraped.value("items", queue="notes") == 3
+    assert scraped.value("queue_info", queue="notes", kind="queue") == 1
+    assert scraped.value("tasks", queue="notes", state="ready") is None
+
+
+def test_keys_with_one_text_share_a_series(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    queue = TaskQueue.create(db, "q", "fair")
+    for key in (1, "1", "x" * 900, "\x1b[2J"):
+        queue.put(db, "x", key=key)
+    scraped = Scraped(db)
+    assert scraped.value("key_ready_tasks", queue="q", key="1") == 2
+    [family] = [one for one in scraped.registry.collect() if one.name == "fdbqueue_key_ready_tasks"]
+    labels = [sample.labels["key"] for sample in family.samples]
+    assert (len(labels), max(map(len, labels))) == (3, KEY_LABEL_LENGTH_MAX)
+    assert all(label.isprintable() for label in labels)
+
+
+def test_the_number_of_keys_is_bounded(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    queue = TaskQueue.create(db, "q", "fair")
+    for key in range(20):
+        queue.put(db, "x", key=key)
+    for keys in (0, 3, 10):
+        page = Scraped(db, keys=keys).page()
+        assert page.count(b"fdbqueue_key_ready_tasks{") == keys
+
+
+def test_a_named_collector_has_its_queues_only(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    for name in ("a", "b"):
+        TaskQueue.create(db, name)
+    scraped = Scraped(db, "a")
+    assert (scraped.value("items", queue="a"), scraped.value("items", queue="b")) == (0, None)
+
+
+def test_an_unreadable_queue_is_told_as_such() -> None:
+    broken = QueueFigures("broken", "unreadable", items=0, unreadable=0, error="damaged")
+    found = {family.name: family for family in families(Figures(0.0, (broken,), 0), 0.1)}
+    assert [sample.value for sample in found["fdbqueue_unreadable_queue"].samples] == [1]
+    assert found["fdbqueue_tasks"].samples == []
+
+
+def test_a_closed_database_is_down_and_has_no_figures(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    TaskQueue.create(db, "q")
+    scraped = Scraped(db)
+    db.close()
+    assert scraped.value("up") == 0
+    assert b"queue=" not in scraped.page()
+
+
+def test_a_scrape_sweeps_and_writes_nothing(memory: tuple[Database, StillClock]) -> None:
+    db, clock = memory
+    b = Bench(db, clock, "fifottl")
+    b.put("x", delay=1)
+    clock.advance(10)
+    before, scraped = b.stored(), Scraped(db)
+    assert scraped.value("sweep_lag_seconds", queue="bench") == 9
+    assert b.stored() == before
+
+
+def test_metrics_of_queues_and_of_the_process_fit_one_registry(
+    memory: tuple[Database, StillClock],
+) -> None:
+    db, _ = memory
+    scraped = Scraped(db)
+    with measure(scraped.registry):
+        TaskQueue.create(db, "q").put(db, "x")
+    assert scraped.value("process_calls_total", queue="q", call="put", outcome="ok") == 1
+    assert scraped.value("tasks", queue="q", state="ready") == 1
+
+
+def test_promtool_finds_nothing_to_say(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    for kind in ("fifo", "limfifottl", "utube", "fair"):
+        keyed = {"key": "a"} if kind in ("utube", "fair") else {}
+        queue = TaskQueue.create(db, kind, kind, **({"capacity": 9} if kind == "limfifottl" else {}))
+        queue.put(db, "x", **keyed)
+        queue.take(db, session=fdbqueue.Session(db, ttr=LONG_S))
+        queue.put(db, 'odd "key"', **({"key": 'a"\\b\n'} if keyed else {}))
+    scraped = Scraped(db)
+    with measure(scraped.registry):
+        queue.put(db, "x", key="b")
+    assert checked_by_promtool(["check", "metrics"], scraped.page()) == ""
+
+
+def test_a_bound_of_a_key_is_told_as_its_number() -> None:
+    with fdbqueue.open("memory:") as db:
+        TaskQueue.create(db, "q", "fair")
+        figures = fdbqueue.Overview().figures(db)
+    [queue] = figures.queues
+    assert queue.tasks is not None
+    busy = replace(queue.tasks, busiest=(KeyFigures("a", 64, is_exact=False),))
+    found = families(replace(figures, queues=(replace(queue, tasks=busy),)), 0.0)
+    [family] = [one for one in found if one.name == "fdbqueue_key_ready_tasks"]
+    assert [(sample.labels["key"], sample.value) for sample in family.samples] == [("a", 64)]

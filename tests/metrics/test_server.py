@@ -1,0 +1,166 @@
+"""The metrics server answers each request with a page and a status, whatever the database does."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, TaskQueue, limits
+from fdbqueue.metrics.pages import Pages
+from fdbqueue.metrics.server import MetricsServer, is_local_name
+from fdbqueue.metrics.serving import registry_of, server_of
+from fdbqueue.root_keys import DEFAULT_ROOT
+from tests.support import PATIENCE_S
+
+Get = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def memory() -> Iterator[Database]:
+    with fdbqueue.open("memory:") as database:
+        TaskQueue.create(database, "mails").put(database, "x")
+        yield database
+
+
+@pytest.fixture
+def server(memory: Database) -> Iterator[MetricsServer]:
+    with serving(memory) as found:
+        yield found
+
+
+@contextmanager
+def serving(database: Database, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
+    with server_of(database, registry_of(database, (), 10, DEFAULT_ROOT), host, 0) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield found
+        finally:
+            found.shutdown()
+            thread.join(PATIENCE_S)
+
+
+def get(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=PATIENCE_S)  # type: ignore[arg-type]
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_the_pages_of_a_database_that_answers(server: MetricsServer) -> None:
+    status, page = get(server, "/metrics")
+    assert (status, 'fdbqueue_tasks{queue="mails",state="ready"} 1.0' in page) == (200, True)
+    assert get(server, "/metrics?debug=1")[0] == 200
+    assert (get(server, "/healthz"), get(server, "/readyz")) == ((200, "ok\n"), (200, "ok\n"))
+    assert "/metrics" in get(server, "/")[1]
+    assert get(server, "/favicon.ico") == (404, "there is no such page; / lists the pages\n")
+
+
+def test_a_head_has_the_status_and_no_page(server: MetricsServer) -> None:
+    assert get(server, "/healthz", "HEAD") == (200, "")
+
+
+def test_other_methods_are_refused(server: MetricsServer) -> None:
+    assert get(server, "/metrics", "POST")[0] == 501
+
+
+def test_a_database_that_is_gone_gives_pages(memory: Database, server: MetricsServer) -> None:
+    memory.close()
+    status, page = get(server, "/metrics")
+    assert (status, "fdbqueue_up 0.0" in page, "mails" in page) == (200, True, False)
+    status, page = get(server, "/readyz")
+    assert (status, page.startswith("the database does not answer: "), page.count("\n")) == (503, True, 1)
+    assert get(server, "/healthz") == (200, "ok\n")
+
+
+def test_a_page_that_fails_tells_it_in_the_log(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Any) -> bytes:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr("fdbqueue.metrics.pages.generate_latest", broken)
+    status, page = get(server, "/metrics")
+    assert (status, "unforeseen" in page) == (500, False)
+    assert "unforeseen" in caplog.text
+    assert get(server, "/healthz") == (200, "ok\n")
+
+
+def test_one_scrape_runs_at_a_time(memory: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRAPE_WAIT_S", 0.01)
+    began, end = threading.Event(), threading.Event()
+
+    def slow(_: Any) -> bytes:
+        began.set()
+        assert end.wait(PATIENCE_S)
+        return b"first"
+
+    monkeypatch.setattr("fdbqueue.metrics.pages.generate_latest", slow)
+    pages = Pages(memory, registry_of(memory, (), 10, DEFAULT_ROOT))
+    answers: list[bytes] = []
+    first = threading.Thread(target=lambda: answers.append(pages.get("/metrics").body))
+    first.start()
+    assert began.wait(PATIENCE_S)
+    assert pages.get("/metrics").status == 503
+    assert pages.get("/healthz").status == 200
+    end.set()
+    first.join(PATIENCE_S)
+    assert answers == [b"first"]
+
+
+def test_names_of_other_machines_are_refused(server: MetricsServer) -> None:
+    assert get(server, "/metrics", Host="rebound.example")[0] == 403
+    assert get(server, "/metrics", Host="localhost:9464")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("localhost:9464", True),
+        ("127.0.0.1:80", True),
+        ("127.1.2.3", True),
+        ("[::1]:9464", True),
+        ("example.org", False),
+        ("localhost.example.org", False),
+        ("10.0.0.1", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+def test_names_of_this_machine(host: str, local: bool) -> None:
+    assert is_local_name(host) == local
+
+
+def test_a_server_of_all_addresses_has_any_name(memory: Database) -> None:
+    with serving(memory, "0.0.0.0") as server:
+        assert get(server, "/healthz", Host="queues.example")[0] == 200
+
+
+def test_idle_clients_are_bounded(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
+    with connected(server), connected(server), connected(server) as third, suppress(OSError):
+        assert third.recv(1) == b""  # it is closed at once, or reset
+
+
+def connected(server: MetricsServer) -> socket.socket:
+    host, port = server.server_address[:2]
+    return socket.create_connection((str(host), port), PATIENCE_S)
+
+
+def test_a_client_that_talks_nonsense_is_left(
+    server: MetricsServer, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for line in (b"\r\n\r\n", b"GARBAGE\r\n\r\n", b"GET " + b"x" * 70_000, b"GET / HTTP/9.9\r\n\r\n"):
+        with connected(server) as one, suppress(OSError):
+            one.sendall(line)
+    assert get(server, "/healthz") == (200, "ok\n")
+    assert (capfd.readouterr().err, caplog.text) == ("", "")
