@@ -36,7 +36,7 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
         filled = made(family.name, family.text, labels=("queue", *family.labels))
         for queue in found.queues:
             for labels, number in family.samples(queue):
-                filled.add_metric((queue.name, *labels), number)
+                filled.add_metric((queue.name, *labels), float(number))
         yield filled
 
 
