@@ -41,6 +41,8 @@ from fdbqueue.tasks.kinds import register_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.transactional import transactional
 from fdbqueue.unreadable import Unreadable
+from fdbqueue.verification import Finding, Flaw, Verification
+from fdbqueue.verifying.verify import verify
 from fdbqueue.version import __version__
 
 # Not `open`: `from fdbqueue import *` would hide the builtin.
@@ -62,6 +64,8 @@ __all__ = [
     "FailureClass",
     "FairQueue",
     "Figures",
+    "Finding",
+    "Flaw",
     "Fleet",
     "FleetStatus",
     "HeldTask",
@@ -103,6 +107,7 @@ __all__ = [
     "Transaction",
     "Unavailable",
     "Unreadable",
+    "Verification",
     "Why",
     "Worker",
     "__version__",
@@ -111,6 +116,7 @@ __all__ = [
     "register_kind",
     "statistics",
     "transactional",
+    "verify",
     "workers",
 ]
 __all__ += errors.__all__

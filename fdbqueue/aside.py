@@ -26,14 +26,14 @@ from fdbqueue.arguments import checked_id, checked_items, writable
 from fdbqueue.database import run, runtime_of
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
-from fdbqueue.seam import DatabaseOrTransaction, Transaction, Value
+from fdbqueue.seam import DatabaseOrTransaction, Transaction
 
 ENTRY, PART, COUNT = 5, 6, 7
 ID_BYTES = 16
 
 _HASH_BYTES = 8
 _NUMBER = struct.Struct(">I")
-_COUNTER = struct.Struct("<q")
+COUNTER = struct.Struct("<q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,8 @@ class Aside:
     def __init__(self, prefix: bytes, line: bytes) -> None:
         """`prefix` is that of the queue, `line` that of its waiting line."""
         self._prefix = prefix
-        self._entry, self._part, self.count_key, end = (
-            layer.pack((n,), prefix=line) for n in (ENTRY, PART, COUNT, COUNT + 1)
-        )
+        columns: list[bytes] = [layer.pack((n,), prefix=line) for n in (ENTRY, PART, COUNT, COUNT + 1)]
+        self._entry, self._part, self.count_key, end = columns
         self.everything = slice(self._entry, end)
 
     def put(
@@ -91,7 +90,7 @@ class Aside:
         tr.set(self._entry + id_, _to_bytes(Entry(shown, reason, [len(value) for value in kept])))
         for number, value in enumerate(kept):
             tr.set(self._part + id_ + _NUMBER.pack(number), value)
-        tr.add(self.count_key, _COUNTER.pack(1))
+        tr.add(self.count_key, COUNTER.pack(1))
 
     def page(self, tr: Transaction, limit: int, after: bytes) -> Page[SetAside]:
         """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger.
@@ -126,13 +125,32 @@ class Aside:
             tr.clear(self._entry + id_)
             tr.clear_range(self._part + id_, self._part + id_ + b"\xff" * (_NUMBER.size + 1))
         if there:
-            tr.add(self.count_key, _COUNTER.pack(-len(there)))
+            tr.add(self.count_key, COUNTER.pack(-len(there)))
         return len(there)
 
     def ask_count(self, tr: Transaction) -> Callable[[], int]:
         """Ask for the number of entries. Reads one key by snapshot."""
         found = tr.snapshot.get(self.count_key)
-        return lambda: _counted(found)
+        return lambda: count_in(found.value)
+
+    def parts_of(self, key: bytes) -> tuple[int | None, bytes]:
+        """The number of the key's column, None for an unknown one, and the part behind it."""
+        columns = {ENTRY: self._entry, PART: self._part, COUNT: self.count_key}
+        for number, column in columns.items():
+            if key.startswith(column):
+                return number, key[len(column) :]
+        return None, b""
+
+    def entry(self, id_: bytes) -> bytes:
+        return self._entry + id_
+
+    def part(self, id_: bytes) -> bytes:
+        """The start of the keys of an entry's parts."""
+        return self._part + id_
+
+    @property
+    def entries(self) -> slice:
+        return slice(self._entry, self._part)
 
     def _ask_parts(self, tr: Transaction, id_: bytes) -> Callable[[], list[bytes]]:
         under = self._part + id_
@@ -186,15 +204,21 @@ class KeepsAside:
         return self._aside
 
 
-def _entry_of(value: bytes) -> Entry:
+def entry_in(value: bytes) -> Entry | None:
+    """The entry in `value`; None for damaged bytes."""
     try:
         return _from_bytes(value)
     except DAMAGED:
-        return Entry(b"", "the entry that describes this value cannot be read", [])
+        return None
 
 
-def _counted(found: Value) -> int:
-    return int.from_bytes((found.value or b"")[: _COUNTER.size], "little", signed=True)
+def _entry_of(value: bytes) -> Entry:
+    unreadable = Entry(b"", "the entry that describes this value cannot be read", [])
+    return entry_in(value) or unreadable
+
+
+def count_in(value: bytes | None) -> int:
+    return int.from_bytes((value or b"")[: COUNTER.size], "little", signed=True)
 
 
 def _text(id_: bytes) -> str:

@@ -112,6 +112,16 @@ READY_TIMEOUT_S = 2.0
 HTTP_SILENCE_S = 10.0
 HTTP_CONNECTIONS_MAX = 32
 
+# A verification reads this number of keys in one slice, and of the rows that one of them names. It counts
+# rows in one transaction for COUNTED_S, and stops after FINDINGS_MAX contradictions.
+SLICE_KEYS_MAX = 250
+VERIFIED_ROWS_MAX = 10_000
+COUNTED_S = 2.0
+COUNTED_ROWS = 2_000
+FINDINGS_MAX = 1_000
+# Task keys with counters that are compared with the tasks: some 200 bytes of memory each.
+VERIFIED_TASK_KEYS_MAX = 500_000
+
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.
 URL_BYTES_MAX = 4_096

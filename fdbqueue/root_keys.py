@@ -47,7 +47,17 @@ _SHAPES: dict[Any, list[type]] = {
 }
 """The parts behind the column, in the keys that do not belong to a queue."""
 
+_ALL_SHAPES: dict[Any, list[list[type]]] = {
+    **{column: [shape] for column, shape in _SHAPES.items()},
+    DEFINITION: [[str]],
+    LAST_ID: [[]],
+    HEARTBEAT: [[bytes], [bytes, bytes]],
+}
+"""The parts behind the column, in all keys under the root but contents and progress."""
+
 LAST_ID_BYTES = 8
+_INT_ZERO, _INT_BYTES_MAX = 0x14, 8
+"""The tuple layer's code of the number 0; that of a number of n bytes is larger by n."""
 
 
 class RootKeys:
@@ -59,6 +69,8 @@ class RootKeys:
         self.receipts: slice = self._range(RECEIPT)
         self.beats_due: slice = self._range(BEAT_DUE)
         self.presences: slice = self._range(PRESENCE)
+        self.memberships: slice = self._range(MEMBERSHIP)
+        self.all_contents = slice(self._pack(CONTENTS), self._pack(CONTENTS + 1))
 
     def _pack(self, *items: Any) -> bytes:
         key: bytes = layer.pack(items, prefix=self.prefix)
@@ -97,6 +109,19 @@ class RootKeys:
         column, *rest = self._parts_of(definition_key)
         name = rest[0] if column == DEFINITION and len(rest) == 1 else None
         return name if isinstance(name, str) and self.definition(name) == definition_key else None
+
+    def shape_of(self, key: bytes) -> tuple[Any, list[Any]]:
+        """The column of a key and the parts behind it; None as the column of a key that no tuple makes."""
+        column, *rest = self._parts_of(key)
+        known = column == PROGRESS or [type(part) for part in rest] in _ALL_SHAPES.get(column, ())
+        return (column, rest) if known else (None, rest)
+
+    def id_in(self, contents_key: bytes) -> int | None:
+        """The id of the queue that a key of R[2] belongs to; None for another shape."""
+        start = len(self._pack(CONTENTS))
+        size = contents_key[start] - _INT_ZERO if len(contents_key) > start else 0
+        found = contents_key[start + 1 : start + 1 + size]
+        return int.from_bytes(found, "big") if 0 < size <= _INT_BYTES_MAX and len(found) == size else None
 
     def contents(self, id_: int) -> Subspace:
         return Subspace((CONTENTS, id_), self.prefix)

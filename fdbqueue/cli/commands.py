@@ -15,6 +15,7 @@ from fdbqueue.cli import (
     redrive,
     tasks,
     top,
+    verify,
     work,
 )
 from fdbqueue.cli.group import cli as cli
@@ -35,6 +36,7 @@ ADDED = (
     redrive,
     tasks,
     top,
+    verify,
     work,
 )
 """Modules that are imported only to add their commands."""

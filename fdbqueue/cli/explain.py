@@ -49,10 +49,10 @@ def explain(signals: Signals, place: Place, queue: str, id_: str, as_json: bool)
     if as_json:
         stdout_of(signals).print(line_of(explanation_row(explanation)))
     else:
-        show(signals, _rows(explanation, _where()), COLUMNS, as_json=False)
+        show(signals, _rows(explanation, where()), COLUMNS, as_json=False)
 
 
-def _where() -> str:
+def where() -> str:
     """The options that name the database and the root of this command, for the commands that it tells."""
     context = click.get_current_context()
     given = {
@@ -62,15 +62,20 @@ def _where() -> str:
     return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
+def placed(cure: str, options: str) -> str:
+    """Return a cure with these options, if it is a command."""
+    return re.sub("^fdbqueue ", lambda _: f"fdbqueue{options} ", cure)
+
+
 def explanation_row(found: Explanation) -> Row:
     # asdict copies, and the data of a task may be an object that cannot be copied.
     rest = asdict(replace(found, task=_NO_TASK))
     return {**rest, "task": task_row(found.task)}
 
 
-def _rows(found: Explanation, where: str) -> Iterator[Row]:
+def _rows(found: Explanation, options: str) -> Iterator[Row]:
     for reason in found.reasons:
-        cure = re.sub("^fdbqueue ", lambda _: f"fdbqueue{where} ", reason.cure)
+        cure = placed(reason.cure, options)
         wait_s = None if reason.at is None else max(0.0, reason.at - found.now)
         yield {"reason": reason.why, "text": reason.text, "cure": cure, "in": wait_s}
 

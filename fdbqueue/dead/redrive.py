@@ -146,6 +146,15 @@ def _number(change: Change, error: str | None) -> int:
     return int.from_bytes(tr.snapshot.get(keys.class_count(error)).value or b"", "little")
 
 
+def is_readable(value: bytes) -> bool:
+    """True if the value is that of a redrive."""
+    try:
+        _from_bytes(value)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
 def _store(change: Change, redrive: Redrive) -> Redrive:
     change.tr.set(change.shape.keys.redrive, _to_bytes(redrive))
     return redrive

@@ -145,9 +145,9 @@ class KeyCounts:
             return
         self._pass_the_gates(tr, self._level + slug, new)
         if old:
-            tr.clear(self._busy_key(old, slug))
+            tr.clear(self.busy_key(old, slug))
         if new:
-            tr.set(self._busy_key(new, slug), b"")
+            tr.set(self.busy_key(new, slug), b"")
             tr.set(self._level + slug, bytes([new]))
         else:
             tr.clear(self._level + slug)
@@ -158,7 +158,13 @@ class KeyCounts:
         tr.add_read_conflict_range(mine + b"\x00", gates + b"\xff\xff")
         tr.add_write_conflict_key(mine)
 
-    def _busy_key(self, level: int, slug: bytes) -> bytes:
+    def counts_key(self, slug: bytes) -> bytes:
+        return self._counts + slug
+
+    def level_key(self, slug: bytes) -> bytes:
+        return self._level + slug
+
+    def busy_key(self, level: int, slug: bytes) -> bytes:
         return self._busy + bytes([_LEVEL_MAX - level]) + slug
 
 
@@ -169,6 +175,11 @@ def level_of(waiting: int, level: int) -> int:
     if stays:
         return level
     return exact if exact >= limits.KEY_LEVEL_MIN else 0
+
+
+def level_in(busy_rest: bytes) -> int:
+    """The level in the part of a busy key behind its column."""
+    return _LEVEL_MAX - busy_rest[0]
 
 
 def slug_of(key: bytes) -> bytes:

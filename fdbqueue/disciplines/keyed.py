@@ -270,7 +270,7 @@ class Keyed(ABC):
         self._file(tr, records)
         if leads:
             begun = state if state.head else self.begin(state, now())
-            self._point_at(tr, key, state, begun, first)
+            self.store(tr, key, state, begun, first)
 
     def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, fifo: Range, now: Now) -> None:
         old = self._read(tr, key, asked.state)
@@ -286,7 +286,7 @@ class Keyed(ABC):
         for record in shift.leave:
             tr.clear(self.filed(record))
         self._file(tr, shift.enter)
-        self._point_at(tr, key, old, state, first)
+        self.store(tr, key, old, state, first)
         self._count(tr, key, shift, asked)
 
     def _first_of(
@@ -308,9 +308,7 @@ class Keyed(ABC):
         for record in records:
             tr.set(self.filed(record), record_to_bytes(record))
 
-    def _point_at(
-        self, tr: Transaction, key: bytes, old: KeyState, state: KeyState, head: Record | None
-    ) -> None:
+    def store(self, tr: Transaction, key: bytes, old: KeyState, state: KeyState, head: Record | None) -> None:
         """Store `state`, its pointer at `head`, in place of `old`."""
         pointer = b"" if head is None else self.point(state, head)
         if old.pointer and old.pointer != pointer:

@@ -31,7 +31,7 @@ _SINCE = struct.Struct(">Q")
 # Longer than any name. A longer text is cut, because the engine would refuse its key.
 _NAME_BYTES_MAX = 32
 
-_COLUMNS = frozenset(layer.pack((n,)) for n in range(ELEMENT, ASIDE + 1))
+_COLUMN_NUMBERS: dict[bytes, int] = {layer.pack((n,)): n for n in range(ELEMENT, ASIDE + 1)}
 _NAMED_COLUMNS = frozenset((layer.pack((ELEMENT,)), layer.pack((LOCK,))))
 _SINGLE_COLUMNS = frozenset((layer.pack((COUNT,)), layer.pack((MARK,))))
 
@@ -73,7 +73,12 @@ class ElementKeys:
         rest = key[len(self.count) :]
         if column in _NAMED_COLUMNS:
             return rest.isascii() and rest.decode().isprintable()
-        return column in _COLUMNS and (column not in _SINGLE_COLUMNS or not rest)
+        return column in _COLUMN_NUMBERS and (column not in _SINGLE_COLUMNS or not rest)
+
+    def parts_of(self, key: bytes) -> tuple[int, bytes]:
+        """The number of the key's column, 0 for an unknown one, and the part behind it."""
+        start = len(self.prefix)
+        return _COLUMN_NUMBERS.get(key[start : len(self.count)], 0), key[len(self.count) :]
 
     def element(self, name: str) -> bytes:
         return self._element + _bytes(name)

@@ -262,6 +262,15 @@ class Elements:
         tr.add(self.keys.count, COUNTER.pack(-1))
 
 
+def is_readable(payload: bytes) -> bool:
+    """True if the payload is that of an element."""
+    try:
+        _from_bytes(payload)
+    except DAMAGED:
+        return False
+    return True
+
+
 def _joined(pieces: Sequence[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -86,6 +86,14 @@ class LineKeys:
         self.all_results = slice(columns[RESULT], columns[RENEWAL])
         self.all_renewals = slice(columns[RENEWAL], columns[RENEWAL] + b"\xff" * (STAMP_BYTES + 1))
 
+    def parts_of(self, key: bytes) -> tuple[int | None, bytes]:
+        """The number of the key's column, None if there is none, and the part behind it."""
+        columns = (self._request, self._due, self._notice, self._result, self._renewal)
+        for number, column in enumerate(columns):
+            if key.startswith(column):
+                return number, key[len(column) :]
+        return None, b""
+
     def request(self, ticket: Ticket) -> bytes:
         return self._request + ticket.stamp + ticket.rid
 

@@ -111,3 +111,18 @@ class Owner:
     def _require_mine(self, tr: Transaction) -> None:
         if tr.get(self._under).value != self._claim:
             raise OwnerReplaced(name=self._shape.name, owner=self.name)
+
+
+def claim_of(prefix: bytes, key: bytes) -> bytes | None:
+    """The claim that a key of an owner belongs to: the key itself, or that of a member; None for another key.
+
+    `prefix` is that of the queue.
+    """
+    try:
+        parts = layer.unpack(key, prefix_len=len(prefix))
+    except (ValueError, IndexError, struct.error):
+        return None
+    if list(map(type, parts)) not in ([int, str], [int, str, bytes]) or parts[0] != OWNERS:
+        return None
+    claim: bytes = layer.pack(parts[:2], prefix=prefix)
+    return claim

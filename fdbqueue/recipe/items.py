@@ -74,7 +74,8 @@ class Recipe(Untimed):
         self.taker = Taker(self.line, (self.guard,), self.hand_out)
         self.aside = Aside(keys.prefix, keys.line)
         self.passed = Passed(registered=guard is not None)
-        self._name = name or repr(keys.prefix)
+        self.name = name or repr(keys.prefix)
+        self.registered = guard is not None
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end, in order.
@@ -274,7 +275,7 @@ class Recipe(Untimed):
     def _sort_out(self, tr: Transaction, items: Sequence[Item]) -> Readings:
         keys = self.keys
         stored = [(id_, keys.item(id_).hex(), payload) for id_, payload in self._ask_payloads(tr, items)]
-        found = self.passed.sort_out(self.codec, self._name, stored)
+        found = self.passed.sort_out(self.codec, self.name, stored)
         for item in items:
             if item.id in found.damaged:
                 self._set_aside(tr, item.id, item.value, found.damaged[item.id])
@@ -282,7 +283,7 @@ class Recipe(Untimed):
 
     def _set_aside(self, tr: Transaction, name: bytes, value: bytes, error: FdbQueueError) -> None:
         under, key = self.keys.pieces_of(name), self.keys.item(name)
-        self.aside.put(tr, key, [value], str(located(error, self._name, key.hex())), under)
+        self.aside.put(tr, key, [value], str(located(error, self.name, key.hex())), under)
         tr.clear_range(under.start, under.stop)  # a damaged value may not tell that there are pieces
 
     def _value(self, item: tuple[bytes, Callable[[], bytes]]) -> Any:
@@ -290,7 +291,7 @@ class Recipe(Untimed):
         try:
             return self.codec.decode(payload())
         except NOT_READ as error:
-            raise located(error, self._name, self.keys.item(name).hex()) from error
+            raise located(error, self.name, self.keys.item(name).hex()) from error
 
     def _ask_payloads(self, tr: Any, items: Iterable[Item]) -> list[tuple[bytes, Callable[[], bytes]]]:
         return [(item.id, self._ask_payload(tr, item.id, item.value)) for item in items]

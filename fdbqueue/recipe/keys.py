@@ -60,6 +60,18 @@ class QueueKeys:
             return False
         return _SHAPES.get(column) == [type(part) for part in rest]
 
+    def parts_of(self, key: bytes) -> tuple[int | None, bytes]:
+        """The number of the key's column, and the suffix of its item; None for a key of another shape."""
+        if key.startswith(self.line):
+            return LINE, b""
+        for number, single in ((SIZE, self.size), (FLOOR, self.floor)):
+            if key == single:
+                return number, b""
+        if not self.is_key(key):
+            return None, b""
+        column, *rest = layer.unpack(key, prefix_len=len(self.prefix))
+        return column, suffix(*rest[:2])
+
     def item(self, suffix: bytes) -> bytes:
         return self._item_prefix + suffix
 

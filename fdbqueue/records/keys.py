@@ -60,11 +60,33 @@ _INDEX_END = b"\x7f"
 ones.
 """
 
-_COLUMN_CODES = frozenset(layer.pack((n,)) for n in range(TASK, REDRIVE + 1))
+_COLUMN_NUMBERS: dict[bytes, int] = {layer.pack((n,)): n for n in range(TASK, REDRIVE + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
     layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE)
 }
 """Number of bytes behind these columns."""
+
+
+_PLACE_BYTES_MAX = limits.TASK_KEY_BYTES_MAX + ID_BYTES
+_REST_BYTES_OF: dict[int, tuple[int, int]] = {
+    TASK: (ID_BYTES, ID_BYTES),
+    PAYLOAD: (ID_BYTES + NUMBER.size, ID_BYTES + NUMBER.size),
+    READY: (ID_BYTES, _PLACE_BYTES_MAX),
+    TAKEN: (SESSION_BYTES + ID_BYTES, SESSION_BYTES + ID_BYTES),
+    DELAYED: (ID_BYTES, ID_BYTES),
+    BURIED: (ID_BYTES, _PLACE_BYTES_MAX),
+    TIMER: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
+    BESIDE: (1, limits.KEY_BYTES_MAX),
+    LIVE: (0, 0),
+    CALLS: (0, 0),
+    LINE: (1, limits.KEY_BYTES_MAX),
+    PAUSED: (0, 0),
+    FAILURE: (ID_BYTES + 1, ID_BYTES + 1),
+    CLASSED: (1 + ID_BYTES, _PLACE_BYTES_MAX + limits.FAILURE_MESSAGE_BYTES_MAX),
+    CLASS_COUNT: (1, limits.FAILURE_MESSAGE_BYTES_MAX),
+    REDRIVE: (0, 0),
+}
+"""The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
 
 # Bounds of the numbers in a record: larger ones do not fit into a key.
@@ -173,7 +195,18 @@ class TaskKeys:
         """True if `key` may be one of this queue; its subspace may hold keys of something else."""
         column = key[len(self.prefix) : len(self.prefix) + 2]
         rest_bytes = len(key) - len(self.prefix) - len(column)
-        return column in _COLUMN_CODES and rest_bytes == _REST_BYTES.get(column, rest_bytes)
+        return column in _COLUMN_NUMBERS and rest_bytes == _REST_BYTES.get(column, rest_bytes)
+
+    def has_shape(self, key: bytes) -> bool:
+        """True if this queue may have stored `key`, judged by the numbers of bytes of its parts."""
+        column, rest = self.parts_of(key)
+        shortest, longest = _REST_BYTES_OF.get(column, (0, -1))
+        return shortest <= len(rest) <= longest
+
+    def parts_of(self, key: bytes) -> tuple[int, bytes]:
+        """The number of the key's column, 0 for an unknown one, and the part behind it."""
+        start = len(self.prefix)
+        return _COLUMN_NUMBERS.get(key[start : start + 2], 0), key[start + 2 :]
 
     def task(self, id_: bytes) -> bytes:
         return self._task + id_
@@ -230,6 +263,10 @@ class TaskKeys:
 
     def classed_at(self, error: str, place: bytes) -> bytes:
         return self._classed + _sized(error) + place
+
+    def class_at(self, rest: bytes) -> str:
+        """The class in the part of a key of S[17] or S[18] behind its column."""
+        return _class_in(rest)
 
     def class_in(self, classed_key: bytes) -> str:
         return _class_in(classed_key[len(self._classed) :])

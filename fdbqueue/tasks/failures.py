@@ -6,7 +6,6 @@ are cleared with their task.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -65,9 +64,8 @@ def ask_last(tr: Transaction, keys: TaskKeys, record: Record) -> Callable[[], Fa
 
 def _last(found: Value) -> Failure | None:
     """A damaged failure is left out, because no decision depends on it."""
-    with suppress(*DAMAGED):
-        return _from_bytes(found.value).failure if found.present() else None
-    return None
+    entry = entry_of(found.value) if found.present() else None
+    return None if entry is None else entry.failure
 
 
 def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], list[Entry]]:
@@ -79,9 +77,16 @@ def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], lis
 
 def _read(rows: Iterable[KeyValue]) -> Iterator[Entry]:
     """The readable entries. A damaged one is left out, because no decision depends on it."""
-    for row in rows:
-        with suppress(*DAMAGED):
-            yield _from_bytes(row.value)
+    read = (entry_of(row.value) for row in rows)
+    return (entry for entry in read if entry is not None)
+
+
+def entry_of(value: bytes) -> Entry | None:
+    """The stored failure in `value`; None for damaged bytes."""
+    try:
+        return _from_bytes(value)
+    except DAMAGED:
+        return None
 
 
 def rewrite(

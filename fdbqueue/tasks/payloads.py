@@ -21,14 +21,14 @@ def for_record(payload: bytes) -> bytes:
 
 def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes) -> None:
     """Write the payload beside its record, if the record does not hold it."""
-    if not _is_held_by(record):
+    if not is_held_by(record):
         for number, piece in enumerate(pieces_of(payload)):
             tr.set(keys.payload(record.id, number), piece)
 
 
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
     """Ask for the payload, by snapshot: it changes, or is cleared, only together with its record."""
-    if _is_held_by(record):
+    if is_held_by(record):
         return lambda: record.payload
     if _is_whole(record):
         whole = tr.snapshot.get(keys.payload(record.id))
@@ -39,7 +39,7 @@ def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
 
 
 def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
-    if _is_held_by(record):
+    if is_held_by(record):
         return
     if _is_whole(record):
         tr.clear(keys.payload(record.id))
@@ -56,7 +56,8 @@ def _complete(record: Record, payload: bytes) -> bytes:
     return bytes(payload)
 
 
-def _is_held_by(record: Record) -> bool:
+def is_held_by(record: Record) -> bool:
+    """True if the payload is in the record."""
     return len(record.payload) == record.size_bytes
 
 

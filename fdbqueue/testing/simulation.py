@@ -28,6 +28,7 @@ from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.trace import Trace
+from fdbqueue.verifying.verify import verify
 
 T = TypeVar("T")
 
@@ -200,7 +201,8 @@ class Simulation:
     def _judge(self, checkers: Sequence[Checker]) -> list[str]:
         # Closed, because a checker that opens a queue with leases starts the thread that renews them.
         with Database(EmbeddedDatabase(self._store, self._runtime(Host("judge")))) as database:
-            return [sentence for checker in checkers for sentence in checker(self.trace, database)]
+            found = [sentence for checker in checkers for sentence in checker(self.trace, database)]
+            return found or [str(finding) for finding in verify(database).findings]
 
     def _close(self) -> None:
         self.limit(**self._limits)

@@ -61,6 +61,7 @@ COMMANDS: dict[str, list[str]] = {
     "tasks": ["Q"],
     "top": ["Q"],
     "truncate": ["Q", "--yes"],
+    "verify": ["Q"],
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}

@@ -10,6 +10,7 @@ from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry
 from fdbqueue.fleet.worker import Worker
+from fdbqueue.seam import Transaction
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -32,6 +33,7 @@ ATTEMPTS_MAX = 4
 TTR_S = 2.0
 TIMEOUT_S = 3.0
 SESSION_TTR_S = 3.0
+FOR_EVER_US = 2**60
 
 
 @workload(clients=2, steps=4)
@@ -70,9 +72,15 @@ def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def opened(client: Client) -> TaskQueue:
-    # The session of the run's supervisor: one that has no heartbeat never dies.
-    client.db[KEYS.session(RUN)] = layer.pack((b"supervisor", None, 0))
+    run(client.db, supervise)
     return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
+
+
+def supervise(tr: Transaction) -> None:
+    """Write the session of the run's supervisor. Its deadline is far away, so that it never dies."""
+    tr.set(KEYS.session(RUN), layer.pack((b"supervisor", None, FOR_EVER_US)))
+    tr.set(KEYS.heartbeat(RUN), layer.pack((FOR_EVER_US,)))
+    tr.set(KEYS.beat_due(FOR_EVER_US, RUN), b"")
 
 
 def hired(client: Client, handler: Callable[[HeldTask], object]) -> Worker:

@@ -1,0 +1,77 @@
+"""`fdbqueue verify`: check that the stored keys agree with each other."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.explain import placed, where
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
+from fdbqueue.cli.session import CREATE_TASKS, Place
+from fdbqueue.cli.show import Columns, Row, field, show
+from fdbqueue.cli.values import line_of
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.signals import Signals
+from fdbqueue.verification import Finding, Verification
+from fdbqueue.verifying.verify import verify as verify_keys
+
+
+@cli.command()
+@click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=queue_names)
+@click.option("--mend", is_flag=True, help="mend each contradiction that has one remedy")
+@json_option
+@in_a_place
+@click.pass_obj
+def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_json: bool) -> None:
+    """Check that the stored keys of QUEUE, or of all queues, agree with each other.
+
+    The queues may be in use. Columns: flaw, queue, finding, cure. With --json, one object has the findings,
+    the parts that were not verified, and the numbers of queues and keys. Status: 1 if a finding is left.
+    """
+    with place.database() as database:
+        try:
+            found = verify_keys(database, queue, root=place.root, mend=mend)
+        except QueueNotFound:
+            raise place.missing(database, queue or "", CREATE_TASKS) from None
+    if as_json:
+        stdout_of(signals).print(line_of(verification_row(found)))
+    else:
+        show(signals, _rows(found, where()), COLUMNS, as_json=False)
+    for sentence in found.uncompared:
+        say(f"not verified: {sentence}")
+    if not found.sound:
+        raise Refused(_told(found))
+    say(_told(found))
+
+
+def verification_row(found: Verification) -> Row:
+    """Return a verification as a row; keys are in hexadecimal."""
+    rows = [{**asdict(finding), "key": finding.key.hex()} for finding in found.findings]
+    return {**asdict(found), "findings": rows}
+
+
+def _rows(found: Verification, options: str) -> Iterator[Row]:
+    for finding in found.findings:
+        cure = "mended" if finding.mended else placed(finding.cure, options)
+        yield {"flaw": finding.flaw, "queue": finding.queue, "text": _text(finding), "cure": cure}
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.text} (key {finding.key.hex()})"
+
+
+def _told(found: Verification) -> str:
+    count = len(found.findings)
+    findings = "no finding" if not count else "1 finding" if count == 1 else f"{count:,} findings"
+    queues = "1 queue" if found.queues == 1 else f"{found.queues:,} queues"
+    stopped = "" if found.whole else ", and the verification stopped there"
+    return f"{queues}, {found.keys:,} keys: {findings}{stopped}"
+
+
+COLUMNS: Columns = {
+    "flaw": field("flaw"),
+    "queue": field("queue"),
+    "finding": field("text"),
+    "cure": field("cure"),
+}

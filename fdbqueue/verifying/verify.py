@@ -1,0 +1,232 @@
+"""Verify: every key of a queue, or of a root, checked while the system is in use."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.codec import codec_named
+from fdbqueue.database import Database, as_database, run
+from fdbqueue.elements.base import ElementBase
+from fdbqueue.elements.keys import ElementKeys
+from fdbqueue.elements.queue import KIND as PIECES
+from fdbqueue.elements.simple import KIND as SIMPLE
+from fdbqueue.elements.store import Elements
+from fdbqueue.errors import DefinitionUnreadable, FdbQueueError, WrongType
+from fdbqueue.fair.queue import FairQueue
+from fdbqueue.misfit import type_name
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.queue import Queue
+from fdbqueue.registry.registry import UNREADABLE, Definition, Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.seam import AnyDatabase, Transaction
+from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.verification import Finding, Verification
+from fdbqueue.verifying.counters import (
+    Count,
+    compared,
+    counts_of_elements,
+    counts_of_recipe,
+    counts_of_tasks,
+    key_counters,
+)
+from fdbqueue.verifying.cures import mending
+from fdbqueue.verifying.elements import ElementChecks
+from fdbqueue.verifying.orphans import orphans
+from fdbqueue.verifying.recipe import RecipeChecks
+from fdbqueue.verifying.root import RootChecks
+from fdbqueue.verifying.slices import Checks, Row, Suspect, Under, below, judged, slices
+from fdbqueue.verifying.tasks import TaskChecks
+
+AnyQueue = TaskQueue | Queue | FairQueue | ElementBase
+
+
+def verify(
+    db: AnyDatabase, queue: str | AnyQueue | None = None, *, root: Any = DEFAULT_ROOT, mend: bool = False
+) -> Verification:
+    """Check that the stored keys of a queue agree with each other. Calls of others may go on meanwhile.
+
+    `queue` is the name of a queue, or a queue; None is everything under the root. With `mend`, contradictions
+    that have one remedy are mended, each in one transaction that has seen it again. Payloads are measured,
+    and not decoded.
+
+    Reads: every key, by snapshot, in slices of one read version each.
+    Writes: nothing; with `mend`, the keys of the findings.
+    Conflicts: none; with `mend`, a change of the keys of a finding.
+    Raises: QueueNotFound, NotADatabase; WrongType for another `queue`.
+    Round trips: 2 for each slice of limits.SLICE_KEYS_MAX keys, and 1 for each counter.
+    """
+    verifier = Verifier(as_database(db), Registry(root), mend)
+    try:
+        if queue is None:
+            verifier.all()
+        elif isinstance(queue, str):
+            verifier.definition(verifier.registry.find(db, queue))
+        else:
+            verifier.subject(subject_of(queue))
+    except _TooMany:
+        return verifier.result(whole=False)
+    return verifier.result(whole=True)
+
+
+class _TooMany(Exception):
+    """The verification has limits.FINDINGS_MAX findings."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One queue: its name, its keys, its checks and its counters."""
+
+    name: str
+    keys: Under
+    checks: Checks
+    counts: Iterable[Count]
+    mending: str
+
+
+class Verifier:
+    def __init__(self, database: Database, registry: Registry, mend: bool) -> None:
+        self.registry = registry
+        self._database = database
+        self._mend = mend
+        self._findings: list[Finding] = []
+        self._uncompared: list[str] = []
+        self._queues = self._keys = 0
+
+    def result(self, *, whole: bool) -> Verification:
+        return Verification(tuple(self._findings), tuple(self._uncompared), self._queues, self._keys, whole)
+
+    def all(self) -> None:
+        """Verify the root, its queues, and the keys of queues that are gone."""
+        root, checks = self.registry.keys, RootChecks(self.registry)
+        everything, contents = below(root.prefix), root.all_contents
+        for part in (Under(everything.start, contents.start), Under(contents.stop, everything.stop)):
+            self._scan(None, root.prefix, checks, part)
+        for definition in self._definitions():
+            self.definition(definition)
+        if 0 in checks.names:
+            self._uncompared.append("Dropped queues: the id in a definition cannot be read.")
+            return
+        for suspect in orphans(self._database, self.registry, checks):
+            self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
+
+    def definition(self, definition: Definition) -> None:
+        """Verify a named queue, if this process knows its kind."""
+        try:
+            subject = subject_named(self.registry, definition)
+        except DefinitionUnreadable:
+            return  # a finding of the root
+        except FdbQueueError as error:
+            self._uncompared.append(f"The queue {definition.name!r}: {error}")
+            return
+        if subject is None:
+            self._uncompared.append(
+                f"The queue {definition.name!r}: its kind {definition.kind!r} is unknown."
+            )
+            return
+        self.subject(subject)
+
+    def subject(self, subject: Subject) -> None:
+        self._queues += 1
+        self._scan(subject.name, subject.keys.start, subject.checks, subject.keys)
+        for each in subject.counts:
+            self._compare(subject, compared(self._database, each, subject.mending))
+        if isinstance(subject.checks, TaskChecks):
+            for suspects, told in key_counters(self._database, subject.checks, subject.mending):
+                for suspect in suspects:
+                    self._compare(subject, suspect)
+                if not told:
+                    self._compare(subject, "The counters of task keys: there are too many tasks to count.")
+
+    def _definitions(self) -> Iterator[Definition]:
+        after = ""
+        while found := self.registry.names(self._database, after):
+            yield from (one for one in found if one.kind != UNREADABLE)
+            after = found[-1].name
+
+    def _scan(self, queue: str | None, prefix: bytes, checks: Checks, keys: Under) -> None:
+        for found in slices(self._database, checks, keys):
+            self._keys += len(found.rows)
+            for row, suspect in found.suspects:
+                self._report(queue, prefix, suspect, partial(_mend_again, checks, row, suspect))
+
+    def _compare(self, subject: Subject, found: Suspect | str | None) -> None:
+        if isinstance(found, Suspect):
+            self._report(subject.name, subject.keys.start, found, partial(_mend_at_once, found))
+        elif found is not None:
+            self._uncompared.append(f"The queue {subject.name!r}: {found}")
+
+    def _report(
+        self, queue: str | None, prefix: bytes, suspect: Suspect, mend: Callable[[Transaction], None]
+    ) -> None:
+        finding = Finding(suspect.flaw, queue, suspect.key.removeprefix(prefix), suspect.text, suspect.cure)
+        if self._mend and suspect.mend is not None:
+            run(self._database, mend)
+            finding = replace(finding, mended=True)
+        self._findings.append(finding)
+        if len(self._findings) == limits.FINDINGS_MAX:
+            raise _TooMany
+
+
+def subject_of(queue: AnyQueue) -> Subject:
+    """Raises: WrongType."""
+    if isinstance(queue, TaskQueue):
+        return _of_tasks(queue._shape, registered=True)
+    if isinstance(queue, FairQueue):
+        return _of_tasks(queue._items.shape, registered=False)
+    if isinstance(queue, Queue):
+        return _of_recipe(queue._recipe, queue._recipe.name, registered=queue._recipe.registered)
+    if isinstance(queue, ElementBase):
+        return _of_elements(queue.store, queue.path, registered=False)
+    raise WrongType(name="queue", wanted="a name, or a queue", got=type_name(queue))
+
+
+def subject_named(registry: Registry, definition: Definition) -> Subject | None:
+    """The named queue; None for a kind that is unknown here. Raises: as `shape_of`."""
+    contents, guard, kind = registry.contents(definition), registry.guard(definition), definition.kind
+    if kind == PLAIN:
+        recipe = Recipe(QueueKeys(contents), codec_named("bytes"), guard)
+        return _of_recipe(recipe, definition.name, registered=True)
+    if kind in (PIECES, SIMPLE):
+        return _of_elements(Elements(ElementKeys(contents), guard), definition.name, registered=True)
+    return _of_tasks(shape_of(registry, definition), registered=True) if is_kind(kind) else None
+
+
+def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
+    cure = mending(shape.name, registered)
+    checks = TaskChecks(shape, registered)
+    counts = counts_of_tasks(checks, registered)
+    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cure)
+
+
+def _of_recipe(recipe: Recipe, name: str, *, registered: bool) -> Subject:
+    cure = mending(name, registered)
+    return Subject(
+        name, below(recipe.keys.prefix), RecipeChecks(recipe, cure), counts_of_recipe(recipe), cure
+    )
+
+
+def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
+    cure, keys = mending(name, registered), below(elements.keys.prefix)
+    return Subject(name, keys, ElementChecks(elements, cure), counts_of_elements(elements), cure)
+
+
+def _mend_again(checks: Checks, row: Row, suspect: Suspect, tr: Transaction) -> None:
+    """Mend a contradiction of the row, if it is still there. Reads: all that it rests on, serialisably."""
+    value = tr.get(row.key)
+    if value.present():
+        current = Row(row.key, bytes(value.value))
+        for _, again in judged(checks, [current], tr):
+            if again.flaw == suspect.flaw and again.mend is not None:
+                again.mend(tr)
+
+
+def _mend_at_once(suspect: Suspect, tr: Transaction) -> None:
+    """Mend a contradiction that the mending itself looks at again."""
+    if suspect.mend is not None:
+        suspect.mend(tr)

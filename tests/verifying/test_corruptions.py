@@ -1,0 +1,302 @@
+"""Planted corruptions: each is found and named, nothing else is changed, and its cure ends it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb import tuple as layer
+from fdb.subspace_impl import Subspace
+from msgspec.structs import replace
+
+from fdbqueue import Database, Flaw
+from fdbqueue.database import run
+from fdbqueue.disciplines.key_counts import slug_of
+from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
+from fdbqueue.records.keys import id_text, record_to_bytes
+from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.task import TaskState
+from tests.verifying.places import KEY, Place, missing_id, place
+
+READY, TAKEN, DELAYED, BURIED = TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED
+MEND = "--mend"
+RID, STAMP = b"r" * 12, b"s" * 10
+OTHER = b"another session!"
+
+Plant = Callable[[Place, Any], object]
+
+
+def unreadable(state: TaskState) -> Plant:
+    return lambda at, tr: tr.set(at.keys.task(at.record(state).id), b"no record")
+
+
+def without_entry(state: TaskState) -> Plant:
+    return lambda at, tr: tr.clear(at.entry(at.record(state)))
+
+
+def without_record(state: TaskState) -> Plant:
+    return lambda at, tr: tr.clear(at.keys.task(at.record(state).id))
+
+
+def in_two_states(at: Place, tr: Any) -> None:
+    tr.set(at.keys.delayed_at(at.record(READY).id), b"")
+
+
+def other_copy(at: Place, tr: Any) -> None:
+    record = at.record(READY)
+    tr.set(at.entry(record), record_to_bytes(replace(record, attempts=99)))
+
+
+def without_timer(at: Place, tr: Any) -> None:
+    record = at.record(DELAYED)
+    tr.clear(at.keys.timer(record.timer_us, record.id))
+
+
+def with_another_timer(at: Place, tr: Any) -> None:
+    record = at.record(DELAYED)
+    tr.set(at.keys.timer(record.timer_us + 1, record.id), b"")
+
+
+def without_a_piece(at: Place, tr: Any) -> None:
+    tr.clear(at.keys.payload(at.record(READY, large=True).id, 1))
+
+
+def counted(**changes: int) -> Plant:
+    return lambda at, tr: tr.add(at.keys.live, packed(LIVE, changes))
+
+
+def held_by_no_session(at: Place, tr: Any) -> None:
+    record = at.record(TAKEN)
+    stranger = replace(record, session=OTHER)
+    tr.clear(at.entry(record))
+    tr.set(at.keys.task(record.id), record_to_bytes(stranger))
+    tr.set(at.entry(stranger), record.key)
+
+
+def result_without_notice(at: Place, tr: Any) -> None:
+    tr.set(at.line.result(RID, missing_id()), b"")
+
+
+def notice_without_deadline(at: Place, tr: Any) -> None:
+    tr.set(at.line.notice(RID), notice_value(Notice(2**60, 0)))
+
+
+def classed(at: Place) -> bytes:
+    record = at.record(BURIED)
+    assert record.error is not None
+    return at.keys.classed_at(record.error, at.tasks._shape.discipline.place(record))
+
+
+TASKS: dict[str, tuple[Plant, Flaw, str]] = {
+    "record of a taken task": (unreadable(TAKEN), Flaw.RECORD, MEND),
+    "record of a ready task": (unreadable(READY), Flaw.RECORD, MEND),
+    "record of a buried task": (unreadable(BURIED), Flaw.RECORD, MEND),
+    "no entry, ready": (without_entry(READY), Flaw.STATE, MEND),
+    "no entry, taken": (without_entry(TAKEN), Flaw.STATE, MEND),
+    "no entry, delayed": (without_entry(DELAYED), Flaw.STATE, MEND),
+    "no entry, buried": (without_entry(BURIED), Flaw.STATE, MEND),
+    "no record, ready": (without_record(READY), Flaw.STRAY, MEND),
+    "no record, taken": (without_record(TAKEN), Flaw.STRAY, MEND),
+    "two states": (in_two_states, Flaw.STRAY, MEND),
+    "another copy": (other_copy, Flaw.COPY, MEND),
+    "no timer": (without_timer, Flaw.TIMER, MEND),
+    "two timers": (with_another_timer, Flaw.TIMER, MEND),
+    "a lost piece": (without_a_piece, Flaw.PAYLOAD, "fdbqueue delete tasks"),
+    "a stray piece": (lambda at, tr: tr.set(at.keys.payload(missing_id()), b"x"), Flaw.PAYLOAD, MEND),
+    "a stray failure": (lambda at, tr: tr.set(at.keys.failure(missing_id(), 0), b"x"), Flaw.STRAY, MEND),
+    "a damaged failure": (
+        lambda at, tr: tr.set(at.keys.failure(at.record(READY).id, 0), b"x"),
+        Flaw.VALUE,
+        MEND,
+    ),
+    "a counter too large": (counted(ready=3), Flaw.COUNTER, MEND),
+    "a counter too small": (counted(buried=-1), Flaw.COUNTER, MEND),
+    "a counter below zero": (counted(delayed=-9), Flaw.COUNTER, MEND),
+    "no counters": (lambda at, tr: tr.clear(at.keys.live), Flaw.COUNTER, MEND),
+    "no such session": (held_by_no_session, Flaw.SESSION, "fdbqueue release-all tasks"),
+    "a member of no owner": (
+        lambda at, tr: tr.set(layer.pack((14, "me", OTHER), prefix=at.keys.prefix), b""),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a result without notice": (result_without_notice, Flaw.LINE, MEND),
+    "a notice without deadline": (notice_without_deadline, Flaw.LINE, MEND),
+    "a deadline without notice": (
+        lambda at, tr: tr.set(at.line.due_key(Due(2**60, RID)), b""),
+        Flaw.LINE,
+        "The next look at the line",
+    ),
+    "a renewal without request": (
+        lambda at, tr: tr.set(at.line.renewal(Ticket(STAMP, RID, 1)), renewal_value(2**60)),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a part without entry": (
+        lambda at, tr: tr.set(at.tasks._shape.aside.part(bytes(16)) + bytes(4), b"x"),
+        Flaw.SET_ASIDE,
+        MEND,
+    ),
+    "values set aside": (
+        lambda at, tr: tr.add(at.tasks._shape.aside.count_key, b"\x02" + bytes(7)),
+        Flaw.COUNTER,
+        MEND,
+    ),
+    "an unknown column": (
+        lambda at, tr: tr.set(layer.pack((99,), prefix=at.keys.prefix), b""),
+        Flaw.UNKNOWN,
+        "Another program",
+    ),
+    "no entry of its class": (
+        lambda at, tr: tr.clear(classed(at)),
+        Flaw.STATE,
+        MEND,
+    ),
+    "a stray entry of a class": (
+        lambda at, tr: tr.set(at.keys.classed_at("Odd", bytes(4) + missing_id()), b""),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a counter of a class": (
+        lambda at, tr: tr.add(at.keys.class_count("Odd"), b"\x01" + bytes(7)),
+        Flaw.COUNTER,
+        MEND,
+    ),
+    "a damaged redrive": (lambda at, tr: tr.set(at.keys.redrive, b"\xff"), Flaw.VALUE, MEND),
+    "a long id": (
+        lambda at, tr: tr.set(at.keys.delayed_at(bytes(21)), b""),
+        Flaw.UNKNOWN,
+        "Another program",
+    ),
+    "a short id": (lambda at, tr: tr.set(at.keys.task(b"short"), b""), Flaw.UNKNOWN, "Another program"),
+}
+
+KEYED: dict[str, tuple[Plant, Flaw, str]] = {
+    "a damaged state": (lambda at, tr: tr.set(state_key(at), b"no state"), Flaw.KEY_STATE, MEND),
+    "no state": (lambda at, tr: tr.clear(state_key(at)), Flaw.KEY_STATE, MEND),
+    "no entry, ready": (without_entry(READY), Flaw.STATE, MEND),
+    "no record, ready": (without_record(READY), Flaw.STRAY, MEND),
+    "two pointers": (
+        lambda at, tr: tr.set(
+            at.keys.ready_at(bytes(4) + at.record(READY).id), record_to_bytes(at.record(READY))
+        ),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a counter of a key": (
+        lambda at, tr: tr.add(at.counts.counts_key(slug_of(KEY)), packed(LIVE, {"delayed": 1})),
+        Flaw.KEY_COUNTER,
+        MEND,
+    ),
+    "no counter of a key": (
+        lambda at, tr: tr.clear(at.counts.counts_key(slug_of(KEY))),
+        Flaw.KEY_COUNTER,
+        MEND,
+    ),
+    "a level": (lambda at, tr: tr.set(at.counts.level_key(slug_of(KEY)), b"\x09"), Flaw.KEY_COUNTER, MEND),
+    "an entry of a level": (
+        lambda at, tr: tr.set(at.counts.busy_key(9, slug_of(KEY)), b""),
+        Flaw.KEY_COUNTER,
+        MEND,
+    ),
+}
+
+ROOT: dict[str, tuple[Plant, Flaw, str]] = {
+    "a damaged definition": (
+        lambda at, tr: tr.set(at.root_keys.definition("elements"), b"no definition"),
+        Flaw.DEFINITION,
+        "fdbqueue drop elements",
+    ),
+    "a small last id": (lambda at, tr: tr.set(at.root_keys.last_id, bytes(8)), Flaw.DEFINITION, MEND),
+    "a dropped queue": (
+        lambda at, tr: tr.set(at.root_keys.contents(77).key() + b"\x15\x01left", b""),
+        Flaw.ORPHAN,
+        MEND,
+    ),
+    "progress of a dropped queue": (
+        lambda at, tr: tr.set(at.root_keys.progress(77, "label"), b""),
+        Flaw.ORPHAN,
+        MEND,
+    ),
+    "a damaged receipt": (lambda at, tr: tr.set(at.root_keys.receipt(b"p", 1), b"x"), Flaw.VALUE, MEND),
+    "no heartbeat": (lambda at, tr: tr.clear(at.root_keys.heartbeat(at.session.id)), Flaw.SESSION, MEND),
+    "a heartbeat of no session": (
+        lambda at, tr: tr.set(at.root_keys.heartbeat(OTHER), layer.pack((1,))),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a presence of no session": (
+        lambda at, tr: tr.set(at.root_keys.presence(OTHER), b"{}"),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a name of no session": (lambda at, tr: tr.set(at.root_keys.session_named("x"), OTHER), Flaw.STRAY, MEND),
+    "a run without workers": (lambda at, tr: tr.set(at.root_keys.run(OTHER), bytes(40)), Flaw.STRAY, MEND),
+    "a member that has ended": (
+        lambda at, tr: tr.set(at.root_keys.membership(OTHER), b"a run"),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a foreign key": (lambda at, tr: tr.set(at.root.pack((99, "x")), b""), Flaw.UNKNOWN, "Another program"),
+    "foreign contents": (lambda at, tr: tr.set(at.root.pack((2, "x")), b""), Flaw.UNKNOWN, "Another program"),
+    "elements": (lambda at, tr: tr.add(at.element_keys.count, b"\x05" + bytes(7)), Flaw.COUNTER, MEND),
+    "a lock of no element": (
+        lambda at, tr: tr.set(at.element_keys.lock("12345678/12345678"), bytes(20)),
+        Flaw.STRAY,
+        MEND,
+    ),
+}
+
+
+def state_key(at: Place) -> bytes:
+    return at.tasks._shape.discipline.state_key(KEY)
+
+
+@pytest.fixture
+def found_and_cured(db: Database, space: Subspace) -> Callable[..., None]:
+    def check(kind: str, plant: Plant, flaw: Flaw, cure: str) -> None:
+        at = place(db, space, kind)
+        try:
+            assert at.verify().findings == ()
+            run(db, lambda tr: plant(at, tr))
+            findings = at.verify().findings
+            assert flaw in [finding.flaw for finding in findings]
+            (first,) = [finding for finding in findings if finding.flaw == flaw][:1]
+            assert cure in first.cure
+            assert first.text.endswith(".")
+            if cure == MEND:
+                at.verify(mend=True)
+                at.verify(mend=True)  # the counters, once the entries are right
+                assert at.verify().findings == ()
+        finally:
+            at.session.end()
+
+    return check
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_corrupt_task_queue_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
+    found_and_cured("fifottl", *TASKS[name])
+
+
+@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("kind", ["utubettl", "fair"])
+def test_a_corrupt_task_key_is_told_and_cured(
+    name: str, kind: str, found_and_cured: Callable[..., None]
+) -> None:
+    found_and_cured(kind, *KEYED[name])
+
+
+@pytest.mark.parametrize("name", ROOT)
+def test_a_corrupt_root_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
+    found_and_cured("fifottl", *ROOT[name])
+
+
+def test_a_finding_names_the_task(db: Database, space: Subspace) -> None:
+    """An operator needs its id, and the key in the bytes that are stored."""
+    at = place(db, space)
+    id_ = at.record(TAKEN).id
+    run(db, lambda tr: tr.set(at.keys.task(id_), b"no record"))
+    (finding,) = at.verify().findings
+    assert finding.queue == "tasks"
+    assert id_text(id_) in finding.text
+    assert at.keys.prefix + finding.key == at.keys.task(id_)
+    at.session.end()

@@ -1,0 +1,181 @@
+"""Verification of plain, fair and element queues, and the rules of the call itself."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, FairQueue, Flaw, Queue, Session, SimpleElementQueue, TaskQueue, limits, verify
+from fdbqueue.database import run
+from fdbqueue.elements.keys import ElementKeys
+from fdbqueue.errors import NotADatabase, QueueNotFound, WrongType
+from fdbqueue.line.keys import Notice, Ticket
+from fdbqueue.line.shares import Offer
+from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.registry.registry import Registry
+from tests.verifying.places import LARGE, missing_id
+
+
+def first_item(db: Database, keys: QueueKeys) -> Any:
+    return db.get_range(keys.items.start, keys.items.stop, limit=1)[0].key
+
+
+PLAIN: dict[str, tuple[Callable[[Database, QueueKeys, Any], object], Flaw]] = {
+    "a counter": (lambda _, keys, tr: tr.add(keys.size, b"\x01" + bytes(7)), Flaw.COUNTER),
+    "a lost piece": (
+        lambda db, keys, tr: tr.clear(keys.piece(keys.suffix_of(first_item(db, keys)), 0)),
+        Flaw.PAYLOAD,
+    ),
+    "a stray piece": (
+        lambda _, keys, tr: tr.set(keys.piece(b"\x14\x01random\x00", 0), b"x"),
+        Flaw.PAYLOAD,
+    ),
+    "a damaged item": (lambda db, keys, tr: tr.set(first_item(db, keys), b"\xff"), Flaw.RECORD),
+    "a damaged floor": (lambda _, keys, tr: tr.set(keys.floor, b"\xff" * 8), Flaw.VALUE),
+    "an unknown key": (lambda _, keys, tr: tr.set(keys.prefix + b"\x15\x63", b""), Flaw.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_corrupt_plain_queue_is_told(db: Database, space: Subspace, name: str) -> None:
+    queue, keys = Queue(space["q"], root=space["root"]), QueueKeys(space["q"])
+    queue.enqueue_many(db, [LARGE, 2])
+    assert verify(db, queue).findings == ()
+    plant, flaw = PLAIN[name]
+    run(db, lambda tr: plant(db, keys, tr))
+    assert flaw in [finding.flaw for finding in verify(db, queue).findings]
+
+
+def test_a_corrupt_fair_queue_is_told_and_mended(db: Database, space: Subspace) -> None:
+    queue, keys = FairQueue(space["q"], key=lambda item: item[:1], root=space["root"]), TaskKeys(space["q"])
+    for item in ("a", LARGE, "b"):
+        queue.put(db, item)
+    assert verify(db, queue).findings == ()
+    run(db, lambda tr: tr.add(keys.live, packed(LIVE, {"ready": 2})))
+    run(db, lambda tr: tr.set(keys.payload(missing_id()), b"x"))
+    found = verify(db, queue, mend=True)
+    assert {finding.flaw for finding in found.findings} == {Flaw.COUNTER, Flaw.PAYLOAD}
+    assert found.sound
+    assert verify(db, queue).findings == ()
+    assert queue.size(db) == 3
+
+
+def test_a_corrupt_element_is_told_and_set_aside(db: Database, space: Subspace) -> None:
+    queue = SimpleElementQueue(space["q"], root=space["root"])
+    name, keys = queue.add(db, b"data"), ElementKeys(space["q"])
+    assert verify(db, queue).findings == ()
+    run(db, lambda tr: tr.set(keys.payload(name, 0), b"no element"))
+    (finding,) = verify(db, queue, mend=True).findings
+    assert finding.flaw is Flaw.RECORD
+    assert name in finding.text
+    assert (queue.unreadable(db), queue.count(db)) == (1, 0)
+    assert verify(db, queue).findings == ()
+
+
+def test_items_in_the_hands_of_the_line_are_no_findings(db: Database, space: Subspace) -> None:
+    """A served request has its item in a notice, and the pieces of the item stay where they were."""
+    queue, keys = Queue(space["q"], root=space["root"]), QueueKeys(space["q"])
+    queue.enqueue(db, LARGE)
+    recipe = queue._recipe
+    item = first_item(db, keys)
+
+    def serve(tr: Any) -> None:
+        offer = Offer(keys.suffix_of(item), tr.get(item).value, 1)
+        deliveries = recipe.deliver(tr, [offer], b"")
+        recipe.line.results.leave(tr, Ticket(b"s" * 10, b"r" * 12, 1), deliveries, Notice(2**60, 0))
+
+    run(db, serve)
+    assert verify(db, queue).findings == ()
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SLICE_KEYS_MAX", 2)
+    monkeypatch.setattr(limits, "COUNTED_ROWS", 2)
+    monkeypatch.setattr(limits, "COUNTED_S", 0.0)
+
+
+class Disturbed(Database):
+    """A database in which something moves before each transaction of its user."""
+
+    def __init__(self, database: Database, moves: list[Callable[[], object]]) -> None:
+        super().__init__(database.engine, database.runtime)
+        self.moves = moves
+
+    def create_transaction(self) -> Any:
+        if self.moves:
+            self.moves.pop()()
+        return super().create_transaction()
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_change_between_two_slices_is_not_told(db: Database, space: Subspace) -> None:
+    """Tasks move from behind the scan to before it, and back."""
+    queue = TaskQueue.create(db, "q", "fifottl", root=space)
+    queue.put_many(db, range(12))
+    with Session(db, ttr=600, root=space) as session:
+        take = partial(queue.take, db, 0, session=session)
+        moves = [partial(queue.put, db, "new"), take, partial(queue.kick, db)] * 50
+        found = verify(Disturbed(db, moves), "q", root=space)
+    assert len(moves) < 130
+    assert found.findings == ()
+    assert any("too many to count" in sentence for sentence in found.uncompared)
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_still_counter_is_compared_over_transactions(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifo", root=space)
+    queue.put_many(db, range(9))
+    assert verify(db, "q", root=space).uncompared == ()
+    run(db, lambda tr: tr.add(TaskKeys(queue.contents).live, packed(LIVE, {"ready": 1})))
+    (finding,) = verify(db, "q", root=space).findings
+    assert "says 10, and there are 9" in finding.text
+
+
+def test_a_verification_stops_at_its_bound(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FINDINGS_MAX", 3)
+    TaskQueue.create(db, "q", "fifo", root=space)
+    for n in range(9):
+        db[space.pack((99, n))] = b""
+    found = verify(db, root=space)
+    assert (len(found.findings), found.whole, found.sound) == (3, False, False)
+
+
+def test_a_queue_of_an_unknown_kind_is_told(db: Database, space: Subspace) -> None:
+    """It belongs to a newer release, or to a program that registers it."""
+    Registry(space).create(db, "q", "no such kind", {})
+    found = verify(db, root=space)
+    assert found.findings == ()
+    assert found.uncompared == ("The queue 'q': its kind 'no such kind' is unknown.",)
+
+
+def test_a_queue_that_is_dropped_meanwhile_has_no_findings(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifo", root=space)
+    queue.put_many(db, range(5))
+    queue.drop(db)
+    assert verify(db, queue, root=space).findings == ()
+
+
+def test_a_wrong_argument_is_refused(db: Database, space: Subspace) -> None:
+    with pytest.raises(QueueNotFound):
+        verify(db, "nothing", root=space)
+    with pytest.raises(WrongType):
+        verify(db, 7, root=space)  # type: ignore[arg-type]
+    with pytest.raises(NotADatabase):
+        verify(None, root=space)  # type: ignore[arg-type]
+
+
+def test_it_conflicts_with_nothing(db: Database, space: Subspace) -> None:
+    """A scan reads by snapshot, and writes nothing."""
+    queue = TaskQueue.create(db, "q", "fifo", root=space)
+    queue.put_many(db, range(5))
+    before = db.counters.conflicts
+    keys = verify(db, root=space).keys
+    assert keys > 10
+    assert db.counters.conflicts == before
