@@ -10,14 +10,12 @@ happens: no Python call, no object, no key.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.task import Task
 from fdbqueue.trouble import SURVIVED, Troubles
-
-S = TypeVar("S", "Call", "Attempt")
 
 GIVEN_BACK = "given_back"
 """The outcome of an attempt that had not ended when its worker had to stop."""
@@ -26,32 +24,88 @@ _log = logger("fdbqueue")
 _troubles = Troubles(RealRuntime())
 
 
-@dataclass(slots=True)
 class Call:
-    """One call on a queue. An observer may read it at the begin of the call and at its end."""
+    """One call on a queue: a context manager around it, which times it and tells the observers.
 
-    name: str
-    """The verb: "put", "take", "ack", "enqueue", ..."""
-    queue: str
-    """The name of the queue; empty for a queue over a subspace."""
-    within: bool
-    """True if the call is part of its caller's transaction, which may still fail to commit."""
-    waits: bool = False
-    """True if the call may wait for a task, or for room."""
-    count: int = 1
-    """Number of tasks or items: of a put, those to be put; of a take, those that it took, at its end."""
-    task_id: str = ""
-    """The task of a call about one task."""
-    tasks: Sequence[Task] = ()
-    """At the end of the call: the tasks that it put, took or ended."""
-    trace: bytes = b""
-    """The trace context to be stored with the tasks of a put (trace_context.py); an observer sets it."""
-    began_us: int = 0
-    """Wall-clock time of its begin, in microseconds."""
-    seconds: float = 0.0
-    """At its end: its duration."""
-    error: BaseException | None = None
-    """At its end: the error that it raises."""
+    An observer may read it at the begin of the call and at its end.
+    """
+
+    __slots__ = (
+        "_began",
+        "_ends",
+        "_runtime",
+        "count",
+        "error",
+        "name",
+        "queue",
+        "seconds",
+        "task_id",
+        "tasks",
+        "trace",
+        "waits",
+        "within",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        queue: str,
+        task_id: str = "",
+        *,
+        within: bool = False,
+        waits: bool = False,
+        count: int = 1,
+    ) -> None:
+        self.name = name
+        """The verb: "put", "take", "ack", "enqueue", ..."""
+        self.queue = queue
+        """The name of the queue; empty for a queue over a subspace."""
+        self.within = within
+        """True if the call is part of its caller's transaction, which may still fail to commit."""
+        self.waits = waits
+        """True if the call may wait for a task, or for room."""
+        self.count = count
+        """Number of tasks or items: of a put, those to be put; of a take, those that it took, at its end."""
+        self.task_id = task_id
+        """The task of a call about one task."""
+        self.tasks: Sequence[Task] = ()
+        """At the end of the call: the tasks that it put, took or ended."""
+        self.trace = b""
+        """The trace context to be stored with the tasks of a put (trace_context.py); an observer sets it."""
+        self.seconds = 0.0
+        """At its end: its duration."""
+        self.error: BaseException | None = None
+        """At its end: the error that it raises."""
+        self._runtime = runtime
+        self._ends: list[Ended] = []
+
+    def __enter__(self) -> Self:
+        for observer in observers:
+            try:
+                ended = observer.call(self)
+            except SURVIVED as error:
+                _met(observer, error)
+            else:
+                if ended is not None:
+                    self._ends.append(ended)
+        self._began = self._runtime.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.seconds = self._runtime.monotonic() - self._began
+        self.error = error
+        for ended in reversed(self._ends):
+            try:
+                ended(self)
+            except SURVIVED as failure:
+                _met(ended, failure)
+
+
+Ended = Callable[[Call], None]
+"""An observer's function for the end of a call."""
 
 
 @dataclass(slots=True)
@@ -80,24 +134,24 @@ class Attempt:
         return max(0.0, task.taken - task.created)
 
 
-class Watcher(Generic[S]):
-    """An observer's view of one call or attempt. A subclass overrides the methods that it needs."""
+class Watcher:
+    """An observer's view of one attempt. A subclass overrides the methods that it needs."""
 
-    def ended(self, seen: S) -> None:
-        """The call or attempt has ended. For an attempt, any thread may call this."""
+    def ended(self, attempt: Attempt) -> None:
+        """The attempt has its outcome. Any thread may call this."""
 
     def left(self) -> None:
-        """The thread that began it goes on with something else."""
+        """The thread that began the attempt goes on with something else."""
 
 
 class Observer:
     """A subclass overrides the methods that it needs. Their errors are logged, and change nothing."""
 
-    def call(self, call: Call) -> Watcher[Call] | None:  # noqa: ARG002
-        """A call begins."""
+    def call(self, call: Call) -> Ended | None:  # noqa: ARG002
+        """A call begins. Returns the function for its end."""
         return None
 
-    def attempt(self, attempt: Attempt) -> Watcher[Attempt] | None:  # noqa: ARG002
+    def attempt(self, attempt: Attempt) -> Watcher | None:  # noqa: ARG002
         """An attempt begins, in the thread of the handler."""
         return None
 
@@ -141,68 +195,39 @@ def observe(observer: Observer) -> Observation:
     return Observation(observer)
 
 
-class Watch(Generic[S]):
-    """The watchers of one call or attempt."""
+class Watch:
+    """The watchers of one attempt of a worker."""
 
-    seen: S
-
-    def __init__(self, seen: S, begin: Callable[[Observer, S], Watcher[S] | None]) -> None:
-        self.seen = seen
-        self._watchers: list[Watcher[S]] = []
+    def __init__(self, attempt: Attempt) -> None:
+        """The attempt begins."""
+        self._attempt = attempt
+        self._watchers: list[Watcher] = []
         for observer in observers:
             try:
-                watcher = begin(observer, seen)
+                watcher = observer.attempt(attempt)
             except SURVIVED as error:
                 _met(observer, error)
             else:
                 if watcher is not None:
                     self._watchers.append(watcher)
 
-    def ended(self) -> None:
+    def end(self, outcome: str, seconds: float, error: BaseException | None) -> None:
+        """The attempt has its outcome."""
+        attempt = self._attempt
+        attempt.outcome, attempt.seconds, attempt.error = outcome, seconds, error
         for watcher in reversed(self._watchers):
             try:
-                watcher.ended(self.seen)
-            except SURVIVED as error:
-                _met(watcher, error)
+                watcher.ended(attempt)
+            except SURVIVED as failure:
+                _met(watcher, failure)
 
     def left(self) -> None:
+        """The thread that began it goes on with something else."""
         for watcher in reversed(self._watchers):
             try:
                 watcher.left()
             except SURVIVED as error:
                 _met(watcher, error)
-
-
-class CallWatch(Watch[Call]):
-    """A context manager around one call, which it times."""
-
-    def __init__(self, call: Call, runtime: Runtime) -> None:
-        self._runtime = runtime
-        call.began_us = runtime.now_us()
-        super().__init__(call, _begin_call)
-        self._began = runtime.monotonic()
-
-    def __enter__(self) -> Call:
-        return self.seen
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
-    ) -> None:
-        self.seen.seconds = self._runtime.monotonic() - self._began
-        self.seen.error = error
-        self.ended()
-        self.left()
-
-
-class AttemptWatch(Watch[Attempt]):
-    """The attempt of a worker: its end may be told by another thread than its begin."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__(attempt, _begin_attempt)
-
-    def end(self, outcome: str, seconds: float, error: BaseException | None) -> None:
-        self.seen.outcome, self.seen.seconds, self.seen.error = outcome, seconds, error
-        self.ended()
 
 
 def tell_committed() -> None:
@@ -223,13 +248,6 @@ def tell_failed(code: int) -> None:
             _met(observer, error)
 
 
-def _begin_call(observer: Observer, call: Call) -> Watcher[Call] | None:
-    return observer.call(call)
-
-
-def _begin_attempt(observer: Observer, attempt: Attempt) -> Watcher[Attempt] | None:
-    return observer.attempt(attempt)
-
-
 def _met(observer: object, error: BaseException) -> None:
-    _troubles.met(_log, f"an observer, {type(observer).__name__}, has failed", error)
+    at_fault = getattr(observer, "__self__", observer)
+    _troubles.met(_log, f"an observer, {type(at_fault).__name__}, has failed", error)

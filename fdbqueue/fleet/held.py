@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, LeaseLost, TaskCancelled
-from fdbqueue.observing import AttemptWatch
+from fdbqueue.observing import Watch
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -30,7 +30,7 @@ class Hold:
         self.began_at: float | None = None
         """Time at which the handler was called, as runtime.monotonic()."""
         self.thread_id = 0
-        self.watch: AttemptWatch | None = None
+        self.watch: Watch | None = None
         """The observers of its attempt, if there are any."""
         self.judged = False
         """True if the worker has judged whether the database ended this lease."""

@@ -6,7 +6,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks
 from fdbqueue.fleet.settling import Settled
 from fdbqueue.fleet.status import Tally
-from fdbqueue.observing import GIVEN_BACK, Attempt, AttemptWatch
+from fdbqueue.observing import GIVEN_BACK, Attempt, Watch
 
 _TALLIED = {
     "succeeded": "done",
@@ -29,7 +29,7 @@ class Telling:
     def began(self, hold: Hold) -> None:
         """The handler of `hold` is about to be called, by this thread."""
         if observing.observers:
-            hold.watch = AttemptWatch(Attempt(hold.task.queue, hold.task))
+            hold.watch = Watch(Attempt(hold.task.queue, hold.task))
         self._hooks.tell(Event("started", hold.task), self._troubles)
 
     def ended(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:

@@ -4,7 +4,6 @@ They are counters and histograms of prometheus-client, so its mode for several p
 """
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -13,7 +12,7 @@ from fdbqueue import limits, observing
 from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import FdbQueueError
-from fdbqueue.observing import Attempt, Call, Observation, Observer, Watcher
+from fdbqueue.observing import Attempt, Call, Ended, Observation, Observer, Watcher
 
 OTHER_QUEUES = "(other queues)"
 """The label of the queues beyond the first limits.QUEUES_LABELLED_MAX."""
@@ -24,10 +23,10 @@ CALL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 WAIT_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400)
 RUN_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 21_600)
 
-M = TypeVar("M", Counter, Histogram)
-
 Label = Callable[[str], str]
 """Gives the label of a queue."""
+Count = Callable[[], None]
+Observe = Callable[[float], None]
 
 _measured: "WeakKeyDictionary[CollectorRegistry, ProcessMetrics]" = WeakKeyDictionary()
 
@@ -50,6 +49,7 @@ class ProcessMetrics(Observer):
         self._labels: dict[str, str] = {}
         self._calls = _Calls(registry, self._label)
         self._attempts = _Attempts(registry, self._label)
+        self._ended: Ended = self._calls.ended
         self._commits = Counter(
             "fdbqueue_process_commits", "Transactions of this process that have committed.", registry=registry
         )
@@ -69,10 +69,10 @@ class ProcessMetrics(Observer):
             registry=registry,
         )
 
-    def call(self, call: Call) -> Watcher[Call]:  # noqa: ARG002
-        return self._calls
+    def call(self, call: Call) -> Ended:  # noqa: ARG002
+        return self._ended
 
-    def attempt(self, attempt: Attempt) -> Watcher[Attempt]:
+    def attempt(self, attempt: Attempt) -> Watcher:
         self._attempts.began(attempt)
         return self._attempts
 
@@ -95,78 +95,68 @@ class ProcessMetrics(Observer):
         return label
 
 
-class _Kept(Generic[M]):
-    """A metric with labels. It keeps those of each combination, as finding them costs more than a count."""
-
-    _metric: M
-
-    def __init__(self, metric: M) -> None:
-        self._metric = metric
-        self._known: dict[tuple[str, ...], M] = {}
-
-    def of(self, *labels: str) -> M:
-        found = self._known.get(labels)
-        if found is None:
-            found = self._known[labels] = self._metric.labels(*labels)
-        return found
-
-
-class _Calls(Watcher[Call]):
+class _Calls:
     def __init__(self, registry: CollectorRegistry, label: Label) -> None:
         self._label = label
-        calls = Counter(
+        self._calls = Counter(
             "fdbqueue_process_calls",
             "Calls of this process, by outcome: ok, nothing, or the name of an error.",
             ("queue", "call", "outcome"),
             registry=registry,
         )
-        seconds = Histogram(
+        self._seconds = Histogram(
             "fdbqueue_process_call_seconds",
             "Duration of the calls of this process that were given a database and did not wait.",
             ("queue", "call"),
             buckets=CALL_BUCKETS_S,
             registry=registry,
         )
-        self._calls, self._seconds = _Kept(calls), _Kept(seconds)
+        # To find the metrics of labels costs more than to count, so those of a few queues are kept.
+        self._known: dict[tuple[str, str, str], tuple[Count, Observe]] = {}
 
-    def ended(self, seen: Call) -> None:
-        queue = self._label(seen.queue)
-        self._calls.of(queue, seen.name, _outcome_of(seen)).inc()
-        if not (seen.within or seen.waits):
-            self._seconds.of(queue, seen.name).observe(seen.seconds)
+    def ended(self, call: Call) -> None:
+        outcome = ("ok" if call.count else "nothing") if call.error is None else _outcome_of(call.error)
+        known = self._known.get((call.queue, call.name, outcome))
+        count, observe = known or self._found(call.queue, call.name, outcome)
+        count()
+        if not (call.within or call.waits):
+            observe(call.seconds)
+
+    def _found(self, queue: str, name: str, outcome: str) -> tuple[Count, Observe]:
+        label = self._label(queue)
+        found = self._calls.labels(label, name, outcome).inc, self._seconds.labels(label, name).observe
+        if label != OTHER_QUEUES:
+            self._known[queue, name, outcome] = found
+        return found
 
 
-class _Attempts(Watcher[Attempt]):
+class _Attempts(Watcher):
     def __init__(self, registry: CollectorRegistry, label: Label) -> None:
         self._label = label
-        wait = Histogram(
+        self._wait = Histogram(
             "fdbqueue_process_task_wait_seconds",
             "Time from the put of a task, its delay included, to its first take, by a worker.",
             ("queue",),
             buckets=WAIT_BUCKETS_S,
             registry=registry,
         )
-        run = Histogram(
+        self._run = Histogram(
             "fdbqueue_process_task_run_seconds",
             "Run time of handlers in this process, by the outcome of the attempt.",
             ("queue", "outcome"),
             buckets=RUN_BUCKETS_S,
             registry=registry,
         )
-        self._wait, self._run = _Kept(wait), _Kept(run)
 
     def began(self, attempt: Attempt) -> None:
         wait_s = attempt.wait_s
         if wait_s is not None:
-            self._wait.of(self._label(attempt.queue)).observe(wait_s)
+            self._wait.labels(self._label(attempt.queue)).observe(wait_s)
 
-    def ended(self, seen: Attempt) -> None:
-        self._run.of(self._label(seen.queue), seen.outcome).observe(seen.seconds)
+    def ended(self, attempt: Attempt) -> None:
+        self._run.labels(self._label(attempt.queue), attempt.outcome).observe(attempt.seconds)
 
 
-def _outcome_of(call: Call) -> str:
-    if call.error is None:
-        return "ok" if call.count else "nothing"
-    if isinstance(call.error, (FdbQueueError, *engine_errors())):
-        return type(call.error).__name__
-    return "other error"  # a program may raise any: a bounded set of labels
+def _outcome_of(error: BaseException) -> str:
+    known = isinstance(error, (FdbQueueError, *engine_errors()))
+    return type(error).__name__ if known else "other error"  # a program may raise any: labels are bounded

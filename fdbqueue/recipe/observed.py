@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue.line.take import Taken
-from fdbqueue.observing import Call, CallWatch
+from fdbqueue.observing import Call
 from fdbqueue.recipe.calls import Calls
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.runtime import Runtime, Stop
@@ -20,17 +20,17 @@ class ObservedCalls:
         self._runtime = runtime
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        with CallWatch(Call("enqueue", self._name, False, count=len(payloads)), self._runtime):
+        with Call(self._runtime, "enqueue", self._name, count=len(payloads)):
             self._calls.append(payloads)
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        with CallWatch(Call("dequeue", self._name, False, count=0), self._runtime) as call:
+        with Call(self._runtime, "dequeue", self._name, count=0) as call:
             found = self._calls.take(count, stop)
             call.count = len(found)
             return found
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        with CallWatch(Call("dequeue", self._name, False, True, 0), self._runtime) as call:
+        with Call(self._runtime, "dequeue", self._name, waits=True, count=0) as call:
             found = self._calls.wait(timeout_s, stop)
             call.count = len(found)
             return found
@@ -51,11 +51,11 @@ class ObservedRecipe:
         self._runtime = runtime
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
-        with CallWatch(Call("enqueue", self._name, True, count=len(payloads)), self._runtime):
+        with Call(self._runtime, "enqueue", self._name, within=True, count=len(payloads)):
             self._recipe.append(tr, payloads, random)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        with CallWatch(Call("dequeue", self._name, True, count=0), self._runtime) as call:
+        with Call(self._runtime, "dequeue", self._name, within=True, count=0) as call:
             taken = self._recipe.take(tr, count, now_us)
             call.count = len(taken.values)
             return taken

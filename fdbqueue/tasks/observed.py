@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from fdbqueue.observing import Call, CallWatch
+from fdbqueue.observing import Call
 from fdbqueue.runtime import Runtime, Stop
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
@@ -24,18 +24,20 @@ class ObservedCalls:
         """`name`: the verb. `task`: the task of a call about one task."""
         self.acks = self
         self._calls = calls
-        self._runtime = runtime
-        self._name = name
-        self._task_id = task.id if isinstance(task, Task) else task
+        self._call = Call(runtime, name, calls.shape.name, task.id if isinstance(task, Task) else task)
 
     def put(self, drafts: Sequence[Draft], timeout_s: float, stop: Stop | None = None) -> list[Task]:
-        with self._watch(waits=timeout_s > 0, count=len(drafts)) as call:
+        call = self._call
+        call.count, call.waits = len(drafts), timeout_s > 0
+        with call:
             tasks = self._calls.put(_carrying(drafts, call.trace), timeout_s, stop)
             call.tasks = tasks
             return tasks
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
-        with self._watch(within=True, count=len(drafts)) as call:
+        call = self._call
+        call.count, call.within = len(drafts), True
+        with call:
             tasks = self._calls.put_within(tr, _carrying(drafts, call.trace))
             call.tasks = tasks
             return tasks
@@ -43,33 +45,34 @@ class ObservedCalls:
     def take(
         self, session: Session, count: int, timeout_s: float, stop: Stop | None = None
     ) -> Sequence[Task]:
-        with self._watch(waits=timeout_s > 0, count=0) as call:
+        call = self._call
+        call.count, call.waits = 0, timeout_s > 0
+        with call:
             call.tasks = self._calls.take(session, count, timeout_s, stop)
             call.count = len(call.tasks)
             return call.tasks
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
-        with self._watch(within=True, count=0) as call:
+        call = self._call
+        call.count, call.within = 0, True
+        with call:
             call.tasks = self._calls.take_within(tr, count, session)
             call.count = len(call.tasks)
             return call.tasks
 
     def ack(self, target: Target) -> Task:
-        with self._watch() as call:
+        with self._call as call:
             call.tasks = [self._calls.acks.ack(target)]
             return call.tasks[0]
 
     def once(self, body: Callable[[Change], T]) -> T:
-        with self._watch() as call:
+        with self._call as call:
             return _noted(call, self._calls.once(body))
 
     def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
-        with self._watch(within=True) as call:
+        self._call.within = True
+        with self._call as call:
             return _noted(call, self._calls.within(tr, body))
-
-    def _watch(self, *, within: bool = False, waits: bool = False, count: int = 1) -> CallWatch:
-        name = self._calls.shape.name
-        return CallWatch(Call(self._name, name, within, waits, count, self._task_id), self._runtime)
 
 
 def _carrying(drafts: Sequence[Draft], trace: bytes) -> Sequence[Draft]:

@@ -23,6 +23,8 @@ OPERATIONS = {
 FAILED = frozenset({"retried", "buried", "lease_lost"})
 """The outcomes of attempts that failed."""
 
+MESSAGE_ID = "messaging.message.id"
+
 Attributes = dict[str, str | int | bool]
 
 
@@ -36,26 +38,22 @@ def name_of(operation_name: str, queue: str) -> str:
 
 
 def attributes_of_call(call: Call, client_id: str) -> Attributes:
-    """The attributes that are known when the call begins."""
+    """The attributes that are known now: those of a take at its end."""
     found = _attributes(OPERATIONS[call.name], call.name, call.queue, client_id)
     if call.within:
         found["messaging.fdbqueue.within_transaction"] = True
     if call.count > 1:
         found["messaging.batch.message_count"] = call.count
+    elif call.task_id:
+        found[MESSAGE_ID] = call.task_id
+    elif call.tasks:
+        found[MESSAGE_ID] = call.tasks[0].id
     return found
-
-
-def attributes_of_tasks(call: Call) -> Attributes:
-    """The attributes that are known when the call ends."""
-    if call.count > 1:
-        return {"messaging.batch.message_count": call.count}
-    ids = [call.task_id] if call.task_id else [task.id for task in call.tasks]
-    return {"messaging.message.id": ids[0]} if ids else {}
 
 
 def attributes_of_attempt(attempt: Attempt, client_id: str) -> Attributes:
     return _attributes(PROCESS, PROCESS, attempt.queue, client_id) | {
-        "messaging.message.id": attempt.task.id,
+        MESSAGE_ID: attempt.task.id,
         "messaging.fdbqueue.message.delivery_attempt": attempt.task.attempts,
     }
 

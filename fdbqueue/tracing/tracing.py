@@ -8,6 +8,7 @@ is, in the thread of the handler, so all spans of the handler are below it.
 from collections.abc import Mapping
 from contextvars import Token
 from dataclasses import dataclass, field
+from functools import partial
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate
@@ -26,7 +27,7 @@ from opentelemetry.trace import (
 )
 
 from fdbqueue import observing
-from fdbqueue.observing import Attempt, Call, Observation, Observer, Watcher
+from fdbqueue.observing import Attempt, Call, Ended, Observation, Observer, Watcher
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.trace_context import packed
 from fdbqueue.tracing import spans
@@ -57,23 +58,31 @@ class Tracing(Observer):
     tracer: Tracer
     host: str = field(default_factory=RealRuntime.host_name)
 
-    def call(self, call: Call) -> Watcher[Call] | None:
+    def call(self, call: Call) -> Ended | None:
         operation = spans.OPERATIONS.get(call.name)
         if operation is None:
             return None
         if operation == spans.RECEIVE:
-            return _Receive(self)
+            return partial(self._received, RealRuntime.now())
         span = self._span_of(call)
         if call.name == "put":
             call.trace = packed(carrier_of(span))
-        return _Call(span)
+        return partial(end_call, span)
 
-    def attempt(self, attempt: Attempt) -> Watcher[Attempt]:
+    def attempt(self, attempt: Attempt) -> Watcher:
         return _Attempt(self, attempt)
 
-    def received(self, call: Call) -> Span:
-        """The span of a call that has ended: only then are the tasks known that it links to."""
-        return self._span_of(call, links_to(spans.carriers_of(call.tasks)), call.began_us * 1_000)
+    def client_id(self) -> str:
+        return f"{self.host}:{RealRuntime.process_id()}"
+
+    def _received(self, began: float, call: Call) -> None:
+        """Make the span of a take that has ended: only then are the tasks known that it links to.
+
+        A take that finds nothing has no span, because idle workers ask again and again.
+        """
+        if call.count or call.error is not None:
+            links = links_to(spans.carriers_of(call.tasks))
+            end_call(self._span_of(call, links, round(began * 1e9)), call)
 
     def _span_of(self, call: Call, links: list[Link] | None = None, began_ns: int | None = None) -> Span:
         return self.tracer.start_span(
@@ -86,32 +95,8 @@ class Tracing(Observer):
             set_status_on_exception=False,
         )
 
-    def client_id(self) -> str:
-        return f"{self.host}:{RealRuntime.process_id()}"
 
-
-class _Call(Watcher[Call]):
-    """A call that sends or settles."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def ended(self, seen: Call) -> None:
-        end_call(self._span, seen)
-
-
-class _Receive(Watcher[Call]):
-    """A call that receives. If it finds nothing, it has no span: idle workers ask again and again."""
-
-    def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
-
-    def ended(self, seen: Call) -> None:
-        if seen.count or seen.error is not None:
-            end_call(self._tracing.received(seen), seen)
-
-
-class _Attempt(Watcher[Attempt]):
+class _Attempt(Watcher):
     def __init__(self, tracing: Tracing, attempt: Attempt) -> None:
         carrier = attempt.task.trace
         ambient = contexts.get_current()
@@ -132,11 +117,11 @@ class _Attempt(Watcher[Attempt]):
         )
         self._token: Token[Context] = contexts.attach(set_span_in_context(self._span, around))
 
-    def ended(self, seen: Attempt) -> None:
+    def ended(self, attempt: Attempt) -> None:
         try:
-            self._span.set_attribute("messaging.fdbqueue.outcome", seen.outcome)
-            if seen.outcome in spans.FAILED:
-                note_error(self._span, seen.error, seen.outcome)
+            self._span.set_attribute("messaging.fdbqueue.outcome", attempt.outcome)
+            if attempt.outcome in spans.FAILED:
+                note_error(self._span, attempt.error, attempt.outcome)
         finally:
             self._span.end()
 
@@ -158,10 +143,10 @@ def links_to(carriers: list[Mapping[str, str]]) -> list[Link]:
 
 def end_call(span: Span, call: Call) -> None:
     try:
-        if span.is_recording():
-            span.set_attributes(spans.attributes_of_tasks(call))
-            if call.error is not None:
-                note_error(span, call.error)
+        if spans.OPERATIONS[call.name] == spans.SEND and call.count == 1 and call.tasks:
+            span.set_attribute(spans.MESSAGE_ID, call.tasks[0].id)  # known only now
+        if call.error is not None:
+            note_error(span, call.error)
     finally:
         span.end()
 

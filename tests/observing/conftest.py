@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from fdbqueue import TaskQueue
-from fdbqueue.observing import Attempt, Call, Observer, Watcher, observe
+from fdbqueue.observing import Attempt, Call, Ended, Observer, Watcher, observe
 
 
 @dataclass(eq=False)
@@ -20,11 +19,11 @@ class Notes(Observer):
     commits: int = 0
     codes: list[int] = field(default_factory=list)
 
-    def call(self, call: Call) -> Watcher[Call]:
+    def call(self, call: Call) -> Ended:
         call.trace = self.trace
-        return Kept(self.calls)
+        return self.calls.append
 
-    def attempt(self, attempt: Attempt) -> Watcher[Attempt]:  # noqa: ARG002
+    def attempt(self, attempt: Attempt) -> Watcher:  # noqa: ARG002
         return Kept(self.attempts)
 
     def committed(self) -> None:
@@ -37,12 +36,12 @@ class Notes(Observer):
         return [(call.name, call.queue, call.within, call.count) for call in self.calls]
 
 
-class Kept(Watcher[Any]):
-    def __init__(self, seen: list[Any]) -> None:
-        self._seen = seen
+class Kept(Watcher):
+    def __init__(self, attempts: list[Attempt]) -> None:
+        self._attempts = attempts
 
-    def ended(self, seen: Any) -> None:
-        self._seen.append(seen)
+    def ended(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
 
 
 @pytest.fixture
