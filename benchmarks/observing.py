@@ -1,8 +1,8 @@
 """Overhead of metrics and traces on put, take and ack: python -m benchmarks.observing [--url URL] [--quick]
 
 One thread. The modes take turns, PER_TURN tasks each, so that the load of the machine meets all of them. Each
-figure is the median time of a call, and the part that a mode adds to it. Spans go to a batch processor with
-an exporter that drops them.
+figure is the median time of a call, the part that a mode adds to it, and the time of the processor that it
+adds. Spans go to a batch processor with an exporter that drops them.
 """
 
 import argparse
@@ -54,8 +54,33 @@ def modes() -> Iterator[dict[str, Mode]]:
         provider.shutdown()
 
 
-def turn(db: Database, queue: TaskQueue, times: dict[str, list[float]]) -> None:
-    """Put, take and ack PER_TURN tasks, and note the time of each call."""
+class Times:
+    """Of one kind of call in one mode: the time of each call, and of each turn the time of the processor."""
+
+    def __init__(self) -> None:
+        self.calls_s: list[float] = []
+        self.turns_cpu_s: list[float] = []
+
+    def note(self, operation: Callable[[], object]) -> None:
+        cpu = time.thread_time()
+        for _ in range(PER_TURN):
+            began = time.perf_counter()
+            operation()
+            self.calls_s.append(time.perf_counter() - began)
+        self.turns_cpu_s.append(time.thread_time() - cpu)
+
+    @property
+    def call_us(self) -> float:
+        return statistics.median(self.calls_s) * 1e6
+
+    @property
+    def cpu_us(self) -> float:
+        """The time of the processor in the thread of the caller, of one call."""
+        return statistics.median(self.turns_cpu_s) / PER_TURN * 1e6
+
+
+def turn(db: Database, queue: TaskQueue, times: dict[str, Times]) -> None:
+    """Put, take and ack PER_TURN tasks."""
     taken: list[Task] = []
 
     def take() -> None:
@@ -63,31 +88,29 @@ def turn(db: Database, queue: TaskQueue, times: dict[str, list[float]]) -> None:
         assert task is not None
         taken.append(task)
 
-    steps: dict[str, Callable[[], object]] = {
-        "put": lambda: queue.put(db, VALUE),
-        "take": take,
-        "ack": lambda: queue.ack(db, taken.pop()),
-    }
-    for name in CALLS:
-        for _ in range(PER_TURN):
-            began = time.perf_counter()
-            steps[name]()
-            times[name].append(time.perf_counter() - began)
+    times["put"].note(lambda: queue.put(db, VALUE))
+    times["take"].note(take)
+    times["ack"].note(lambda: queue.ack(db, taken.pop()))
 
 
-def measured(db: Database, turns: int) -> dict[str, dict[str, float]]:
-    """The median time of each call in seconds, by mode."""
+def measured(db: Database, turns: int) -> dict[str, dict[str, Times]]:
+    """The times of each call, by mode."""
     queue = fresh_queue(db)
-    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[str, dict[str, Times]] = defaultdict(lambda: defaultdict(Times))
     with modes() as known:
-        turn(db, queue, defaultdict(list))  # the first calls make services
+        turn(db, queue, defaultdict(Times))  # the first calls make services
         for _ in range(turns):
             for name, begin in known.items():
                 with ExitStack() as observing:
                     for observation in begin():
                         observing.enter_context(observation)
                     turn(db, queue, times[name])
-    return {mode: {call: statistics.median(seen) for call, seen in of.items()} for mode, of in times.items()}
+    return times
+
+
+def cell(of: Times, base: Times) -> str:
+    added = of.call_us / base.call_us - 1
+    return f"{of.call_us:6,.0f} us {added:+6.1%} {of.cpu_us - base.cpu_us:+4.0f} us cpu"
 
 
 def main() -> None:
@@ -96,12 +119,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     with leaving_nothing(arguments.url), fdbqueue.open(arguments.url) as db:
-        found = measured(db, 10 if arguments.quick else 100)
+        found = measured(db, 10 if arguments.quick else 50)
     base = found["nothing"]
-    print(f"{'':24}" + "".join(f"{call:>22}" for call in CALLS))
+    print(f"{'':22}" + "".join(f"{call:>30}" for call in CALLS))
     for mode, of in found.items():
-        cells = [f"{of[call] * 1e6:9,.0f} us {of[call] / base[call] - 1:+8.1%}" for call in CALLS]
-        print(f"{mode:24}" + "".join(f"{cell:>22}" for cell in cells))
+        cells = [cell(of[call], base[call]) for call in CALLS]
+        print(f"{mode:22}" + "".join(f"{text:>30}" for text in cells))
     print(f"wanted: at most {ADDED_WANTED:+.0%}")
 
 

@@ -39,6 +39,7 @@ class Call:
         "name",
         "queue",
         "seconds",
+        "stores_trace",
         "task_id",
         "tasks",
         "trace",
@@ -56,6 +57,7 @@ class Call:
         within: bool = False,
         waits: bool = False,
         count: int = 1,
+        stores_trace: bool = False,
     ) -> None:
         self.name = name
         """The verb: "put", "take", "ack", "enqueue", ..."""
@@ -71,8 +73,10 @@ class Call:
         """The task of a call about one task."""
         self.tasks: Sequence[Task] = ()
         """At the end of the call: the tasks that it put, took or ended."""
+        self.stores_trace = stores_trace
+        """True if the call stores a trace context with its tasks."""
         self.trace = b""
-        """The trace context to be stored with the tasks of a put (trace_context.py); an observer sets it."""
+        """That trace context (trace_context.py); an observer sets it when the call begins."""
         self.seconds = 0.0
         """At its end: its duration."""
         self.error: BaseException | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fdbqueue import limits
+from fdbqueue import limits, observing
 from fdbqueue.arguments import (
     WHOLE_MAX,
     checked_payload,
@@ -29,6 +29,7 @@ from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.items import FairItems, draft
 from fdbqueue.fair.looking import FairSnapshot, snapshot
 from fdbqueue.line.taking import Takes
+from fdbqueue.observing import Call
 from fdbqueue.page import checked_limit
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.registry.registry import Registry
@@ -90,6 +91,13 @@ class FairQueue(KeepsAside):
         """
         payload = checked_payload(self._codec.encode(item))
         cost = checked_units("cost", cost)
+        if observing.observers:
+            with self._call(tr, "put"):
+                self._put_item(tr, item, payload, cost)
+        else:
+            self._put_item(tr, item, payload, cost)
+
+    def _put_item(self, tr: DatabaseOrTransaction, item: Any, payload: bytes, cost: int) -> None:
         if self._capacity is None and not is_transaction(tr):
             new = draft(payload, self._key_of(item), cost)
             self._calls_of(tr).put(new)
@@ -127,6 +135,20 @@ class FairQueue(KeepsAside):
         """
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)
+        if observing.observers:
+            with self._call(tr, "take", waits=timeout_s > 0) as call:
+                found = self._taken(tr, timeout_s, stop)
+                call.count = len(found)
+        else:
+            found = self._taken(tr, timeout_s, stop)
+        return (True, found[0]) if found else (False, None)
+
+    def _call(self, tr: DatabaseOrTransaction, name: str, *, waits: bool = False) -> Call:
+        within = is_transaction(tr)
+        runtime = runtime_of(tr) if within else as_database(tr).runtime
+        return Call(runtime, name, "", within=within, waits=waits)
+
+    def _taken(self, tr: DatabaseOrTransaction, timeout_s: float, stop: Stop | None) -> Sequence[Any]:
         found: Sequence[Any]
         if is_transaction(tr):
             found = self._items.taker.take(writable(tr), 1, b"", runtime_of(tr).now_us()).values
@@ -135,7 +157,7 @@ class FairQueue(KeepsAside):
             found = calls.takes.wait(timeout_s, stop=stop) if timeout_s else calls.takes.take(1, stop)
             if not found:
                 calls.require_none_passed()
-        return (True, found[0]) if found else (False, None)
+        return found
 
     def size(self, tr: DatabaseOrTransaction) -> int:
         """The number of items, without those on their way to a caller in the line.

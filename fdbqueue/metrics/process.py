@@ -112,21 +112,22 @@ class _Calls:
             registry=registry,
         )
         # To find the metrics of labels costs more than to count, so those of a few queues are kept.
-        self._known: dict[tuple[str, str, str], tuple[Count, Observe]] = {}
+        self._known: dict[tuple[str, str, str, bool], tuple[Count, Observe | None]] = {}
 
     def ended(self, call: Call) -> None:
         outcome = ("ok" if call.count else "nothing") if call.error is None else _outcome_of(call.error)
-        known = self._known.get((call.queue, call.name, outcome))
-        count, observe = known or self._found(call.queue, call.name, outcome)
+        labels = (call.queue, call.name, outcome, not (call.within or call.waits))
+        count, observe = self._known.get(labels) or self._found(*labels)
         count()
-        if not (call.within or call.waits):
+        if observe is not None:
             observe(call.seconds)
 
-    def _found(self, queue: str, name: str, outcome: str) -> tuple[Count, Observe]:
+    def _found(self, queue: str, name: str, outcome: str, timed: bool) -> tuple[Count, Observe | None]:
         label = self._label(queue)
-        found = self._calls.labels(label, name, outcome).inc, self._seconds.labels(label, name).observe
+        count = self._calls.labels(label, name, outcome).inc
+        found = count, self._seconds.labels(label, name).observe if timed else None
         if label != OTHER_QUEUES:
-            self._known[queue, name, outcome] = found
+            self._known[queue, name, outcome, timed] = found
         return found
 
 

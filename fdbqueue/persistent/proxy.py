@@ -12,11 +12,11 @@ back. The keeper polls for the last three (Session.wanted), because a finalizer 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, Full
 from typing import Any, Self
 
-from fdbqueue import limits
+from fdbqueue import limits, observing
 from fdbqueue.arguments import checked_event, checked_timeout, is_whole
 from fdbqueue.errors import (
     InvalidArgument,
@@ -27,6 +27,7 @@ from fdbqueue.errors import (
     TransactionOpen,
     UnknownSession,
 )
+from fdbqueue.observing import Call
 from fdbqueue.persistent.owners import Owner
 from fdbqueue.persistent.stored import Stored
 from fdbqueue.persistent.unacked import Delivery, Unacked
@@ -35,6 +36,7 @@ from fdbqueue.runtime import Stop
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
+from fdbqueue.tasks.kinds import Draft
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,13 @@ class Proxy:
         until = self._until(block, timeout, stop)
         unit = self._look_around()
         draft = self._stored.draft(item)
-        if unit is not None:
-            unit.put(draft, until, stop)
-        elif not self._stored.put(draft, until, stop):
+        if observing.observers:
+            with self._call("put", within=unit is not None, waits=block) as call:
+                done = self._put(unit, replace(draft, trace=call.trace), until, stop)
+                call.count = int(done)
+        else:
+            done = self._put(unit, draft, until, stop)
+        if not done:
             raise Full
 
     def put_nowait(self, item: Any) -> None:
@@ -141,7 +147,14 @@ class Proxy:
         unit = self._look_around()
         if unit is not None and unit.puts and until is None:
             until = self._runtime.monotonic()
-        task = self._fetch(until, stop)
+        if observing.observers:
+            with self._call("get", waits=block) as call:
+                call.count = 0  # also if it raises
+                task = self._fetch(until, stop)
+                call.tasks = [] if task is None else [task]
+                call.count = len(call.tasks)
+        else:
+            task = self._fetch(until, stop)
         if task is None:
             raise Empty
         delivery = self._unacked.add(task, self._runtime.thread_id())
@@ -284,6 +297,18 @@ class Proxy:
             return None
         return now + checked_timeout(timeout)
 
+    def _call(self, name: str, *, within: bool = False, waits: bool = False, task_id: str = "") -> Call:
+        call = Call(self._runtime, name, self.name, task_id, within=within, waits=waits)
+        call.stores_trace = name == "put"
+        return call
+
+    def _put(self, unit: Unit | None, draft: Draft, until: float | None, stop: Stop | None) -> bool:
+        """False if there was no room."""
+        if unit is None:
+            return self._stored.put(draft, until, stop)
+        unit.put(draft, until, stop)
+        return True
+
     def _fetch(self, until: float | None, stop: Stop | None) -> Task | None:
         while True:
             session = self._live_session()
@@ -319,6 +344,13 @@ class Proxy:
         return session
 
     def _finish(self, unit: Unit | None, delivery: Delivery) -> None:
+        if observing.observers:
+            with self._call("ack", within=unit is not None, task_id=delivery.task.id):
+                self._ack(unit, delivery)
+        else:
+            self._ack(unit, delivery)
+
+    def _ack(self, unit: Unit | None, delivery: Delivery) -> None:
         if unit is not None:
             unit.acked.append(delivery)
             return

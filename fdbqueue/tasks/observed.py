@@ -28,7 +28,7 @@ class ObservedCalls:
 
     def put(self, drafts: Sequence[Draft], timeout_s: float, stop: Stop | None = None) -> list[Task]:
         call = self._call
-        call.count, call.waits = len(drafts), timeout_s > 0
+        call.count, call.waits, call.stores_trace = len(drafts), timeout_s > 0, True
         with call:
             tasks = self._calls.put(_carrying(drafts, call.trace), timeout_s, stop)
             call.tasks = tasks
@@ -36,7 +36,7 @@ class ObservedCalls:
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         call = self._call
-        call.count, call.within = len(drafts), True
+        call.count, call.within, call.stores_trace = len(drafts), True, True
         with call:
             tasks = self._calls.put_within(tr, _carrying(drafts, call.trace))
             call.tasks = tasks

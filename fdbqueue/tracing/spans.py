@@ -15,6 +15,7 @@ OPERATIONS = {
     "put": SEND,
     "enqueue": SEND,
     "take": RECEIVE,
+    "get": RECEIVE,
     "dequeue": RECEIVE,
     **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete"), SETTLE),
 }
@@ -30,7 +31,7 @@ Attributes = dict[str, str | int | bool]
 
 def kind_of(call: Call) -> SpanKind:
     """PRODUCER if the context of the span is stored with the messages, else CLIENT."""
-    return SpanKind.PRODUCER if call.name == "put" else SpanKind.CLIENT
+    return SpanKind.PRODUCER if call.stores_trace else SpanKind.CLIENT
 
 
 def name_of(operation_name: str, queue: str) -> str:

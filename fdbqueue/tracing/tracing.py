@@ -65,7 +65,7 @@ class Tracing(Observer):
         if operation == spans.RECEIVE:
             return partial(self._received, RealRuntime.now())
         span = self._span_of(call)
-        if call.name == "put":
+        if call.stores_trace:
             call.trace = packed(carrier_of(span))
         return partial(end_call, span)
 

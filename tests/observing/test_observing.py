@@ -1,13 +1,26 @@
 """Observers: what they are told, and that they change nothing."""
 
 import logging
+import queue as queue_module
 import threading
 
 import msgspec
 import pytest
 
 import fdbqueue
-from fdbqueue import FdbQueueError, Hooks, NotTaken, Queue, Session, Worker, observing, transactional
+from fdbqueue import (
+    FairQueue,
+    FdbQueueError,
+    Hooks,
+    NotTaken,
+    PersistentQueue,
+    Queue,
+    Session,
+    TaskQueue,
+    Worker,
+    observing,
+    transactional,
+)
 from fdbqueue.embedded import FDBError
 from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
@@ -248,7 +261,7 @@ def test_an_attempt_that_a_stop_cuts_short_is_told(db, space, queue, notes):
 
 def test_observed_calls_raise_as_others_do(db, space, notes):
     """The stand-ins for services hide no argument."""
-    queue = fdbqueue.TaskQueue.create(db, "small", "limfifottl", capacity=1, root=space)
+    queue = TaskQueue.create(db, "small", "limfifottl", capacity=1, root=space)
     queue.put(db, "a", timeout=1)
     with pytest.raises(fdbqueue.QueueFull):
         queue.put(db, "b")
@@ -263,3 +276,38 @@ def test_observed_calls_raise_as_others_do(db, space, notes):
     assert all(issubclass(error, FdbQueueError) for error in errors)
     assert len(errors) == 3
     assert FDBError not in errors
+
+
+def test_calls_on_a_persistent_queue_are_told(db, space, notes):
+    notes.trace = packed(TRACED)
+    with PersistentQueue(db, "saved", maxsize=2, root=space) as saved:
+        saved.put("a")
+        saved.ack(saved.get())
+        with saved.transaction():
+            saved.put("b")
+        with pytest.raises(queue_module.Empty):
+            saved.get(block=bool(saved.get() != "b"))
+        saved.put("c")
+        saved.put("d")
+        with pytest.raises(queue_module.Full):
+            saved.put("e", block=False)
+        waiting = TaskQueue.open(db, "saved", root=space).tasks(db, "r", 9)
+    assert [(call.name, call.within, call.count) for call in notes.calls] == [
+        *[("put", False, 1), ("get", False, 1), ("ack", False, 1), ("put", True, 1), ("get", False, 1)],
+        *[("get", False, 0), ("put", False, 1), ("put", False, 1), ("put", False, 0)],
+    ]
+    assert [task.trace for task in waiting] == [TRACED] * 2
+
+
+def test_calls_on_a_fair_queue_are_told(db, space, notes):
+    for capacity in (None, 9):
+        fair = FairQueue(
+            space["fair", str(capacity)], key=lambda item: item[0], capacity=capacity, root=space
+        )
+        fair.put(db, "a1")
+        transactional(lambda tr, fair=fair: (fair.put(tr, "a2"), fair.take_item(tr)))(db)
+        assert [fair.get(db), fair.get(db)] == ["a2", None]
+    assert notes.told() == 2 * [
+        *[("put", "", False, 1), ("put", "", True, 1), ("take", "", True, 1)],
+        *[("take", "", False, 1), ("take", "", False, 0)],
+    ]

@@ -14,7 +14,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 
-from fdbqueue import Bury, Hooks, NotTaken, Queue, Session, Snooze, TaskQueue, Worker, transactional
+from fdbqueue import (
+    Bury,
+    FairQueue,
+    Hooks,
+    NotTaken,
+    Queue,
+    Session,
+    Snooze,
+    TaskQueue,
+    Worker,
+    transactional,
+)
 from fdbqueue.tracing import trace
 from tests.fleet.conftest import SOON
 
@@ -218,10 +229,12 @@ def test_a_plain_queue_stores_no_context(db, space, spans):
     items.enqueue(db, 1)
     items.dequeue(db)
     Queue(space["no name"]).enqueue(db, 1)
+    FairQueue(space["fair"], key=str, root=space).put(db, 1)
     assert [(span.name, span.kind, linked(span)) for span in spans.all()] == [
         ("enqueue items", SpanKind.CLIENT, []),
         ("dequeue items", SpanKind.CLIENT, []),
         ("enqueue", SpanKind.CLIENT, []),
+        ("put", SpanKind.CLIENT, []),
     ]
     assert told(spans.all()[-1])["destination.anonymous"] is True
 
