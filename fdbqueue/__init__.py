@@ -34,7 +34,7 @@ from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
-from fdbqueue.task import Failure, Renewed, Task, TaskState
+from fdbqueue.task import EndedTask, Failure, Renewed, Task, TaskState
 from fdbqueue.tasks.all_queues import list_queues, statistics
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import register_kind
@@ -58,6 +58,7 @@ __all__ = [
     "DeadLetters",
     "Done",
     "ElementQueue",
+    "EndedTask",
     "Event",
     "Explanation",
     "Failure",

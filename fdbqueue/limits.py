@@ -172,6 +172,9 @@ ATTEMPTS_TOGETHER_MAX = 2
 # Conflict keys over which puts into a bounded queue spread (tasks/capacity.py).
 SEATS_MAX = 4_096
 
+# Ended tasks that a queue with `retain_s` keeps; a sweep removes the oldest of more.
+RETAINED_MAX = 100_000
+
 # Failures kept of a task, and the text kept of each (FoundationDB advises values below 10 kB).
 FAILURES_KEPT = 10
 FAILURE_MESSAGE_BYTES_MAX = 1_000

@@ -1,4 +1,4 @@
-"""Task, TaskState, Failure and Renewed: the public frozen values of a task queue."""
+"""Task, EndedTask, TaskState, Failure and Renewed: the public frozen values of a task queue."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -56,6 +56,27 @@ class Task:
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """A task that has ended, as a queue with `retain_s` keeps it. Times are seconds since the epoch."""
+
+    id: str
+    outcome: str
+    """"acked", "deleted", "expired" or "cancelled"."""
+    created: float
+    taken: float | None
+    """The time of its last take, if it was taken when it ended."""
+    ended: float
+    attempts: int
+    """Number of times that it was taken."""
+    failures: int
+    """Number of failed attempts since its put."""
+    key: Any = None
+    pri: int = 0
+    session: str | None = None
+    """The session that held it when it ended, in hexadecimal."""
 
 
 class Renewed(dict[str, float | None]):

@@ -60,4 +60,5 @@ class UsablePath(click.Path):
 
 
 SPAN = SecondsRange(min=0, min_open=True, endless=True)
+RETAIN = SecondsRange(min=0, min_open=True)
 WAIT = SecondsRange(min=0, endless=True)

@@ -7,7 +7,7 @@ import click
 from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
 from fdbqueue.cli.many import remove_all
-from fdbqueue.cli.parameters import SPAN
+from fdbqueue.cli.parameters import RETAIN, SPAN
 from fdbqueue.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
@@ -45,6 +45,7 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
 @click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
 @click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="tasks of KEY in a round [1]")
+@click.option("--retain", "retain_s", type=RETAIN, metavar="S", help="keep ended tasks for S seconds [none]")
 @click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists, of any kind")
 @json_option

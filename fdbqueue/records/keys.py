@@ -24,11 +24,15 @@ epoch, 8 bytes.
     S[17] class, place   classed   empty                       buried tasks of one class of failure
     S[18] class          count     number of entries in S[17]  classes of failure
     S[19]                redrive   see dead/redrive.py         the next step of a redrive
+    S[20] id             ended     an ended task               ended_task()
+    S[21] time, id       ended at  the task key                ended_tasks(); sweeps, the oldest first
+    S[22] key, time, id  ended of  empty                       ended_tasks_of()
+    S[23]                ended     number of entries in S[20]  sweeps
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
 `class` is the error of the last failure, with its length in front (a byte). Tasks that an earlier release
-buried have no entry in S[17].
+buried have no entry in S[17]. Only a queue with `retain_s` has S[20] to S[23] (tasks/retaining.py).
 If a record is damaged, the key of its state still identifies the task (mending.py).
 """
 
@@ -46,7 +50,7 @@ from fdbqueue.aside import DAMAGED
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
-PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE = range(15, 20)
+PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -60,9 +64,9 @@ _INDEX_END = b"\x7f"
 ones.
 """
 
-_COLUMN_NUMBERS: dict[bytes, int] = {layer.pack((n,)): n for n in range(TASK, REDRIVE + 1)}
+_COLUMN_NUMBERS: dict[bytes, int] = {layer.pack((n,)): n for n in range(TASK, ENDED_COUNT + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
-    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE)
+    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT)
 }
 """Number of bytes behind these columns."""
 
@@ -85,6 +89,10 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     CLASSED: (1 + ID_BYTES, _PLACE_BYTES_MAX + limits.FAILURE_MESSAGE_BYTES_MAX),
     CLASS_COUNT: (1, limits.FAILURE_MESSAGE_BYTES_MAX),
     REDRIVE: (0, 0),
+    ENDED: (ID_BYTES, ID_BYTES),
+    ENDED_AT: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
+    ENDED_OF: (1 + TIME_BYTES + ID_BYTES, TIME_BYTES + _PLACE_BYTES_MAX),
+    ENDED_COUNT: (0, 0),
 }
 """The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
@@ -163,7 +171,7 @@ def sound_record(value: bytes | None, id_: bytes) -> Record | None:
 class TaskKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, REDRIVE + 2)}
+        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, ENDED_COUNT + 2)}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
         self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]
@@ -177,6 +185,8 @@ class TaskKeys:
         self._failure = columns[FAILURE]
         self._classed, self._class_count = columns[CLASSED], columns[CLASS_COUNT]
         self.redrive = columns[REDRIVE]
+        self._ended, self._ended_at, self._ended_of = columns[ENDED], columns[ENDED_AT], columns[ENDED_OF]
+        self.ended_count = columns[ENDED_COUNT]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
         self.index_end = columns[TASK] + _INDEX_END
@@ -190,6 +200,9 @@ class TaskKeys:
         self.failures = slice(columns[FAILURE], columns[CLASSED])
         self.classed = slice(columns[CLASSED], columns[CLASS_COUNT])
         self.class_counts = slice(columns[CLASS_COUNT], columns[REDRIVE])
+        self.all_ended = slice(columns[ENDED], columns[ENDED_AT])
+        self.ended_times = slice(columns[ENDED_AT], columns[ENDED_OF])
+        self.all_ended_of = slice(columns[ENDED_OF], columns[ENDED_COUNT])
 
     def is_key(self, key: bytes) -> bool:
         """True if `key` may be one of this queue; its subspace may hold keys of something else."""
@@ -276,6 +289,30 @@ class TaskKeys:
 
     def class_counted(self, class_count_key: bytes) -> str:
         return _class_in(class_count_key[len(self._class_count) :])
+
+    def ended(self, id_: bytes) -> bytes:
+        return self._ended + id_
+
+    def ended_at(self, time_us: int, id_: bytes) -> bytes:
+        return self._ended_at + _time(time_us) + id_
+
+    def ended_of(self, key: bytes, time_us: int, id_: bytes) -> bytes:
+        return self._ended_of + key + _time(time_us) + id_
+
+    def ended_after(self, time_us: int) -> slice:
+        """The tasks that ended after that time."""
+        return slice(self._ended_at + _time(time_us + 1), self.ended_times.stop)
+
+    def ended_of_after(self, key: bytes, time_us: int) -> slice:
+        """The tasks of a task key that ended after that time. A longer task key goes on with 0xff, and a time
+        of the next two thousand years begins with 0x00.
+        """
+        under = self._ended_of + key
+        return slice(under + _time(time_us + 1), under + b"\xff")
+
+    def ended_time(self, ended_at_key: bytes) -> int:
+        start = len(self._ended_at)
+        return int.from_bytes(ended_at_key[start : start + TIME_BYTES], "big")
 
     def index_of(self, task_key: bytes) -> int:
         start = len(self._task)

@@ -32,6 +32,7 @@ from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
+from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.verbs import Target
 from fdbqueue.waiters import Waiter
 
@@ -53,7 +54,7 @@ class Care:
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
         self.callbacks = Callbacks(database)
         self.keeper = keeper
-        self._swept = TaskSource(shape, database.runtime, self.callbacks)
+        self._swept = swept(TaskSource(shape, database.runtime, self.callbacks))
         keeper.look_after(self._swept)  # for as long as this lives
 
     def close(self) -> None:

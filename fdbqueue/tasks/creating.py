@@ -111,4 +111,5 @@ def _own_id(target: DatabaseOrTransaction, registry: Registry) -> bytes:
 def _exists(
     name: str, kind: str, options: Mapping[str, Any], asked_kind: str, asked: Mapping[str, Any]
 ) -> QueueExists:
-    return exists_already(name, kind, as_given(options), asked_kind, as_given(asked))
+    there, wanted = ({"retain_s": None, **as_given(given)} for given in (options, asked))
+    return exists_already(name, kind, there, asked_kind, wanted)

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from fdbqueue.records.keys import NEVER_US, Record, new_id
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import failures
+from fdbqueue.tasks import failures, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.payloads import for_record
@@ -62,22 +62,22 @@ def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record
 
 def ack(change: Change, records: Sequence[Record]) -> list[Record]:
     change.end(records, "done")
-    return _gone(change, records, "ack")
+    return _gone(change, records, "ack", "acked")
 
 
 def delete(change: Change, records: Sequence[Record], by_holder: bool = False) -> list[Record]:
     change.end(records, "done" if by_holder else "lost")
-    return _gone(change, records, "delete")
+    return _gone(change, records, "delete", "deleted")
 
 
 def expire(change: Change, records: Sequence[Record]) -> list[Record]:
     change.count("ttl", len(records))
-    return _gone(change, records, "delete", told=("delete", "ttl"))
+    return _gone(change, records, "delete", "expired", told=("delete", "ttl"))
 
 
 def cancel(change: Change, records: Sequence[Record]) -> list[Record]:
     change.end(records, "cancelled")
-    return _gone(change, records, "cancel", told=("delete", "cancel"))
+    return _gone(change, records, "cancel", "cancelled", told=("delete", "cancel"))
 
 
 def ask_cancel(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -298,13 +298,16 @@ def _become_ready(change: Change, records: Sequence[Record], call: str) -> list[
 
 
 def _gone(
-    change: Change, records: Sequence[Record], call: str, told: Sequence[str] = ("delete",)
+    change: Change, records: Sequence[Record], call: str, outcome: str, told: Sequence[str] = ("delete",)
 ) -> list[Record]:
+    """End tasks with this `outcome`, for a queue that keeps ended tasks."""
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
     for record in gone:
         for event in told:
             change.tell([record], event)  # while the payload is still there
     change.remove(records)
+    if change.shape.retain_us is not None:
+        retaining.keep(change, records, outcome)
     change.count(call, len(gone))
     return gone
 

@@ -79,9 +79,15 @@ class Settings:
     codec: str = "json"
     temporary: str | None = None
     """The session that owns the contents, in hexadecimal."""
+    retain_s: float | None = None
+    """Time for which ended tasks are kept; None for none."""
 
     def to_options(self) -> dict[str, Any]:
-        return asdict(self)
+        """The stored form. Without `retain_s`, an earlier release can open the queue."""
+        options = asdict(self)
+        if self.retain_s is None:
+            del options["retain_s"]
+        return options
 
 
 _kinds: dict[str, Kind] = {}
@@ -149,7 +155,9 @@ def settings_for(kind: Kind, given: Settings) -> Settings:
         checked_whole("capacity", given.capacity, 0, WHOLE_MAX)
     checked_count("key_concurrency", given.key_concurrency, limits.KEY_CONCURRENCY_MAX)
     codec = checked_codec(given.codec)
-    return replace(given, ttl=ttl, ttr=ttr, capacity=given.capacity or None, codec=codec)
+    retain_s = None if given.retain_s is None else checked_retain_s(given.retain_s)
+    capacity = given.capacity or None
+    return replace(given, ttl=ttl, ttr=ttr, capacity=capacity, codec=codec, retain_s=retain_s)
 
 
 def stored_settings(definition: Definition) -> Settings:
@@ -171,6 +179,15 @@ def owner_of(definition: Definition) -> bytes | None:
         return None if session is None else bytes.fromhex(session)
     except (TypeError, ValueError) as reason:
         raise DefinitionUnreadable(name=definition.name, reason=f"its session is none: {reason}") from reason
+
+
+def checked_retain_s(seconds: float) -> float:
+    """Raises InvalidArgument."""
+    retain_s = checked_positive("retain_s", seconds, "seconds")
+    if retain_s >= limits.SPAN_MAX_S:
+        wanted = "less than a hundred years, or None to keep no ended tasks"
+        raise InvalidArgument(name="retain_s", wanted=wanted, got=seconds)
+    return retain_s
 
 
 def _stored_span(name: str, seconds: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """Verbs that look at a task queue, and the callback that is told of its changes."""
 
 from functools import partial
+from typing import Any
 
 from fdbqueue.arguments import checked_event, checked_fraction, checked_take_timeout
 from fdbqueue.database import as_database, run
@@ -15,13 +16,14 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import Statistics
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
-from fdbqueue.task import Failure, Task, TaskState
-from fdbqueue.tasks import listing, looking, progress, verbs
+from fdbqueue.task import EndedTask, Failure, Task, TaskState
+from fdbqueue.tasks import ended, listing, looking, progress, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
+from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.verbs import Target
 
 
@@ -88,6 +90,52 @@ class Looks(TaskHandle):
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
         return self._see(tr, lambda change: holder_of(change, id_))
+
+    def ended_task(self, tr: DatabaseOrTransaction, task: Task | str) -> EndedTask:
+        """A task that has ended, in a queue with `retain_s`.
+
+        Reads: one key, by snapshot.
+        Conflicts: none.
+        Raises: TaskNotFound for a task that has not ended, or is no longer kept; UnsupportedOption for a
+        queue without `retain_s`.
+        Round trips: 1.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        ended.require_retaining(self._shape)
+        return self._see(tr, lambda change: ended.ended_task(change, id_))
+
+    def ended_tasks(
+        self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None
+    ) -> Page[EndedTask]:
+        """A page of the tasks that have ended, in a queue with `retain_s`, the latest first: at most `limit`
+        and limits.BATCH_ITEMS_MAX tasks.
+
+        The page's `next` is the `after` of the following page, None at the end.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument; UnsupportedOption for a queue without `retain_s`.
+        Round trips: 2.
+        """
+        return self._ended(tr, b"", limit, after)
+
+    def ended_tasks_of(
+        self, tr: DatabaseOrTransaction, key: Any, limit: int, *, after: str | None = None
+    ) -> Page[EndedTask]:
+        """`ended_tasks` of one task key.
+
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument; UnsupportedOption for a queue without `retain_s`, or for a kind without
+        task keys.
+        Round trips: 2.
+        """
+        self._shape.kind.require("key")
+        return self._ended(tr, key_bytes(key), limit, after)
+
+    def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
+        most, place = checked_limit(limit), ended.place_after(after)
+        ended.require_retaining(self._shape)
+        return self._see(tr, lambda change: ended.page(change, key, most, place))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.

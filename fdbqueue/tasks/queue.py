@@ -81,6 +81,7 @@ class TaskQueue(Looks, Managing, Attempts):
         type: Any = None,
         if_not_exists: bool = False,
         temporary: bool = False,
+        retain_s: float | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue.
@@ -90,6 +91,9 @@ class TaskQueue(Looks, Managing, Attempts):
         round, 1 for all others. `codec`: "json", "bytes", "msgpack", or a name given to `register_codec`.
         `type`: type of the data that this handle puts and takes, None for the codec's own types; it is not
         stored.
+
+        `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
+        `ended_tasks`; at most limits.RETAINED_MAX, the latest. None keeps none, and costs nothing.
 
         `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a queue
         of this name is opened, whatever its kind and options. But a temporary queue of a session that has
@@ -101,7 +105,8 @@ class TaskQueue(Looks, Managing, Attempts):
         UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse.
         """
         registry = Registry(root)
-        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed_weights(weights), codec)
+        packed = packed_weights(weights)
+        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed, codec, retain_s=retain_s)
         known = kind_named(kind)
         settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.

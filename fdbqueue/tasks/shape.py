@@ -27,6 +27,8 @@ class Shape:
         self.name = definition.name
         self.kind = kind_named(definition.kind)
         self.settings = stored_settings(definition)
+        self.retain_us = None if self.settings.retain_s is None else round(self.settings.retain_s * 1_000_000)
+        """Time for which the queue keeps ended tasks; None if it keeps none."""
         self.codec = codec
         self.keys = keys
         self.discipline = self._made_discipline()

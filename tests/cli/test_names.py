@@ -37,6 +37,7 @@ COMMANDS: dict[str, list[str]] = {
     "elements list": ["Q"],
     "elements purge": ["Q"],
     "elements remove": ["Q", "00"],
+    "ended": ["Q"],
     "explain": ["Q", "00"],
     "follow": ["Q", "00"],
     "get": ["Q"],

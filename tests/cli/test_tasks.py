@@ -164,6 +164,34 @@ def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None
     assert json.loads(program.run("stats", "q", "--json")[1])["ends"]["cancelled"] == 2
 
 
+def test_ended_tasks_are_listed_and_found(program: Within) -> None:
+    program.run("create", "q", "--kind", "utube", "--retain", "60")
+    ids = [put(program, "q", "x", "--key", key)[0] for key in ("a", "b", "a")]
+    for id_ in ids:
+        program.run("delete", "q", id_)
+    rows = [json.loads(line) for line in program.run("ended", "q", "--json")[1].splitlines()]
+    assert [(row["id"], row["outcome"], row["attempts"]) for row in rows] == [
+        (id_, "deleted", 0) for id_ in ids[::-1]
+    ]
+    status, out, err = program.run("ended", "q", "--key", "a", "-n", "1")
+    assert (status, out.split("\t")[:2], out.split("\t")[-1]) == (0, [ids[2], "deleted"], '"a"\n')
+    assert err == "fdbqueue: more ended tasks may follow the last 1: -n N lists N\n"
+    assert program.run("ended", "q", ids[1])[1].startswith(f"{ids[1]}\tdeleted\t")
+    status, _, err = program.run("explain", "q", ids[1])
+    assert (status, err.split(" (it was deleted ")[0]) == (1, f"fdbqueue: no such task in 'q': {ids[1]}")
+    missing = "0" * 32
+    refused = f"fdbqueue: not among the ended tasks of 'q': {missing}\n"
+    assert program.run("ended", "q", missing) == (1, "", refused)
+    assert program.run("ended", "q", missing, "--key", "a")[0] == 2
+    assert program.run("ended", "q", "--key", "[")[0] == 2
+
+
+def test_a_queue_that_keeps_no_ended_tasks_says_so(program: Within) -> None:
+    program.run("create", "q")
+    said = "fdbqueue: A queue of kind 'fifo' does not support ended tasks: it was created without retain_s.\n"
+    assert program.run("ended", "q") == (2, "", said)
+
+
 def test_follow_prints_each_progress_until_the_task_ends(shell: Shell) -> None:
     shell.run("create", "q", "--kind", "fifottl", "--ttr", "60")
     with fdbqueue.open(shell.url) as db:

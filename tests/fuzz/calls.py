@@ -33,6 +33,7 @@ LEFT_OUT = {
     **dict.fromkeys(
         (
             "DeadLetter",
+            "EndedTask",
             "Event",
             "Explanation",
             "Figures",
@@ -140,6 +141,7 @@ GOOD: Mapping[str, Make] = {
     "QueueSet.add.queues": lambda world: world.other_simple,
     "QueueSet.queues": lambda world: world.simple,
     "QueueSet.remove.queue": lambda world: world.simple,
+    "TaskQueue.ended_tasks_of.key": lambda _: "k",
     "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
     "TaskQueue.open.name": lambda _: "fifo",
     "TaskQueue.put_many.data": lambda _: [1, 2],

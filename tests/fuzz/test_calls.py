@@ -19,6 +19,8 @@ ALWAYS_REFUSED = {
     "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
     "TaskQueue.drop": "tasks are taken",
+    "TaskQueue.ended_task": "the task has not ended",
+    "TaskQueue.ended_tasks_of": "one of the queues has no keys",
     "TaskQueue.key_statistics": "one of the queues has no keys",
 }
 

@@ -63,7 +63,7 @@ class World:
 
     def _tasks(self, kind: str) -> fdbqueue.TaskQueue:
         options: dict[str, Any] = {"capacity": 1000} if kind == "limfifottl" else {}
-        queue = fdbqueue.TaskQueue.create(self.db, kind, kind, **options)
+        queue = fdbqueue.TaskQueue.create(self.db, kind, kind, retain_s=1_000, **options)
         for number in range(4):
             queue.put(self.db, number, key=number if kind in KEYED else None)
         if kind != "fifo":

@@ -127,6 +127,19 @@ def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trip
     assert trips_of(engine, db, lambda tr: queue.renew(tr, [task])) == (1, {task.id: db.runtime.now() + 60})
 
 
+@pytest.mark.parametrize(("kind", "ack"), [("fifottl", 1), ("utube", 2), ("fair", 1)])
+def test_a_queue_that_keeps_ended_tasks_reads_nothing_more(
+    trips: tuple[Database, Trips], kind: str, ack: int
+) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", kind, retain_s=60)
+    id_ = queue.put(db, "x").id
+    task = queue.take(db, session=fdbqueue.Session(db, ttr=1e9))
+    assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
+    assert trips_of(engine, db, lambda tr: queue.ended_task(tr, id_).outcome) == (1, "acked")
+    assert trips_of(engine, db, lambda tr: len(queue.ended_tasks(tr, 9))) == (2, 1)
+
+
 def test_the_holder_of_a_task_is_told_in_two_round_trips(trips: tuple[Database, Trips]) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "trips", "fifottl")

@@ -54,6 +54,7 @@ _MODULES = (
     "pipeline",
     "proxies",
     "recipe",
+    "retained",
     "rounds",
     "sharing",
     "stops",

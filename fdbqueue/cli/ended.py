@@ -1,0 +1,100 @@
+"""`fdbqueue ended`: the ended tasks that a queue with `retain_s` keeps."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Columns, Row, field, show, span
+from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.database import Database
+from fdbqueue.errors import TaskNotFound
+from fdbqueue.signals import Signals
+from fdbqueue.task import EndedTask
+from fdbqueue.tasks.queue import TaskQueue
+
+
+@cli.command()
+@queue_argument
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--key", metavar="KEY", help="those of a task key, as JSON or text")
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the last N [100]")
+@json_option
+@in_a_place
+@click.pass_obj
+def ended(
+    signals: Signals,
+    place: Place,
+    queue: str,
+    ids: tuple[str, ...],
+    key: str | None,
+    count: int,
+    as_json: bool,
+) -> None:
+    """List the last tasks of QUEUE that have ended, the latest first, or those with these IDs.
+
+    The queue keeps them if it was created with --retain. Columns: id, outcome, time since its end, attempts,
+    time from its last take to its end, key. If more follow, standard error says so.
+    """
+    if ids and key is not None:
+        raise click.UsageError("ended takes IDs or --key, not both")
+    with place.tasks(queue) as (database, found):
+        rows = _found(database, found, ids) if ids else _listed(database, found, key, count)
+        show(signals, rows, COLUMNS, as_json)
+
+
+def _found(database: Database, queue: TaskQueue, ids: tuple[str, ...]) -> Iterator[Row]:
+    """Raises Refused for the missing ones, at the end."""
+    missing = []
+    for id_ in ids:
+        try:
+            task = queue.ended_task(database, id_)
+        except TaskNotFound:
+            missing.append(id_)
+        else:
+            yield _row(database, task)
+    if missing:
+        raise Refused(f"not among the ended tasks of {queue.name!r}: {', '.join(missing)}")
+
+
+def _listed(database: Database, queue: TaskQueue, key: str | None, count: int) -> Iterator[Row]:
+    left, after = count, None
+    while left:
+        if key is None:
+            page = queue.ended_tasks(database, left, after=after)
+        else:
+            page = queue.ended_tasks_of(database, _key(key), left, after=after)
+        for task in page:
+            yield _row(database, task)
+        left, after = left - len(page), page.next
+        if after is None:
+            return
+    say(f"more ended tasks may follow the last {count}: -n N lists N")
+
+
+def _key(text: str) -> object:
+    try:
+        return value_of(text)
+    except ValueError as reason:
+        raise click.BadParameter(str(reason), param_hint="--key") from None
+
+
+def _row(database: Database, task: EndedTask) -> Row:
+    return {**asdict(task), "ago_s": max(0.0, database.runtime.now() - task.ended)}
+
+
+def _ran(row: Row) -> str:
+    return "" if row["taken"] is None else span(row["ended"] - row["taken"])
+
+
+COLUMNS: Columns = {
+    "id": field("id"),
+    "outcome": field("outcome"),
+    "ended": lambda row: span(row["ago_s"]),
+    "attempts": field("attempts"),
+    "ran": _ran,
+    "key": lambda row: "" if row["key"] is None else line_of(row["key"]).decode().strip(),
+}

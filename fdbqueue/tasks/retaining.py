@@ -1,0 +1,105 @@
+"""Ended tasks of a queue with `retain_s`: kept for that long, at most limits.RETAINED_MAX, without data.
+
+The transaction that ends a task writes its outcome, without a read. A sweep removes the entries that are too
+old, or too many. A queue without `retain_s` has none of these keys, and pays nothing.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.records.keys import Record, TaskKeys, id_in
+from fdbqueue.seam import Transaction, Value
+from fdbqueue.tasks.change import Change
+
+_COUNT_BYTES = 8
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """An ended task as stored. Append fields with a default; never reorder them."""
+
+    outcome: str
+    ended_us: int
+    created_us: int
+    taken_us: int
+    attempts: int
+    failures: int
+    key: bytes
+    pri: int
+    session: bytes
+
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+entry_of = msgspec.msgpack.Decoder(Entry).decode
+"""Decode an entry. Raises one of aside.DAMAGED for damaged bytes."""
+
+
+def keep(change: Change, records: Sequence[Record], outcome: str) -> None:
+    """Keep tasks that end now. Writes: two keys each, three with a task key; the number."""
+    tr, keys, now_us = change.tr, change.shape.keys, change.now_us
+    for record in records:
+        tr.set(keys.ended(record.id), _to_bytes(_entry(record, outcome, now_us)))
+        tr.set(keys.ended_at(now_us, record.id), record.key)
+        if record.key:
+            tr.set(keys.ended_of(record.key, now_us, record.id), b"")
+    _count(tr, keys, len(records))
+
+
+def ask_surplus_due(tr: Transaction, keys: TaskKeys, retain_us: int) -> Callable[[], int | None]:
+    """Ask when the next sweep of ended tasks is due. Reads: the number and the oldest, by snapshot."""
+    counted = tr.snapshot.get(keys.ended_count)
+    first = tr.snapshot.get_range(keys.ended_times.start, keys.ended_times.stop, limit=1)
+
+    def reply() -> int | None:
+        times = [keys.ended_time(row.key) + retain_us for row in first]
+        return 0 if _number(counted) > limits.RETAINED_MAX else next(iter(times), None)
+
+    return reply
+
+
+def forget(change: Change, retain_us: int) -> bool:
+    """Remove one batch of the entries that are too old, or too many. True if there were any.
+
+    Reads: the number and the oldest, by snapshot.
+    Conflicts: another sweep of them.
+    """
+    tr, keys = change.tr, change.shape.keys
+    counted = tr.snapshot.get(keys.ended_count)
+    under = keys.ended_times
+    rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
+    surplus, over_us = _number(counted) - limits.RETAINED_MAX, change.now_us - retain_us
+    gone = [row for n, row in enumerate(rows) if n < surplus or keys.ended_time(row.key) <= over_us]
+    for row in gone:
+        tr.add_read_conflict_key(row.key)
+    for row in gone:
+        id_, time_us = id_in(row.key), keys.ended_time(row.key)
+        tr.clear(row.key)
+        tr.clear(keys.ended(id_))
+        if row.value:
+            tr.clear(keys.ended_of(row.value, time_us, id_))
+    _count(tr, keys, -len(gone))
+    return bool(gone)
+
+
+def _entry(record: Record, outcome: str, now_us: int) -> Entry:
+    return Entry(
+        outcome,
+        now_us,
+        record.created_us,
+        record.taken_us,
+        record.attempts,
+        record.failures,
+        record.key,
+        record.pri,
+        record.session,
+    )
+
+
+def _count(tr: Transaction, keys: TaskKeys, change: int) -> None:
+    if change:
+        tr.add(keys.ended_count, (change % 2 ** (8 * _COUNT_BYTES)).to_bytes(_COUNT_BYTES, "little"))
+
+
+def _number(counted: Value) -> int:
+    return int.from_bytes(counted.value or b"", "little")

@@ -1,0 +1,205 @@
+"""Ended tasks that a queue keeps: by id, by key, for `retain_s`, and bounded in number."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue, limits
+from fdbqueue.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
+from fdbqueue.records.keys import ENDED, ENDED_COUNT, TaskKeys
+from fdbqueue.registry.registry import Registry
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+
+
+def columns(b: Bench) -> dict[int, int]:
+    """The number of keys of ended tasks, by column; the counter as its value."""
+    keys = TaskKeys(b.queue.contents)
+    found = dict.fromkeys(range(ENDED, ENDED_COUNT + 1), 0)
+    for key, value in b.stored():
+        if key.startswith(keys.prefix) and key[len(keys.prefix) + 1] in found:
+            column = key[len(keys.prefix) + 1]
+            found[column] += int.from_bytes(value, "little") if column == ENDED_COUNT else 1
+    return found
+
+
+def outcomes(b: Bench) -> list[tuple[str, str]]:
+    return [(task.id, task.outcome) for task in b.queue.ended_tasks(b.db, 100)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_without_retain_s_keeps_nothing(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    b.put("x")
+    b.queue.ack(b.db, b.take())
+    assert set(columns(b).values()) == {0}
+    assert "retain_s" not in b.queue.options
+    for look in (lambda: b.queue.ended_tasks(b.db, 1), lambda: b.queue.ended_task(b.db, b.put("y"))):
+        with pytest.raises(UnsupportedOption, match="retain_s"):
+            look()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_acked_task_is_kept_with_its_times(bench: MakeBench, kind: str) -> None:
+    b = bench(kind, retain_s=60)
+    id_ = b.put("x")
+    b.clock.advance(2)
+    b.queue.release(b.db, b.take())
+    b.clock.advance(3)
+    task = b.take()
+    b.clock.advance(5)
+    b.queue.ack(b.db, task)
+    found = b.queue.ended_task(b.db, id_)
+    now = b.clock.now()
+    assert (found.id, found.outcome, found.attempts, found.failures) == (id_, "acked", 2, 0)
+    assert (found.created, found.taken, found.ended) == (now - 10, now - 5, now)
+    assert found.session == b.session.id.hex()
+    assert b.queue.ended_tasks(b.db, 10) == [found]
+
+
+def test_each_end_of_a_task_has_an_outcome(bench: MakeBench) -> None:
+    b = bench("fifottl", retain_s=60)
+    ids = [b.put(n, ttl=1 if n == 3 else None) for n in range(5)]
+    b.queue.ack(b.db, b.take())
+    b.clock.advance(0.1)
+    b.queue.delete(b.db, ids[1])
+    b.clock.advance(0.1)
+    b.queue.cancel(b.db, ids[2])
+    b.clock.advance(1)
+    b.sweep()
+    b.queue.bury(b.db, ids[4])
+    wanted = ["expired", "cancelled", "deleted", "acked"]
+    assert outcomes(b) == list(zip([ids[3], ids[2], ids[1], ids[0]], wanted, strict=True))
+    with pytest.raises(TaskNotFound):
+        b.queue.ended_task(b.db, ids[4])
+
+
+def test_ended_tasks_are_listed_by_key(bench: MakeBench) -> None:
+    b = bench("utube", retain_s=60)
+    keys = ["a", "b", "a\x00", "a", None]
+    for number, key in enumerate(keys):
+        b.queue.delete(b.db, b.put(number, key=key))
+        b.clock.advance(1)
+    for key, count in (("a", 2), ("b", 1), ("a\x00", 1), (None, 1), ("c", 0)):
+        found = b.queue.ended_tasks_of(b.db, key, 10)
+        assert [task.key for task in found] == [key] * count
+        assert found.next is None
+
+
+def test_a_queue_without_task_keys_lists_no_key(bench: MakeBench) -> None:
+    with pytest.raises(UnsupportedOption):
+        bench(retain_s=60).queue.ended_tasks_of(bench, "a", 10)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_pages_list_each_ended_task_once(bench: MakeBench, key: str | None) -> None:
+    b = bench("fair", retain_s=60)
+    ids = []
+    for number in range(7):
+        ids.append(b.put(number, key="k"))
+        b.queue.delete(b.db, ids[-1])
+        b.clock.advance(number % 2)
+    found, after = [], None
+    while True:
+        if key is None:
+            page = b.queue.ended_tasks(b.db, 3, after=after)
+        else:
+            page = b.queue.ended_tasks_of(b.db, key, 3, after=after)
+        found += [task.id for task in page]
+        if (after := page.next) is None:
+            break
+    assert (sorted(found), len(found)) == (sorted(ids), 7)
+    assert found[0] == ids[-1]
+
+
+@pytest.mark.parametrize("after", ["x", "00", 1, b"00"])
+def test_a_place_of_another_listing_is_refused(bench: MakeBench, after: Any) -> None:
+    b = bench(retain_s=60)
+    with pytest.raises(InvalidArgument):
+        b.queue.ended_tasks(b.db, 1, after=after)
+
+
+def test_an_ended_task_is_kept_for_its_time_only(bench: MakeBench) -> None:
+    b = bench("utube", retain_s=60)
+    first = b.put("x", key="k")
+    b.queue.delete(b.db, first)
+    b.clock.advance(30)
+    second = b.put("x", key="k")
+    b.queue.delete(b.db, second)
+    b.clock.advance(30)
+    assert [id_ for id_, _ in outcomes(b)] == [second]  # before a sweep, too
+    assert [task.id for task in b.queue.ended_tasks_of(b.db, "k", 9)] == [second]
+    with pytest.raises(TaskNotFound):
+        b.queue.ended_task(b.db, first)
+    b.sweep()
+    assert set(columns(b).values()) == {1}
+    b.clock.advance(30)
+    b.sweep()
+    assert set(columns(b).values()) == {0}
+
+
+def test_a_sweep_keeps_the_latest_ended_tasks(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETAINED_MAX", 4)
+    monkeypatch.setattr(limits, "VERB_BATCH", 3)
+    b = bench(retain_s=1_000)
+    ids = []
+    for number in range(11):
+        ids.append(b.put(number))
+        b.queue.delete(b.db, ids[-1])
+        b.clock.advance(1)
+    b.sweep()
+    assert [id_ for id_, _ in outcomes(b)] == ids[:-5:-1]
+    assert columns(b)[ENDED_COUNT] == 4
+
+
+def test_a_truncate_leaves_the_ended_tasks(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    id_ = b.put("x")
+    b.queue.ack(b.db, b.take())
+    b.put("y")
+    b.queue.truncate(b.db)
+    assert outcomes(b) == [(id_, "acked")]
+
+
+def test_a_drop_removes_the_ended_tasks(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    b.put("x")
+    b.queue.ack(b.db, b.take())
+    b.queue.drop(b.db)
+    assert set(columns(b).values()) == {0}
+
+
+def test_a_damaged_entry_is_left_out(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    id_ = b.put("x")
+    b.queue.delete(b.db, id_)
+    keys = TaskKeys(b.queue.contents)
+    b.db[keys.ended(fdbqueue.records.keys.id_bytes(id_))] = b"\xff"
+    assert outcomes(b) == []
+    b.clock.advance(60)
+    b.sweep()
+    assert set(columns(b).values()) == {0}
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), True, "60", 4e9])
+def test_retain_s_is_a_finite_span(bench: MakeBench, seconds: Any) -> None:
+    with pytest.raises(InvalidArgument, match="retain_s"):
+        bench(retain_s=seconds)
+
+
+def test_a_queue_that_exists_tells_its_retain_s(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    with pytest.raises(QueueExists, match=r"retain_s = 60\.0; asked for was retain_s = none"):
+        TaskQueue.create(b.db, "bench")
+
+
+def test_a_queue_of_an_earlier_release_keeps_nothing(bench: MakeBench) -> None:
+    """Its definition has no such option."""
+    b = bench()
+    definition = Registry().find(b.db, "bench")
+    assert "retain_s" not in definition.options
+    TaskQueue.open(b.db, "bench").put(b.db, "x")
