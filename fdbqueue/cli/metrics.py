@@ -1,5 +1,6 @@
 """`fdbqueue metrics`: the figures of queues, for Prometheus."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,11 +20,25 @@ PORT = 9464
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen [127.0.0.1]")
 @click.option("--keys", type=click.IntRange(0, 50), default=10, metavar="N", help="busiest task keys [10]")
+@click.option(
+    "--processes",
+    type=click.Path(exists=True, file_okay=False, readable=True, path_type=Path),
+    envvar="PROMETHEUS_MULTIPROC_DIR",
+    metavar="DIR",
+    help="also the metrics that processes keep there [$PROMETHEUS_MULTIPROC_DIR]",
+)
 @click.option("--once", is_flag=True, help="print the metrics and end, without a server")
 @in_a_place
 @click.pass_obj
 def metrics(
-    signals: Signals, place: Place, queue: tuple[str, ...], port: int, host: str, keys: int, once: bool
+    signals: Signals,
+    place: Place,
+    queue: tuple[str, ...],
+    port: int,
+    host: str,
+    keys: int,
+    processes: Path | None,
+    once: bool,
 ) -> None:
     """Serve the figures of all queues, or of each QUEUE, to Prometheus: /metrics, /healthz, /readyz.
 
@@ -38,7 +53,7 @@ def metrics(
     with place.database(timeout_s=answer_s) as database:
         for name in queue:
             place.definition(database, name)
-        registry = serving.registry_of(database, queue, keys, place.root)
+        registry = serving.registry_of(database, queue, keys, place.root, processes)
         if once:
             stdout_of(signals).print(serving.page_of(registry))
             return

@@ -1,6 +1,7 @@
 """The parts of `fdbqueue metrics`, put together."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -8,14 +9,21 @@ from prometheus_client.exposition import generate_latest
 
 from fdbqueue.database import Database
 from fdbqueue.metrics.collector import QueueCollector
+from fdbqueue.metrics.files import FilesCollector
 from fdbqueue.metrics.pages import Pages
 from fdbqueue.metrics.server import MetricsServer
 
 
-def registry_of(database: Database, names: Sequence[str], keys: int, root: Any) -> CollectorRegistry:
-    """A registry with the queues of these names, or with all queues."""
+def registry_of(
+    database: Database, names: Sequence[str], keys: int, root: Any, processes: Path | None = None
+) -> CollectorRegistry:
+    """A registry with the queues of these names, or with all queues, and with the metrics in the files below
+    `processes`.
+    """
     registry = CollectorRegistry()
     registry.register(QueueCollector(database, *names, keys=keys, root=root))
+    if processes is not None:
+        registry.register(FilesCollector(processes, database.troubles))
     return registry
 
 

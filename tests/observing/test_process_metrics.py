@@ -11,6 +11,7 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+import fdbqueue
 from fdbqueue import Queue, TaskQueue, Worker, limits, transactional
 from fdbqueue.errors import NotTaken
 from fdbqueue.metrics import measure
@@ -129,19 +130,40 @@ measure()
 with fdbqueue.open("memory:") as db:
     fdbqueue.TaskQueue.create(db, "jobs").put(db, 1)
 """
-ONE_PAGE = """
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
-registry = CollectorRegistry()
-MultiProcessCollector(registry)
-print(generate_latest(registry).decode())
-"""
 
 
-def test_the_metrics_of_several_processes_make_one_page(tmp_path):
-    """In the library's own mode, in which each process keeps its numbers in files."""
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    for program in (SEVERAL, SEVERAL):
-        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-    page = subprocess.run([sys.executable, "-c", ONE_PAGE], env=environment, capture_output=True, text=True)
+def test_one_page_has_the_metrics_of_all_processes(tmp_path):
+    """Those of processes that have ended too, beside the figures of the queues."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for _ in range(2):
+        environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(kept)}
+        subprocess.run([sys.executable, "-c", SEVERAL], env=environment, check=True)
+    url = f"embedded:{tmp_path}/data"
+    with fdbqueue.open(url) as db:
+        TaskQueue.create(db, "jobs")
+    page = printed(url, kept)
     assert 'fdbqueue_process_calls_total{call="put",outcome="ok",queue="jobs"} 2.0' in page.stdout
+    assert 'fdbqueue_tasks{queue="jobs",state="ready"} 0.0' in page.stdout
+    (kept / "counter_1.db").write_bytes(b"damaged")
+    page = printed(url, kept)
+    assert "fdbqueue_up 1.0" in page.stdout
+    assert "could not be read" in page.stderr
+    page = printed(url, tmp_path / "nowhere")
+    assert (page.returncode, page.stdout) == (2, "")
+    assert "nowhere" in page.stderr
+
+
+def printed(url, kept):
+    command = [
+        sys.executable,
+        "-m",
+        "fdbqueue.cli",
+        "metrics",
+        "--once",
+        "--url",
+        url,
+        "--processes",
+        str(kept),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
