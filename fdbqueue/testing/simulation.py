@@ -27,8 +27,8 @@ from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
+from fdbqueue.testing.soundness import unsound
 from fdbqueue.testing.trace import Trace
-from fdbqueue.verifying.verify import verify
 
 T = TypeVar("T")
 
@@ -166,7 +166,9 @@ class Simulation:
         self.scheduler.spawn(runtime.host, main, name)
 
     def run(self, checkers: Sequence[Checker] = ()) -> Result:
-        """Run the clients to their end, then the functions of `afterwards`, then the checkers. Only once."""
+        """Run the clients to their end, then the functions of `afterwards`, then the checkers, and last a
+        verification of all keys under the root. Only once.
+        """
         collecting = gc.isenabled()
         gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
         try:
@@ -202,7 +204,7 @@ class Simulation:
         # Closed, because a checker that opens a queue with leases starts the thread that renews them.
         with Database(EmbeddedDatabase(self._store, self._runtime(Host("judge")))) as database:
             found = [sentence for checker in checkers for sentence in checker(self.trace, database)]
-            return found or [str(finding) for finding in verify(database).findings]
+            return found or unsound(database)
 
     def _close(self) -> None:
         self.limit(**self._limits)

@@ -70,6 +70,8 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
     for error in sorted(checks.classes):
         tally = Tally({error: keys.classed_under(error)}, keys.class_count(error), keys.has_shape, quiet)
         yield Count(f"buried tasks of the class {error!r}", tally, count_in, COUNTER.pack, goes_at_zero=True)
+    ended = Tally({"ended": keys.all_ended}, keys.ended_count, keys.has_shape)
+    yield Count("ended tasks", ended, count_in, COUNTER.pack)
     yield count_of_aside(shape.aside)
 
 

@@ -69,7 +69,7 @@ class RecipeChecks:
         if item is None or item[:1] == WHOLE:
             text = "A piece of a payload belongs to no item."
             excuse = unless_in_line(self._line.keys, suffix)
-            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, lambda tr: tr.clear(row.key), excuse)
+            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, lambda tr: tr.clear(row.key), [excuse])
 
     def _judge_floor(self, row: Row) -> Iterator[Suspect]:
         if any(row.value) and not floor_of(row.value):

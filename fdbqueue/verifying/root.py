@@ -149,14 +149,14 @@ class RootChecks:
         if seen.value(self._keys.session(run)) is None:
             text = f"The counts of the run {run.hex()} have outlived its last worker."
             excuse = Excuse(under(self._keys.memberships), lambda rows: any(row.value == run for row in rows))
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), excuse)
+            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), [excuse])
 
     def _judge_membership(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
         session = rest[0]
         if seen.value(self._keys.session(session)) is None:
             text = f"The session {session.hex()} has ended, and is still a member of a run."
             excuse = unless_ending(self._keys, session)
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), excuse)
+            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), [excuse])
 
 
 def unless_ending(keys: RootKeys, session: bytes) -> Excuse:

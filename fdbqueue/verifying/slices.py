@@ -62,7 +62,8 @@ class Suspect:
     text: str
     cure: str
     mend: Mend | None = None
-    excuse: Excuse | None = None
+    excuses: Sequence[Excuse] = ()
+    """It is no contradiction if one of them holds."""
 
 
 class Seen:
@@ -125,7 +126,9 @@ def judged(checks: Checks, rows: Sequence[Row], tr: ReadTransaction) -> list[tup
     """The contradictions of `rows`, without those that other keys explain."""
     seen = ask(tr, {ask: None for row in rows for ask in checks.asks(row)})()
     found = [(row, suspect) for row in rows for suspect in checks.judge(row, seen)]
-    return [(row, suspect) for row, suspect in found if not _is_excused(suspect.excuse, tr)]
+    return [
+        (row, suspect) for row, suspect in found if not any(_holds(excuse, tr) for excuse in suspect.excuses)
+    ]
 
 
 def ask(tr: ReadTransaction, asks: Collection[Ask]) -> Callable[[], Seen]:
@@ -155,9 +158,7 @@ def _first_rows(checks: Checks, keys: Under, tr: ReadTransaction) -> tuple[list[
     return rows, len(rows) == limits.SLICE_KEYS_MAX
 
 
-def _is_excused(excuse: Excuse | None, tr: ReadTransaction) -> bool:
-    if excuse is None:
-        return False
+def _holds(excuse: Excuse, tr: ReadTransaction) -> bool:
     rows = list(_rows(_ask_range(tr, excuse.under)))
     # Beyond the bound an explanation may follow: a contradiction that is not certain is not reported.
     return len(rows) == limits.VERIFIED_ROWS_MAX or excuse.explains(rows)

@@ -33,6 +33,8 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.beside import BesideChecks
 from fdbqueue.verifying.cures import FOREIGN, command, mending
+from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
+from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Ask, Mend, Row, Seen, Suspect, under
@@ -57,7 +59,9 @@ class TaskChecks:
         """The number of tasks by task key and state, in the slices so far."""
         self.classes: set[str] = set()
         """The classes of failure, in the slices so far."""
+        ended = EndedChecks(self.keys, self._mending)
         self._parts: dict[int, Part] = {
+            **dict.fromkeys(ENDED_COLUMNS, (ended.asks, ended.judge)),
             columns.TASK: (self._ask_task, self._judge_task),
             columns.PAYLOAD: (self._ask_of_task, self._judge_payload),
             columns.READY: (self._ask_ready, self._judge_ready),
@@ -262,7 +266,9 @@ class TaskChecks:
         if seen.value(self.shape.root.session(session)) is None:
             text = f"The task {id_text(id_)} is taken by the session {session.hex()}, which does not exist."
             cure = command("release-all", self.queue)
-            yield Suspect(Flaw.SESSION, row.key, text, cure, excuse=unless_ending(self.shape.root, session))
+            # A request of a session that has ended may be served, until it is overdue.
+            excuses = (unless_ending(self.shape.root, session), unless_in_line(self._line.keys, id_))
+            yield Suspect(Flaw.SESSION, row.key, text, cure, excuses=excuses)
         if self._beside is not None:
             yield from self._beside.judge_taken(row, seen)
 
@@ -287,7 +293,7 @@ class TaskChecks:
         if stored is None:
             text = f"A piece of a payload belongs to the task {id_text(id_)}, which is missing."
             excuse = unless_in_line(self._line.keys, id_)
-            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key), excuse)
+            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key), [excuse])
         elif record is not None and is_held_by(record):
             text = f"The task {id_text(id_)} has its payload in its record, and a piece of another one."
             yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key))

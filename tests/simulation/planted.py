@@ -40,6 +40,7 @@ from fdbqueue.tasks import (
     source,
     verbs,
 )
+from fdbqueue.verifying import counting
 
 
 @dataclass(frozen=True)
@@ -797,6 +798,22 @@ PLANTS = (
         "limit=limit, reverse=True",
         "limit=limit",
         "retained",
+        50,
+    ),
+    Plant(
+        "a task that moves on, and its timer stays",
+        change.Change._depart,
+        "tr.clear(keys.timer(record.timer_us, record.id))",
+        "pass",
+        "verified",
+        50,
+    ),
+    Plant(
+        "a verification that trusts a count while tasks move",
+        counting.count,
+        "if found.values != first.values:",
+        "if False:",
+        "verified",
         50,
     ),
 )

@@ -94,7 +94,7 @@ class Place:
 
 
 def place(db: Database, root: Subspace, kind: str = "fifottl") -> Place:
-    tasks = TaskQueue.create(db, "tasks", kind, root=root)
+    tasks = TaskQueue.create(db, "tasks", kind, root=root, retain_s=600)
     session = Session(db, ttr=600, root=root)
     keyed: dict[str, Any] = {"key": "key"} if kind in ("utubettl", "fair") else {}
     for data in ("buried", "failed", "held", LARGE, "ready", "last"):
@@ -103,6 +103,7 @@ def place(db: Database, root: Subspace, kind: str = "fifottl") -> Place:
     tasks.bury(db, tasks.take(db, 0, session=session), failure=Failure("Odd", "it is odd"))
     tasks.release(db, tasks.take(db, 0, session=session), delay=800)
     tasks.take(db, 0, session=session)
+    tasks.delete(db, tasks.put(db, "ended", **keyed).id)
     SimpleElementQueue.named(db, "elements", root=root)
     return Place(db, root, tasks, session)
 

@@ -1,6 +1,6 @@
 """Planted corruptions: each is found and named, nothing else is changed, and its cure ends it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,13 +8,15 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
+import fdbqueue
 from fdbqueue import Database, Flaw
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
-from fdbqueue.records.keys import id_text, record_to_bytes
+from fdbqueue.records.keys import id_in, id_text, record_to_bytes
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.task import TaskState
+from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
 READY, TAKEN, DELAYED, BURIED = TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED
@@ -169,6 +171,33 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
     "a short id": (lambda at, tr: tr.set(at.keys.task(b"short"), b""), Flaw.UNKNOWN, "Another program"),
 }
 
+
+def ended(at: Place) -> tuple[bytes, int]:
+    """The id and the time of an ended task."""
+    row = at.db.get_range(at.keys.ended_times.start, at.keys.ended_times.stop)[0]
+    return id_in(row.key), at.keys.ended_time(row.key)
+
+
+ENDED: dict[str, tuple[Plant, Flaw, str]] = {
+    "an unreadable entry": (lambda at, tr: tr.set(at.keys.ended(ended(at)[0]), b"x"), Flaw.VALUE, MEND),
+    "no entry by time": (
+        lambda at, tr: tr.clear(at.keys.ended_at(*reversed(ended(at)))),
+        Flaw.STATE,
+        MEND,
+    ),
+    "a stray entry by time": (
+        lambda at, tr: tr.set(at.keys.ended_at(1, missing_id()), b""),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "a stray entry by key": (
+        lambda at, tr: tr.set(at.keys.ended_of(KEY, 1, missing_id()), b""),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "their number": (lambda at, tr: tr.add(at.keys.ended_count, b"\x03" + bytes(7)), Flaw.COUNTER, MEND),
+}
+
 KEYED: dict[str, tuple[Plant, Flaw, str]] = {
     "a damaged state": (lambda at, tr: tr.set(state_key(at), b"no state"), Flaw.KEY_STATE, MEND),
     "no state": (lambda at, tr: tr.clear(state_key(at)), Flaw.KEY_STATE, MEND),
@@ -251,25 +280,24 @@ def state_key(at: Place) -> bytes:
 
 
 @pytest.fixture
-def found_and_cured(db: Database, space: Subspace) -> Callable[..., None]:
-    def check(kind: str, plant: Plant, flaw: Flaw, cure: str) -> None:
-        at = place(db, space, kind)
-        try:
-            assert at.verify().findings == ()
-            run(db, lambda tr: plant(at, tr))
-            findings = at.verify().findings
-            assert flaw in [finding.flaw for finding in findings]
-            (first,) = [finding for finding in findings if finding.flaw == flaw][:1]
-            assert cure in first.cure
-            assert first.text.endswith(".")
-            if cure == MEND:
-                at.verify(mend=True)
-                at.verify(mend=True)  # the counters, once the entries are right
-                assert at.verify().findings == ()
-        finally:
-            at.session.end()
+def found_and_cured() -> Iterator[Callable[..., None]]:
+    """In memory, as there are many; one test below runs on every engine."""
+    with fdbqueue.open("memory:") as db:
+        yield lambda kind, *corruption: check(db, place(db, TEST_ROOT, kind), *corruption)
 
-    return check
+
+def check(db: Database, at: Place, plant: Plant, flaw: Flaw, cure: str) -> None:
+    """Plant a corruption, and check its finding. Mend it, if that is its cure."""
+    assert at.verify().findings == ()
+    run(db, lambda tr: plant(at, tr))
+    found = [finding for finding in at.verify().findings if finding.flaw == flaw]
+    assert found
+    assert cure in found[0].cure
+    assert found[0].text.endswith(".")
+    if cure == MEND:
+        at.verify(mend=True)
+        at.verify(mend=True)  # the counters, once the entries are right
+        assert at.verify().findings == ()
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -285,9 +313,24 @@ def test_a_corrupt_task_key_is_told_and_cured(
     found_and_cured(kind, *KEYED[name])
 
 
+@pytest.mark.parametrize("name", ENDED)
+def test_a_corrupt_ended_task_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
+    found_and_cured("fifottl", *ENDED[name])
+
+
 @pytest.mark.parametrize("name", ROOT)
 def test_a_corrupt_root_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
     found_and_cured("fifottl", *ROOT[name])
+
+
+@pytest.mark.parametrize("names", [("no entry, taken", "two timers", "a counter too large", "a stray piece")])
+def test_corruptions_are_told_together(db: Database, space: Subspace, names: tuple[str, ...]) -> None:
+    at = place(db, space)
+    for name in names:
+        run(db, lambda tr, name=name: TASKS[name][0](at, tr))
+    assert {TASKS[name][1] for name in names} <= {finding.flaw for finding in at.verify(mend=True).findings}
+    assert at.verify().findings == ()
+    at.session.end()
 
 
 def test_a_finding_names_the_task(db: Database, space: Subspace) -> None:

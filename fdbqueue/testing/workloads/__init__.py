@@ -59,6 +59,7 @@ _MODULES = (
     "sharing",
     "stops",
     "tasks",
+    "verified",
     "waits",
 )
 _workloads: dict[str, Workload] = {}

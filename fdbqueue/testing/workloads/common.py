@@ -20,6 +20,7 @@ from fdbqueue.testing.checkers import (
 )
 from fdbqueue.testing.runtime import SimulatedThread
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Operation, Trace
 
 SPACE = Subspace(("simulated",))
@@ -190,6 +191,7 @@ def checks(*names: str) -> list[Checker]:
         *(exact_statistics(name) for name in names),
         bounded(),
         no_watch_left_behind,
+        sound(*map(queue, names)),
         *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
         no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
     ]

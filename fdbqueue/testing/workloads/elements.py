@@ -9,6 +9,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.runtime import Runtime
 from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import SPACE, cramped, values_of
 from fdbqueue.testing.workloads.element_checks import (
@@ -86,6 +87,7 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         no_young_lock_is_lost(lasts_s),
         nothing_is_missed,
         exact_statistics(NAME),
+        sound(opened()),
         no_key_left_behind(SPACE[NAME].key(), lambda _, value: not any(value)),  # the count, zero
         bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX),
     ]

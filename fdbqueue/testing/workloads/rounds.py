@@ -19,6 +19,7 @@ from fdbqueue.testing.checkers import (
     total_queue,
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from fdbqueue.testing.workloads.common import QUIET_S, SPACE, bounded, cramped, is_definition
@@ -75,6 +76,7 @@ def rounds(simulation: Simulation, size: Size) -> Sequence[Checker]:
         partial(fair_at_all_times, NAME),
         bounded(),
         no_watch_left_behind,
+        sound(q),
         no_key_left_behind(SPACE[NAME].key(), _stays),
         no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
     ]

@@ -1,0 +1,33 @@
+"""The verification at the end of a run: every key under the root, and queues over subspaces."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fdbqueue.database import Database
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.testing.trace import Trace
+from fdbqueue.verification import Verification
+from fdbqueue.verifying.verify import AnyQueue, verify
+
+
+def sound(*queues: AnyQueue) -> Callable[[Trace, Database], Iterator[str]]:
+    """Check that a verification of queues over subspaces finds nothing. The root is always verified."""
+
+    def check(_: Trace, database: Database) -> Iterator[str]:
+        for queue in queues:
+            yield from told(verify(database, queue))
+
+    return check
+
+
+def unsound(database: Database, root: Any = DEFAULT_ROOT) -> list[str]:
+    """Verify everything under the root, and tell the findings."""
+    return list(told(verify(database, root=root)))
+
+
+def told(*verifications: Verification) -> Iterator[str]:
+    """Tell the findings, a sentence each."""
+    for verification in verifications:
+        for finding in verification.findings:
+            where = "the root" if finding.queue is None else finding.queue
+            yield f"verify, {finding.flaw} in {where}: {finding.text} (key {finding.key.hex()})"
