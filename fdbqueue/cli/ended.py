@@ -1,6 +1,7 @@
 """`fdbqueue ended`: the ended tasks that a queue with `retain_s` keeps."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -11,7 +12,7 @@ from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
-from fdbqueue.errors import TaskNotFound
+from fdbqueue.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.signals import Signals
 from fdbqueue.task import EndedTask
 from fdbqueue.tasks.queue import TaskQueue
@@ -44,6 +45,14 @@ def ended(
     with place.tasks(queue) as (database, found):
         rows = _found(database, found, ids) if ids else _listed(database, found, key, count)
         show(signals, rows, COLUMNS, as_json)
+
+
+def told_end(database: Database, queue: TaskQueue, id_: str) -> str:
+    """Return the outcome of a task that has ended, in brackets, if its queue keeps ended tasks."""
+    with suppress(TaskNotFound, UnsupportedOption):
+        task = queue.ended_task(database, id_)
+        return f" (it was {task.outcome} {span(database.runtime.now() - task.ended)} ago)"
+    return ""
 
 
 def _found(database: Database, queue: TaskQueue, ids: tuple[str, ...]) -> Iterator[Row]:

@@ -3,11 +3,11 @@
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, replace
 
 import click
 
+from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import (
     OUTER_ROOT,
@@ -22,12 +22,10 @@ from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span
 from fdbqueue.cli.values import line_of
-from fdbqueue.database import Database
-from fdbqueue.errors import TaskNotFound, UnsupportedOption
+from fdbqueue.errors import TaskNotFound
 from fdbqueue.explanation import Explanation
 from fdbqueue.signals import Signals
 from fdbqueue.task import Task, TaskState
-from fdbqueue.tasks.queue import TaskQueue
 
 _NO_TASK = Task("", TaskState.DONE, None)
 
@@ -48,19 +46,11 @@ def explain(signals: Signals, place: Place, queue: str, id_: str, as_json: bool)
         try:
             explanation = found.explain(database, id_)
         except TaskNotFound:
-            raise Refused(f"no such task in {queue!r}: {id_}{_end(database, found, id_)}") from None
+            raise Refused(f"no such task in {queue!r}: {id_}{told_end(database, found, id_)}") from None
     if as_json:
         stdout_of(signals).print(line_of(explanation_row(explanation)))
     else:
         show(signals, _rows(explanation, where()), COLUMNS, as_json=False)
-
-
-def _end(database: Database, queue: TaskQueue, id_: str) -> str:
-    """Return the outcome of a task that has ended, if its queue keeps ended tasks."""
-    with suppress(TaskNotFound, UnsupportedOption):
-        task = queue.ended_task(database, id_)
-        return f" (it was {task.outcome} {span(database.runtime.now() - task.ended)} ago)"
-    return ""
 
 
 def where() -> str:

@@ -2,6 +2,7 @@
 
 import click
 
+from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.rows import task_row
@@ -28,13 +29,13 @@ def follow(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) 
         try:
             task: Task | None = found.peek(database, id_)
         except TaskNotFound:
-            raise Refused(f"no such task in {queue!r}: {id_}") from None
+            raise Refused(f"no such task in {queue!r}: {id_}{told_end(database, found, id_)}") from None
         try:
             while task is not None:
                 out.print(_line(task, as_json))
                 task = found.wait_for_progress(database, id_, task.fraction)
         except TaskNotFound:
-            say(f"{id_} has ended")
+            say(f"{id_} has ended{told_end(database, found, id_)}")
 
 
 def _line(task: Task, as_json: bool) -> bytes:

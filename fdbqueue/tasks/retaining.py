@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fdbqueue import limits
+from fdbqueue.aside import COUNTER, count_in
 from fdbqueue.records.keys import Record, TaskKeys, id_in
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.seam import Transaction
 from fdbqueue.tasks.change import Change
-
-_COUNT_BYTES = 8
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +52,7 @@ def ask_surplus_due(tr: Transaction, keys: TaskKeys, retain_us: int) -> Callable
 
     def reply() -> int | None:
         times = [keys.ended_time(row.key) + retain_us for row in first]
-        return 0 if _number(counted) > limits.RETAINED_MAX else next(iter(times), None)
+        return 0 if count_in(counted.value) > limits.RETAINED_MAX else next(iter(times), None)
 
     return reply
 
@@ -68,7 +67,7 @@ def forget(change: Change, retain_us: int) -> bool:
     counted = tr.snapshot.get(keys.ended_count)
     under = keys.ended_times
     rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
-    surplus, over_us = _number(counted) - limits.RETAINED_MAX, change.now_us - retain_us
+    surplus, over_us = count_in(counted.value) - limits.RETAINED_MAX, change.now_us - retain_us
     gone = [row for n, row in enumerate(rows) if n < surplus or keys.ended_time(row.key) <= over_us]
     for row in gone:
         tr.add_read_conflict_key(row.key)
@@ -97,9 +96,6 @@ def _entry(record: Record, outcome: str, now_us: int) -> Entry:
 
 
 def _count(tr: Transaction, keys: TaskKeys, change: int) -> None:
+    """Add to the number of ended tasks."""
     if change:
-        tr.add(keys.ended_count, (change % 2 ** (8 * _COUNT_BYTES)).to_bytes(_COUNT_BYTES, "little"))
-
-
-def _number(counted: Value) -> int:
-    return int.from_bytes(counted.value or b"", "little")
+        tr.add(keys.ended_count, COUNTER.pack(change))

@@ -787,7 +787,7 @@ PLANTS = (
     Plant(
         "a sweep that does not look at the number of ended tasks",
         retaining.ask_surplus_due,
-        "_number(counted) > limits.RETAINED_MAX",
+        "count_in(counted.value) > limits.RETAINED_MAX",
         "False",
         "retained",
         50,
