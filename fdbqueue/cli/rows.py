@@ -40,6 +40,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "until": task.until,
         "taken": task.taken,
         "session": task.session,
+        "trace": task.trace,
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,
         "progress_told": task.fraction_told,

@@ -46,9 +46,10 @@ def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
         (["--host", ""], "it is empty"),
         (["--host", "host.invalid"], "cannot listen on host.invalid"),
         (["--keys", "51"], "51"),
+        (["--processes", "nowhere"], "nowhere"),
     ],
 )
-def test_addresses_that_cannot_be_had_are_refused(program: Within, arguments: list[str], reason: str) -> None:
+def test_options_that_cannot_be_had_are_refused(program: Within, arguments: list[str], reason: str) -> None:
     program.run("create", "mails")
     status, out, err = program.run("metrics", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)

@@ -2,7 +2,9 @@
 
 import logging
 import queue as queue_module
+import sys
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,6 +23,7 @@ from fdbqueue import (
     observing,
     transactional,
 )
+from fdbqueue.cli.rows import task_row
 from fdbqueue.embedded import FDBError
 from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
@@ -163,6 +166,28 @@ def test_an_observer_is_told_nothing_after_its_end(db, queue, notes):
     assert not observing.observers
 
 
+def test_without_an_observer_the_seam_is_not_called(db, space, queue):
+    """Not by a call, not by an attempt: a look at the empty tuple is all."""
+    items, modules = Queue.named(db, "items", root=space), set()
+
+    def note(frame, event, arg):  # noqa: ARG001
+        modules.add(Path(frame.f_code.co_filename).name)
+
+    Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        queue.put(db, 1)
+        items.enqueue(db, 1)
+        items.dequeue(db)
+        Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert {"worker.py", "acks.py", "writes.py"} <= modules
+    assert not {"observing.py", "observed.py", "trace_context.py"} & modules
+
+
 def test_a_trace_context_stays_with_its_task(db, queue, notes):
     """Through every state, and in every view of the task."""
     notes.trace = packed(TRACED)
@@ -173,6 +198,7 @@ def test_a_trace_context_stays_with_its_task(db, queue, notes):
     taken = queue.take(db, 0)
     views = [put, queue.peek(db, put), *queue.tasks(db, "t", 1), taken, queue.ack(db, taken)]
     assert [view.trace for view in views] == [TRACED] * 5
+    assert task_row(taken)["trace"] == TRACED
 
 
 def test_a_task_of_a_transaction_has_its_trace_context(db, queue, notes):

@@ -11,11 +11,11 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-import fdbqueue
 from fdbqueue import Queue, TaskQueue, Worker, limits, transactional
 from fdbqueue.errors import NotTaken
 from fdbqueue.metrics import measure
 from fdbqueue.metrics.process import NO_NAME, OTHER_QUEUES
+from fdbqueue.metrics.serving import page_of, registry_of
 from tests.conftest import TEST_ROOT
 from tests.fleet.conftest import SOON
 
@@ -123,47 +123,30 @@ def test_promtool_accepts_the_metrics(db, space, queue, registry):
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
-SEVERAL = """
-import fdbqueue, sys
+TWO_PROCESSES = """
+import os
+import fdbqueue
 from fdbqueue.metrics import measure
+
 measure()
+child = os.fork()
 with fdbqueue.open("memory:") as db:
     fdbqueue.TaskQueue.create(db, "jobs").put(db, 1)
+if child:
+    os.waitpid(child, 0)
 """
 
 
-def test_one_page_has_the_metrics_of_all_processes(tmp_path):
+@pytest.mark.parametrize("engine", ["memory"])
+def test_one_page_has_the_metrics_of_all_processes(db, space, queue, tmp_path, caplog):  # noqa: ARG001
     """Those of processes that have ended too, beside the figures of the queues."""
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    for _ in range(2):
-        environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(kept)}
-        subprocess.run([sys.executable, "-c", SEVERAL], env=environment, check=True)
-    url = f"embedded:{tmp_path}/data"
-    with fdbqueue.open(url) as db:
-        TaskQueue.create(db, "jobs")
-    page = printed(url, kept)
-    assert 'fdbqueue_process_calls_total{call="put",outcome="ok",queue="jobs"} 2.0' in page.stdout
-    assert 'fdbqueue_tasks{queue="jobs",state="ready"} 0.0' in page.stdout
-    (kept / "counter_1.db").write_bytes(b"damaged")
-    page = printed(url, kept)
-    assert "fdbqueue_up 1.0" in page.stdout
-    assert "could not be read" in page.stderr
-    page = printed(url, tmp_path / "nowhere")
-    assert (page.returncode, page.stdout) == (2, "")
-    assert "nowhere" in page.stderr
-
-
-def printed(url, kept):
-    command = [
-        sys.executable,
-        "-m",
-        "fdbqueue.cli",
-        "metrics",
-        "--once",
-        "--url",
-        url,
-        "--processes",
-        str(kept),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", TWO_PROCESSES], env=environment, check=True)
+    registry = registry_of(db, (), 10, space, tmp_path)
+    page = page_of(registry).decode()
+    assert 'fdbqueue_process_calls_total{call="put",outcome="ok",queue="jobs"} 2.0' in page
+    assert 'fdbqueue_tasks{queue="jobs",state="ready"} 0.0' in page
+    (tmp_path / "counter_1.db").write_bytes(b"damaged")
+    page = page_of(registry).decode()
+    assert ("fdbqueue_up 1.0" in page, "fdbqueue_process" in page) == (True, False)
+    assert "could not be read" in caplog.text
