@@ -3,6 +3,7 @@
 import pytest
 
 from fdbqueue import Database, DeadLetters, Failure, Queue, RedriveState, TaskQueue, limits, transactional
+from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     InvalidArgument,
     NoRedrive,
@@ -227,6 +228,18 @@ def test_a_step_in_a_transaction_happens_with_it(grave: Grave) -> None:
     with pytest.raises(LookupError):
         never(grave.db)
     assert (grave.tasks("buried"), grave.letters.redrive(grave.db).moved) == (1, 0)
+
+
+def test_a_step_does_not_overwrite_a_pause(grave: Grave) -> None:
+    """Both read and write the redrive, so the later one to commit sees the other."""
+    grave.bury_each("A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=5)
+    step = grave.db.create_transaction()
+    assert grave.letters.step_redrive(step).moved == 1
+    grave.letters.pause_redrive(grave.db)
+    with pytest.raises(engine_errors()):
+        step.commit().wait()
+    assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (RedriveState.PAUSED, 2)
 
 
 def test_a_run_that_is_stopped_leaves_the_redrive(grave: Grave) -> None:

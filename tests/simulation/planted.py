@@ -13,6 +13,7 @@ from typing import Any
 
 from fdbqueue import database
 from fdbqueue.calls import combine, once
+from fdbqueue.dead import elsewhere, pacing, redrive
 from fdbqueue.disciplines import fair, key_counts, keyed, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
@@ -28,6 +29,7 @@ from fdbqueue.tasks import (
     acks,
     capacity,
     change,
+    classes,
     edges,
     ended,
     excusing,
@@ -815,5 +817,61 @@ PLANTS = (
         "if False:",
         "verified",
         50,
+    ),
+    Plant(
+        "a redrive that does not move its cursor",
+        pacing.stepped,
+        "cursor=places[-1] if places else redrive.cursor",
+        "cursor=redrive.cursor",
+        "redriven",
+        200,
+    ),
+    Plant(
+        "a paused redrive that goes on",
+        redrive.step,
+        "if found.state != RedriveState.RUNNING:",
+        "if not found.is_open:",
+        "redriven",
+        50,
+    ),
+    Plant(
+        "a rate that each process has for itself",
+        pacing.turn_of,
+        "if 0 < wait_s <=",
+        "if False and 0 < wait_s <=",
+        "redriven",
+        50,
+    ),
+    Plant(
+        "a task that moves into another queue, and stays",
+        elsewhere.Elsewhere.move,
+        "edges.delete(change, [record for record, _ in whole])",
+        "pass",
+        "redriven",
+        50,
+    ),
+    Plant(
+        "a task that is lost on its way into another queue",
+        elsewhere.Elsewhere.move,
+        "self._calls.put_within(change.tr, drafts)",
+        "pass",
+        "redriven",
+        50,
+    ),
+    Plant(
+        "a class that counts tasks that have left it",
+        classes._clear,
+        "tr.add(keys.class_count(error), _LESS)",
+        "pass",
+        "redriven",
+        50,
+    ),
+    Plant(
+        "an edit that leaves a part of the old payload",
+        change.Change.rewrite,
+        "clear_payload(self.tr, self.shape.keys, old)",
+        "pass",
+        "redriven",
+        100,
     ),
 )

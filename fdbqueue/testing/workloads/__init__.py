@@ -55,6 +55,7 @@ _MODULES = (
     "proxies",
     "recipe",
     "retained",
+    "redriven",
     "rounds",
     "sharing",
     "stops",
