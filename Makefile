@@ -52,6 +52,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.elements
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.observing
+	$(BIN)/python -m benchmarks.scrape
 	$(BIN)/python -m benchmarks.waking
 	$(BIN)/python -m benchmarks.growth
 

@@ -106,7 +106,7 @@ FIGURES_KEYS_READ = 100
 # Metrics: a scrape of Prometheus gives up after 10 s by default, so a look gives up earlier. A scrape waits
 # for the scrape before it.
 LOOK_TIMEOUT_S = 5.0
-SCRAPE_WAIT_S = 8.0
+SCRAPE_WAIT_S = 4.0
 READY_TIMEOUT_S = 2.0
 # A client of the metrics server that sends or reads nothing for this time is left.
 HTTP_SILENCE_S = 10.0

@@ -14,6 +14,7 @@ from fdbqueue.metrics.families import KEY_LABEL_LENGTH_MAX, families
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.test_round_trips import Trips
 
 
 @pytest.fixture
@@ -142,6 +143,20 @@ def test_a_scrape_sweeps_and_writes_nothing(memory: tuple[Database, StillClock])
     before, scraped = b.stored(), Scraped(db)
     assert scraped.value("sweep_lag_seconds", queue="bench") == 9
     assert b.stored() == before
+
+
+def test_a_first_scrape_takes_two_round_trips_then_one() -> None:
+    with fdbqueue.open("memory:", runtime=StillClock()) as db:
+        engine = Trips(db.engine)
+        tripping = Database(engine, db.runtime)  # type: ignore[arg-type]
+        for kind in ("fifo", "fifottl", "utube", "fair"):
+            TaskQueue.create(db, kind, kind).put(db, "x", **({"key": 1} if kind in ("utube", "fair") else {}))
+        scraped, waits = Scraped(tripping), []
+        for _ in range(3):
+            before = engine.count
+            assert scraped.page().count(b'state="ready"} 1.0') == 4
+            waits.append(engine.count - before)
+    assert waits == [2, 1, 1]
 
 
 def test_metrics_of_queues_and_of_the_process_fit_one_registry(
