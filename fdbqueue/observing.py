@@ -22,6 +22,7 @@ GIVEN_BACK = "given_back"
 
 _log = logger("fdbqueue")
 _troubles = Troubles(RealRuntime())
+_changing = RealRuntime.lock()
 
 
 class Call:
@@ -179,7 +180,8 @@ class Observation:
     def end(self) -> None:
         """Tell the observer nothing more, except the ends of calls that have begun. Twice is once."""
         global observers
-        observers = tuple(one for one in observers if one != self._observer)
+        with _changing:
+            observers = tuple(one for one in observers if one != self._observer)
 
     def __enter__(self) -> Self:
         return self
@@ -194,8 +196,9 @@ def observe(observer: Observer) -> Observation:
     An observer that is at work already is not told twice.
     """
     global observers
-    if observer not in observers:
-        observers = (*observers, observer)
+    with _changing:
+        if observer not in observers:
+            observers = (*observers, observer)
     return Observation(observer)
 
 
