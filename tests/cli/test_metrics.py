@@ -5,7 +5,10 @@ import urllib.request
 
 import pytest
 
+import fdbqueue
+from fdbqueue import TaskQueue
 from tests.cli.shell import TERMINATED, Shell, Within
+from tests.cli.test_queues import root_of
 from tests.support import PATIENCE_S
 
 
@@ -25,7 +28,8 @@ def test_named_queues_alone_are_told(program: Within) -> None:
 
 
 def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
-    shell.run("create", "mails")
+    with fdbqueue.open(shell.url) as db:
+        TaskQueue.create(db, "mails", root=root_of(shell))
     process = shell.start("metrics", "--port", "0")
     assert process.stderr is not None
     try:
