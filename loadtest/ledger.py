@@ -166,11 +166,14 @@ class Verdict:
     """Deliveries of items that were never produced."""
     open_books: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    """Contradictions between the stored keys of the queues, which a verification found."""
 
     @property
     def holds(self) -> bool:
         # Of nothing, nothing can be lost: that would be no proof.
-        return bool(self.produced) and not (self.lost or self.twice or self.unknown or self.open_books)
+        wrong = self.lost or self.twice or self.unknown or self.open_books or self.findings
+        return bool(self.produced) and not wrong
 
     def __str__(self) -> str:
         told = [
@@ -183,7 +186,9 @@ class Verdict:
             told.append(f"{self.doubtful:,} calls that produce failed: their items may be there, or not")
         if self.open_books:
             told.append(f"no final report from {', '.join(self.open_books)}: some of their work is unknown")
-        return "; ".join([*told, *self.examples])
+        if self.findings:
+            told.append(f"{len(self.findings):,} findings of the verification")
+        return "; ".join([*told, *self.examples, *self.findings[:_EXAMPLES]])
 
     def blame(self, what: str, item: ItemId) -> None:
         if len(self.examples) < _EXAMPLES:

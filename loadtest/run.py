@@ -1,7 +1,7 @@
 """One test run, as one process sees it: the database, the queues, the ledger, the threads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -152,7 +152,9 @@ def late(queue: Queue, db: fdbqueue.Database, wait_s: float) -> list[Any]:
 
 
 def settle(run: Run) -> Verdict:
-    """Drain everything, then judge. If something is missing, wait for the items of dead processes."""
+    """Drain everything, judge, and verify the queues. If something is missing, wait for the items of dead
+    processes.
+    """
     drain(run)
     run.book.close()
     verdict = judge(run.db, run.ledger)
@@ -160,7 +162,8 @@ def settle(run: Run) -> Verdict:
         drain(run, wait_s=RETURN_S)
         run.book.close()
         verdict = judge(run.db, run.ledger)
-    return verdict
+    found = fdbqueue.verify(run.db, root=run.space["root"])
+    return replace(verdict, findings=[finding.text for finding in found.findings])
 
 
 def erase(url: str | None, space: Subspace) -> None:

@@ -56,9 +56,20 @@ def test_a_sound_database_has_no_errors() -> None:
         (replace(STORED, items=["i.a.2", "x"], size=2), "from nowhere: 1, the first of them x"),
         (replace(STORED, effects={"t.a.1": 1}, tasks=["t.a.0"]), "told as done, without its effect: 1"),
         (replace(STORED, size=2), "the counter of the size of the items says 2, there are 1"),
+        (replace(STORED, findings=("verify, timer",)), "verify, timer"),
         (replace(STORED, ends={"a": 2}), "the counter of the effects by process says 2, there are 1"),
     ],
-    ids=["lost", "effect twice", "item twice", "done and there", "nowhere", "done", "size", "ends"],
+    ids=[
+        "lost",
+        "effect twice",
+        "item twice",
+        "done and there",
+        "nowhere",
+        "done",
+        "size",
+        "findings",
+        "ends",
+    ],
 )
 def test_the_count_finds_damage(damaged: Stored, wanted: str) -> None:
     assert any(error.startswith(wanted) for error in judged(TOLD, damaged).errors)

@@ -25,6 +25,7 @@ from fdbqueue.open import open as open_database
 from fdbqueue.signals import Signals
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.verifying.verify import verify
 
 PROCESSES = 4
 THREADS = 4
@@ -151,6 +152,7 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     statistics = queue.statistics(database)
     buried = queue.tasks(database, TaskState.BURIED, 10)
     failures = queue.failures(database, buried[0]) if buried else []
+    verified = verify(database, root=ledger.root)
     console.print(_table(statistics["calls"], done))
     walked = {(part.path, part.number): count(part) for part in done.parts}
     lines = sum(counted.lines for counted in walked.values())
@@ -167,6 +169,7 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
             [task.data for task in buried] == [list(POISON)] and _tells_of_poison(failures)
         ),
         "nothing else is in the queue": statistics["tasks"]["total"] == 1,
+        f"its {verified.keys:,} stored keys agree with each other": not verified.findings,
         "meanwhile workers were killed, and stalled past their leases": (
             done.faults.kills > 0 and done.faults.stalls > 0
         ),

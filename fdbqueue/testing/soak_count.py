@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue
+from fdbqueue import Database, TaskQueue, verify
 from fdbqueue.testing.soak_writer import EFFECTS, ENDS, JOURNALS, NAME, items, url_in
+from fdbqueue.testing.soundness import told
 
 SHOWN = 5
 PAGE = 500
@@ -34,6 +35,8 @@ class Stored:
     size: int
     """The counter of the items."""
     statistics: dict[str, dict[str, int]]
+    findings: tuple[str, ...] = ()
+    """The contradictions between stored keys."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Count:
 
     def __str__(self) -> str:
         told = f"{self.acknowledged} acknowledged puts, {self.done} effects, {self.left} left"
-        return "\n".join([told, *(self.errors or ["nothing lost, nothing twice, all counters exact"])])
+        return "\n".join(
+            [told, *(self.errors or ["nothing lost, nothing twice, all counters exact, all keys sound"])]
+        )
 
 
 def counted(directory: Path) -> Count:
@@ -71,6 +76,7 @@ def stored_in(db: Database) -> Stored:
         _pages(lambda after: items().items(db, PAGE, after=after)),
         items().size(db),
         queue.statistics(db),
+        tuple(told(verify(db), verify(db, items()))),
     )
 
 
@@ -88,20 +94,20 @@ def _pages(page_after: Any) -> list[Any]:
     return found
 
 
-def judged(told: Journals, stored: Stored) -> Count:
+def judged(journals: Journals, stored: Stored) -> Count:
     left = [*stored.tasks, *stored.items]
-    errors = [*_compared(told, stored, left), *_counted_wrong(stored)]
-    return Count(len(told.put), len(stored.effects), len(left), tuple(errors))
+    errors = [*_compared(journals, stored, left), *_counted_wrong(stored), *stored.findings]
+    return Count(len(journals.put), len(stored.effects), len(left), tuple(errors))
 
 
-def _compared(told: Journals, stored: Stored, left: list[str]) -> Iterable[str]:
+def _compared(journals: Journals, stored: Stored, left: list[str]) -> Iterable[str]:
     there = set(left) | set(stored.effects)
     twice = {value for value, count in Counter(left).items() if count > 1}
     twice |= {value for value, count in stored.effects.items() if count != 1}
-    yield from _told("lost", told.put - there)
+    yield from _told("lost", journals.put - there)
     yield from _told("twice", twice | (set(left) & set(stored.effects)))
-    yield from _told("from nowhere", there - told.tried)
-    yield from _told("told as done, without its effect", told.done - set(stored.effects))
+    yield from _told("from nowhere", there - journals.tried)
+    yield from _told("told as done, without its effect", journals.done - set(stored.effects))
 
 
 def _told(what: str, values: Iterable[str]) -> Iterable[str]:

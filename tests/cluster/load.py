@@ -10,7 +10,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Queue, Session, TaskQueue, transactional
+from fdbqueue import Queue, Session, TaskQueue, transactional, verify
 from fdbqueue.errors import NotTaken, UnknownSession
 
 CLIENTS = 4
@@ -26,9 +26,9 @@ class Load:
     def __init__(self, cluster_file: Path, space: Subspace) -> None:
         self.db = fdbqueue.open(f"fdb:{cluster_file}")
         self._effects = space["effects"]
-        self._items = Queue(space["items"], root=space)
-        self._tasks = TaskQueue.create(self.db, "tasks", "fifottl", ttr=60, root=space)
-        self._root = space
+        self._root = space["root"]
+        self._items = Queue(space["items"], root=self._root)
+        self._tasks = TaskQueue.create(self.db, "tasks", "fifottl", ttr=60, root=self._root)
         self._stopping = threading.Event()
         self._produced = threading.Event()
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Load:
             return sum(self._numbers.values())
 
     def check(self) -> None:
-        """Nothing lost, nothing twice."""
+        """Nothing lost, nothing twice, and every stored key agrees with the others."""
         assert self._arrived == Counter(range(self._numbers["item"]))
         effects = {
             self._effects.unpack(row.key)[0]: int.from_bytes(row.value, "little")
@@ -68,6 +68,8 @@ class Load:
         counts = self._tasks.statistics(self.db)
         assert (counts["tasks"]["done"], counts["tasks"]["total"]) == (self._numbers["task"], 0)
         assert self._items.size(self.db) == 0
+        assert verify(self.db, root=self._root).findings == ()
+        assert verify(self.db, self._items).findings == ()
 
     def _start(self, *bodies: Callable[[], None]) -> list[threading.Thread]:
         threads = [

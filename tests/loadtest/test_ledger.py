@@ -187,3 +187,12 @@ def test_a_run_leaves_nothing_behind(engine, tmp_path):
     erase(url, master.space)
     with fdbqueue.open(url) as db:
         assert not list(db.get_range_startswith(master.space.key()))
+
+
+def test_a_finding_of_the_verification_fails_the_verdict() -> None:
+    """Lost or not, a queue with contradictory keys is broken."""
+    sound = books.Verdict(produced=1, consumed=1)
+    assert sound.holds
+    broken = books.Verdict(produced=1, consumed=1, findings=["a timer names no task"])
+    assert not broken.holds
+    assert "a timer names no task" in str(broken)
