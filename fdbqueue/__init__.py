@@ -6,6 +6,8 @@ from fdbqueue.codec import Codec, register_codec
 from fdbqueue.database import Database
 from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
+from fdbqueue.diagnosis.check import Check, Diagnosis, Severity
+from fdbqueue.diagnosis.examining import diagnose
 from fdbqueue.elements.base import LockToken
 from fdbqueue.elements.null import NullQueue
 from fdbqueue.elements.queue import ElementQueue
@@ -51,11 +53,13 @@ __all__ = [
     "AnyTransaction",
     "Backoff",
     "Bury",
+    "Check",
     "Codec",
     "Database",
     "DatabaseOrTransaction",
     "DeadLetter",
     "DeadLetters",
+    "Diagnosis",
     "Done",
     "ElementQueue",
     "EndedTask",
@@ -97,6 +101,7 @@ __all__ = [
     "Runtime",
     "Session",
     "SetAside",
+    "Severity",
     "SimpleElementQueue",
     "Snooze",
     "Subspace",
@@ -112,6 +117,7 @@ __all__ = [
     "Why",
     "Worker",
     "__version__",
+    "diagnose",
     "list_queues",
     "register_codec",
     "register_kind",

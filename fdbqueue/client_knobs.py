@@ -23,6 +23,13 @@ def for_this_program() -> None:
     _asked = True
 
 
+def given_knobs() -> list[str]:
+    """The knobs of this process, as name=value: those of the environment, then those that it asked for."""
+    given = os.environ.get(_VARIABLE, "")
+    asked = _PROGRAM_KNOBS.items() if _asked else ()
+    return [*given.split(), *(f"{name}={value}" for name, value in asked if name not in given)]
+
+
 def hand_to(binding: Any) -> None:
     """Set the knobs that the program asked for, unless the environment names them or the network runs."""
     given = os.environ.get(_VARIABLE, "")

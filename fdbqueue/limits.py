@@ -122,6 +122,21 @@ FINDINGS_MAX = 1_000
 # Task keys with counters that are compared with the tasks: some 200 bytes of memory each.
 VERIFIED_TASK_KEYS_MAX = 500_000
 
+# A diagnosis: transactions that are timed, sessions whose clocks are compared, and the bounds above
+# which it warns. (One storage team ends near HOT_TASKS_PER_S: docs/scaling.md.)
+PROBES = 9
+CLOCKS_MAX = 200
+READ_VERSION_LATE_S = 0.1
+COMMIT_LATE_S = 0.5
+CLOCK_WARNING_S = 1.0
+OVERDUE_WARNING_S = 5.0
+SWEEP_LAG_WARNING_S = 5.0
+HOT_TASKS_PER_S = 1_000
+CONFLICTS_WARNING_PER_S = 50.0
+OPEN_FILES_SHARE_MAX = 0.8
+DISK_SHARE_MIN = 0.05
+VERSIONS_BEHIND_WARNING = 10_000
+
 QUEUE_NAME_BYTES_MAX = 500
 # As the path of a file in Linux.
 URL_BYTES_MAX = 4_096

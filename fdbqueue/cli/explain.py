@@ -1,7 +1,5 @@
 """`fdbqueue explain`: why a task is not running."""
 
-import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
@@ -9,15 +7,7 @@ import click
 
 from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import Refused
-from fdbqueue.cli.group import (
-    OUTER_ROOT,
-    OUTER_URL,
-    cli,
-    in_a_place,
-    json_option,
-    queue_argument,
-    stdout_of,
-)
+from fdbqueue.cli.group import cli, in_a_place, in_this_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span
@@ -50,22 +40,7 @@ def explain(signals: Signals, place: Place, queue: str, id_: str, as_json: bool)
     if as_json:
         stdout_of(signals).print(line_of(explanation_row(explanation)))
     else:
-        show(signals, _rows(explanation, where()), COLUMNS, as_json=False)
-
-
-def where() -> str:
-    """The options that name the database and the root of this command, for the commands that it tells."""
-    context = click.get_current_context()
-    given = {
-        "--url": context.params.get("url") or context.meta[OUTER_URL],
-        "--root": context.params.get("root") or context.meta[OUTER_ROOT],
-    }
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
-
-
-def placed(cure: str, options: str) -> str:
-    """Return a cure with these options, if it is a command."""
-    return re.sub("^fdbqueue ", lambda _: f"fdbqueue{options} ", cure)
+        show(signals, _rows(explanation), COLUMNS, as_json=False)
 
 
 def explanation_row(found: Explanation) -> Row:
@@ -74,9 +49,9 @@ def explanation_row(found: Explanation) -> Row:
     return {**rest, "task": task_row(found.task)}
 
 
-def _rows(found: Explanation, options: str) -> Iterator[Row]:
+def _rows(found: Explanation) -> Iterator[Row]:
     for reason in found.reasons:
-        cure = placed(reason.cure, options)
+        cure = in_this_place(reason.cure)
         wait_s = None if reason.at is None else max(0.0, reason.at - found.now)
         yield {"reason": reason.why, "text": reason.text, "cure": cure, "in": wait_s}
 

@@ -1,5 +1,6 @@
 """The program itself, and the options and arguments that all commands share."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -18,6 +19,7 @@ _ROOT = click.option("--root", metavar="A[/B...]", help="the subspace of all que
 _SHARED = click.option(
     "--shared-directory", "shared", is_flag=True, help="trust all users that may write to its directory"
 )
+PROGRAM = "fdbqueue "
 OUTER_URL, OUTER_ROOT, OUTER_SHARED = "fdbqueue.url", "fdbqueue.root", "fdbqueue.shared"
 
 
@@ -66,6 +68,17 @@ def place_of(
     if root is not None and not all(root.split("/")):
         raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
     return Place.of(url, root, shared)
+
+
+def in_this_place(told: str) -> str:
+    """Return a command that a message tells, with the options that name the database and the root."""
+    context = click.get_current_context()
+    given = {
+        "--url": context.params.get("url") or context.meta[OUTER_URL],
+        "--root": context.params.get("root") or context.meta[OUTER_ROOT],
+    }
+    where = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
+    return f"fdbqueue{where} {told.removeprefix(PROGRAM)}" if told.startswith(PROGRAM) else told
 
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

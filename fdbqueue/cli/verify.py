@@ -6,8 +6,7 @@ from dataclasses import asdict
 import click
 
 from fdbqueue.cli.exits import Refused, say
-from fdbqueue.cli.explain import placed, where
-from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
+from fdbqueue.cli.group import cli, in_a_place, in_this_place, json_option, queue_names, stdout_of
 from fdbqueue.cli.session import CREATE_TASKS, Place
 from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.cli.values import line_of
@@ -37,7 +36,7 @@ def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_jso
     if as_json:
         stdout_of(signals).print(line_of(verification_row(found)))
     else:
-        show(signals, _rows(found, where()), COLUMNS, as_json=False)
+        show(signals, _rows(found), COLUMNS, as_json=False)
     for sentence in found.uncompared:
         say(f"not verified: {sentence}")
     if not found.sound:
@@ -51,9 +50,9 @@ def verification_row(found: Verification) -> Row:
     return {**asdict(found), "findings": rows}
 
 
-def _rows(found: Verification, options: str) -> Iterator[Row]:
+def _rows(found: Verification) -> Iterator[Row]:
     for finding in found.findings:
-        cure = "mended" if finding.mended else placed(finding.cure, options)
+        cure = "mended" if finding.mended else in_this_place(finding.cure)
         yield {"flaw": finding.flaw, "queue": finding.queue, "text": _text(finding), "cure": cure}
 
 

@@ -36,6 +36,11 @@ class Database:
         self._closed = False
 
     @property
+    def lmdb_store(self) -> Store:
+        """The store of its directory, for programs that look after it."""
+        return self._store
+
+    @property
     def options(self) -> DatabaseOptions:
         return options_for(self, DatabaseOptions)  # type: ignore[return-value]
 

@@ -66,7 +66,8 @@ COMMANDS: dict[str, list[str]] = {
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}
-WITHOUT_A_PLACE = {"completion", "demo"}
+WITHOUT_A_PLACE = {"completion", "demo", "doctor"}
+"""`doctor` tells of a place without a database: tests/cli/test_doctor.py."""
 
 
 def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]:

@@ -32,7 +32,9 @@ LEFT_OUT = {
     "Session.ask": "for parts of the library, which give it a transaction",
     **dict.fromkeys(
         (
+            "Check",
             "DeadLetter",
+            "Diagnosis",
             "EndedTask",
             "Event",
             "Explanation",
@@ -65,6 +67,7 @@ LEFT_OUT = {
     "LockToken": "a type of texts",
     "LogFields": "a filter, which logging calls",
     "RedriveState": "an enum",
+    "Severity": "an enum",
     "TaskState": "an enum",
     "Flaw": "an enum",
     "Why": "an enum",
@@ -113,7 +116,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
 GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("db", "tr", "target"), lambda world: world.db),
     **dict.fromkeys(("n", "count", "limit", "value", "item", "increment", "failures", "cost"), lambda _: 1),
-    **dict.fromkeys(("delay", "timeout", "timeout_s", "shown"), lambda _: 0),
+    **dict.fromkeys(("delay", "timeout", "timeout_s", "shown", "watch_s"), lambda _: 0),
     **dict.fromkeys(("runtime", "token", "callback"), lambda _: None),
     **dict.fromkeys(("queue", "queues"), lambda _: "fair"),
     "data": lambda _: {"body": "x"},

@@ -1,0 +1,103 @@
+"""The directory of the embedded engine: its format, its room, and the processes that read old versions."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from fdbqueue import limits
+from fdbqueue.diagnosis.check import Check, failure, fine, warning
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.store import PRIVATE, Store
+from fdbqueue.errors import StorageReplaced
+
+CHECK = "directory"
+
+
+@dataclass(frozen=True)
+class DirectoryState:
+    """The state of one directory. Bytes are of the file `data.mdb`, and of its disk."""
+
+    path: str
+    format: str
+    file_bytes: int
+    free_in_file_bytes: int
+    disk_free_bytes: int
+    disk_bytes: int
+    has_reserve: bool
+    versions_behind: int
+    """Commits since the oldest version that some process still reads."""
+    replaced: str = ""
+    """The error of a directory whose files were removed or replaced; else empty."""
+
+
+def see_directory(store: Store) -> DirectoryState:
+    """Read the state of an open store. Processes that have died are no readers any more."""
+    store.forget_dead_readers()
+    disk = os.fstatvfs(store.directory.fd)
+    txn = store.begin()
+    try:
+        format_, newest = txn.get(layout.FORMAT_KEY), txn.id()
+    finally:
+        txn.abort()
+    return DirectoryState(
+        store.path,
+        format_.decode(),
+        (store.env.info()["last_pgno"] + 1) * store.env.stat()["psize"],
+        store.free_bytes(),
+        disk.f_bavail * disk.f_frsize,
+        disk.f_blocks * disk.f_frsize,
+        store.reserve is not None and store.reserve.is_whole,
+        newest - store.oldest_reader(newest),
+        _replaced(store),
+    )
+
+
+def check_directory(state: DirectoryState) -> list[Check]:
+    """Files in place, room for commits, and no reader that keeps old pages."""
+    found = [*_in_place(state), *_room(state), *_reader(state)]
+    free = _told(state.disk_free_bytes)
+    text = f"format {state.format}, {_told(state.file_bytes)} in use, {free} free on its disk"
+    return found or [fine(CHECK, text, **asdict(state))]
+
+
+def _in_place(state: DirectoryState) -> Iterator[Check]:
+    if state.replaced:
+        yield failure(CHECK, state.replaced, "Stop all processes that use the directory, then start them.")
+
+
+def _room(state: DirectoryState) -> Iterator[Check]:
+    if state.path == PRIVATE:
+        return
+    room = state.disk_free_bytes + state.free_in_file_bytes
+    data = {"disk_free_bytes": state.disk_free_bytes, "free_in_file_bytes": state.free_in_file_bytes}
+    cure = "Consume tasks, or make room on the disk."
+    if not state.has_reserve:
+        text = f"the reserve for a full disk is not whole; {_told(state.disk_free_bytes)} are free"
+        yield failure(CHECK, text, cure, **data)
+    elif room < limits.DISK_SHARE_MIN * state.disk_bytes:
+        yield warning(CHECK, f"{_told(room)} are left, of {_told(state.disk_bytes)}", cure, **data)
+
+
+def _reader(state: DirectoryState) -> Iterator[Check]:
+    if state.versions_behind > limits.VERSIONS_BEHIND_WARNING:
+        text = f"a process reads a version that is {state.versions_behind:,} commits old: the file grows"
+        cure = "Find the process that stands still: a transaction should end within 5 s."
+        yield warning(CHECK, text, cure, versions_behind=state.versions_behind)
+
+
+def _replaced(store: Store) -> str:
+    if store.private:
+        return ""
+    try:
+        store.require_in_place()
+    except StorageReplaced as error:
+        return str(error)
+    return ""
+
+
+def _told(size_bytes: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.3g} TB"

@@ -1,0 +1,112 @@
+"""Examining: the checks of one database, one after the other, with a pause between two looks."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fdbqueue.arguments import checked_timeout
+from fdbqueue.database import Database, as_database
+from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, versions
+from fdbqueue.diagnosis.check import Check, Diagnosis, failure
+from fdbqueue.diagnosis.clocks import Look
+from fdbqueue.embedded.database import Database as EmbeddedDatabase
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.overview.overview import Overview
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.seam import AnyDatabase
+from fdbqueue.trouble import text_of
+
+_NAME_ANOTHER = "Follow the message, or name another database with --url."
+Run = Callable[[], list[Check]]
+
+
+def diagnose(db: AnyDatabase, *, watch_s: float = 3.0, root: Any = DEFAULT_ROOT) -> Diagnosis:
+    """Check a database, the processes that use it, and its queues. A check that cannot be made is a failure.
+
+    It looks twice, `watch_s` seconds apart. Clocks are compared of sessions that beat in between: a session
+    beats three times in its ttr.
+    Reads: by snapshot; figures of all queues, heartbeats, the cluster's status.
+    Writes: nothing that stays; a few commits clear keys that do not exist.
+    Conflicts: none.
+    Raises: InvalidArgument, NotADatabase, DatabaseClosed.
+    """
+    checked_timeout(watch_s, "watch_s")
+    examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
+    return Diagnosis(tuple(examination.checks(watch_s)))
+
+
+def diagnosis_without(url: str, error: str) -> Diagnosis:
+    """The diagnosis of a database that cannot be opened, or does not answer."""
+    is_cluster = url.startswith("fdb:")
+    cure = "Check the cluster file, and the servers: `fdbcli --exec status`." if is_cluster else _NAME_ANOTHER
+    own = open_files.see_open_files([RealRuntime().process_id()])
+    told = failure("connection", error, cure, url=url)
+    return Diagnosis((told, *versions.check_versions(), *open_files.check_open_files(own)))
+
+
+class Examination:
+    """One examination of one database."""
+
+    def __init__(self, database: Database, keys: RootKeys, overview: Overview) -> None:
+        self._database = database
+        self._keys = keys
+        self._overview = overview
+
+    def checks(self, watch_s: float) -> Iterator[Check]:
+        """Raises: DatabaseClosed."""
+        yield from _told(versions.CHECK, versions.check_versions)
+        yield from self._of_engine()
+        yield from _told(latency.CHECK, lambda: latency.check_latency(self._latency()))
+        yield from _told(queues.CHECK, lambda: self._watched(watch_s))
+
+    def _of_engine(self) -> Iterator[Check]:
+        engine = self._database.engine
+        if isinstance(engine, EmbeddedDatabase):
+            yield from _told(
+                directory.CHECK, lambda: directory.check_directory(directory.see_directory(engine.lmdb_store))
+            )
+        else:
+            yield from _told(cluster.CHECK, self._of_cluster)
+
+    def _of_cluster(self) -> list[Check]:
+        status = cluster.see_status(self._database)
+        return [
+            *cluster.check_cluster(status),
+            *cluster.check_versions(status),
+            *cluster.check_knobs(status),
+            *cluster.check_clock(status, self._database.runtime.now()),
+        ]
+
+    def _latency(self) -> dict[str, float]:
+        return latency.see_latency(self._database, self._keys)
+
+    def _watched(self, watch_s: float) -> list[Check]:
+        beats, figures = self._look(), self._overview.figures(self._database)
+        self._database.runtime.sleep(watch_s)
+        later, figures_later = self._look(), self._overview.figures(self._database)
+        return [
+            *clocks.check_clocks(beats, later),
+            *clocks.check_sessions(later),
+            *open_files.check_open_files(open_files.see_open_files(self._processes_here(later))),
+            *queues.check_queues(figures, figures_later),
+        ]
+
+    def _look(self) -> Look:
+        return clocks.look_at_beats(self._database, self._keys)
+
+    def _processes_here(self, look: Look) -> list[int]:
+        """This process, and those with sessions on this host."""
+        runtime = self._database.runtime
+        host, own = runtime.host_name(), runtime.process_id()
+        here = {id_ for beat in look.beats.values() for place, id_ in beat.process_ids if place == host}
+        return sorted({own, *here})
+
+
+def _told(check: str, run: Run) -> list[Check]:
+    try:
+        return run()
+    except DatabaseClosed:
+        raise
+    except Exception as error:
+        text = f"the check of {check} failed: {type(error).__name__}: {text_of(error)}"
+        return [failure(check, text, "Mend the cause that is told, then run it again.")]

@@ -1,0 +1,71 @@
+"""Queues: the figures of all queues at two looks, as checks."""
+
+from collections.abc import Iterator
+from shlex import quote
+
+from fdbqueue import limits
+from fdbqueue.diagnosis.check import Check, failure, fine, warning
+from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
+
+CHECK = "queues"
+
+
+def check_queues(first: Figures, second: Figures) -> list[Check]:
+    """The results for all queues that exist at both looks; one that counts them if all are fine."""
+    before, seconds = first.by_name, max(second.now - first.now, 0.001)
+    found = [
+        result
+        for queue in second.queues
+        for result in _of_queue(before.get(queue.name, queue), queue, seconds)
+    ]
+    text = f"{len(second.queues)} queues, {second.workers} live workers"
+    return found or [fine(CHECK, text, queues=len(second.queues), workers=second.workers)]
+
+
+def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iterator[Check]:
+    name = queue.name
+    if queue.error is not None:
+        cure = "Read it with the release, or the codec, that made it."
+        yield failure(CHECK, f"{name} cannot be read: {queue.error}", cure, queue=name)
+    if queue.unreadable:
+        text = f"{name} has {queue.unreadable} values that could not be read"
+        yield warning(CHECK, text, f"fdbqueue aside {quote(name)}", queue=name, unreadable=queue.unreadable)
+    if queue.tasks is not None and before.tasks is not None:
+        yield from _idle(name, before.tasks, queue.tasks)
+        yield from _stored(name, queue.tasks)
+        yield from _hot(name, before.tasks, queue.tasks, seconds)
+
+
+def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
+    """A queue with ready tasks of which none is taken: it is paused, or nothing takes from it."""
+    if not now.ready or now.calls["take"] != before.calls["take"]:
+        return
+    if now.paused:
+        text = f"{name} is paused, with {now.ready} ready tasks"
+        yield warning(CHECK, text, f"fdbqueue resume {quote(name)}", queue=name, ready=now.ready)
+    elif not now.workers:
+        text = f"{name} has {now.ready} ready tasks and no live worker"
+        yield warning(CHECK, text, f"fdbqueue work {quote(name)} MODULE:HANDLER", queue=name, ready=now.ready)
+
+
+def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
+    if now.sweep_lag_s > limits.SWEEP_LAG_WARNING_S:
+        text = f"{name} was last swept {now.sweep_lag_s:.0f} s too late: due tasks and dead leases wait"
+        cure = "Start a worker: every process that takes from the queue sweeps it."
+        yield warning(CHECK, text, cure, queue=name, sweep_lag_s=now.sweep_lag_s)
+    if now.buried:
+        text = f"{name} has {now.buried} buried tasks, which wait for a decision"
+        cure = f"fdbqueue tasks {quote(name)} --state buried"
+        yield warning(CHECK, text, cure, queue=name, buried=now.buried)
+    stored = now.ready + now.taken + now.buried + now.delayed
+    if now.capacity is not None and stored >= now.capacity:
+        text = f"{name} is full, with {stored} tasks: puts wait or are refused"
+        yield warning(CHECK, text, "Start more workers.", queue=name, capacity=now.capacity)
+
+
+def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
+    rate = max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
+    if rate > limits.HOT_TASKS_PER_S:
+        text = f"{name} is hot: {rate:.0f} tasks a second, near the limit of one storage team"
+        cure = "Take and put in batches, or spread its tasks over several queues (docs/scaling.md)."
+        yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate)

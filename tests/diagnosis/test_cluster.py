@@ -1,0 +1,96 @@
+"""Checks of a cluster's status. The samples have the fields of a server 7.3; others may be missing."""
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import Severity
+from fdbqueue.diagnosis.cluster import check_clock, check_cluster, check_knobs
+
+HEALTHY: dict[str, Any] = {
+    "client": {
+        "coordinators": {"quorum_reachable": True},
+        "database_status": {"available": True, "healthy": True},
+        "messages": [],
+    },
+    "cluster": {
+        "cluster_controller_timestamp": 1_000,
+        "data": {"state": {"healthy": True, "name": "healthy"}},
+        "messages": [],
+        "processes": {
+            "a": {
+                "command_line": "fdbserver --knob_disable_posix_kernel_aio=1 -p auto",
+                "disk": {"free_bytes": 50, "total_bytes": 100},
+                "messages": [],
+                "version": "7.3.79",
+            }
+        },
+        "qos": {"performance_limited_by": {"name": "workload"}},
+        "workload": {"transactions": {"committed": {"hz": 1000.0}, "conflicted": {"hz": 10.0}}},
+    },
+}
+
+
+def changed(path: str, value: object, at: Any = None) -> dict[str, Any]:
+    """The healthy status with one field changed; `path` has its names, separated by slashes."""
+    name, _, rest = path.partition("/")
+    found = dict(HEALTHY if at is None else at)
+    found[name] = changed(rest, value, found[name]) if rest else value
+    return found
+
+
+def test_a_healthy_cluster_is_fine() -> None:
+    assert [check.severity for check in check_cluster(HEALTHY)] == [Severity.FINE]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "severity", "words"),
+    [
+        ("client/coordinators/quorum_reachable", False, Severity.FAILURE, "coordinators"),
+        ("client/database_status/available", False, Severity.FAILURE, "not available"),
+        (
+            "cluster/data/state",
+            {"healthy": False, "description": "No replicas"},
+            Severity.WARNING,
+            "No replicas",
+        ),
+        (
+            "cluster/qos/performance_limited_by",
+            {"name": "storage_server_write_queue_size", "description": "A queue is long."},
+            Severity.WARNING,
+            "storage_server_write_queue_size",
+        ),
+        ("cluster/workload/transactions/conflicted", {"hz": 3000.0}, Severity.WARNING, "3000 commits"),
+        ("cluster/processes/a/disk/free_bytes", 4, Severity.WARNING, "4%"),
+        (
+            "cluster/messages",
+            [{"name": "x", "description": "Unreachable."}],
+            Severity.WARNING,
+            "Unreachable.",
+        ),
+        ("cluster/processes/a/messages", [{"name": "io_timeout"}], Severity.WARNING, "io_timeout"),
+    ],
+)
+def test_each_trouble_is_told_with_a_cure(path: str, value: object, severity: Severity, words: str) -> None:
+    (check,) = check_cluster(changed(path, value))
+    assert check.severity == severity
+    assert words in check.text
+    assert check.cure
+
+
+@pytest.mark.parametrize("status", [{}, {"client": {}}, {"cluster": {"processes": {"a": {}}}}])
+def test_a_missing_field_is_no_trouble(status: dict[str, Any]) -> None:
+    assert [check.severity for check in check_cluster(status)] == [Severity.FINE]
+    assert check_clock(status, 0) == []
+    assert check_knobs(status)[0].data["servers"] == []
+
+
+def test_knobs_of_the_servers_are_told() -> None:
+    assert check_knobs(HEALTHY)[0].data["servers"] == ["disable_posix_kernel_aio=1"]
+
+
+def test_the_clock_of_the_controller_is_compared() -> None:
+    """The status has whole seconds."""
+    assert check_clock(HEALTHY, 1_004.9) == []
+    (check,) = check_clock(HEALTHY, 1_010.0)
+    assert (check.severity, check.data) == (Severity.WARNING, {"difference_s": -10.0})

@@ -1,0 +1,108 @@
+"""A diagnosis looks at everything, and writes nothing that stays."""
+
+import resource
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Severity, TaskQueue, diagnose
+from fdbqueue.diagnosis import latency, open_files
+from fdbqueue.diagnosis.directory import DirectoryState, check_directory
+from fdbqueue.errors import DatabaseClosed, InvalidArgument
+
+FINE = DirectoryState("/data", "1.0", 1_000, 100, 50, 100, True, 0)
+
+
+@pytest.fixture
+def severities(db, space) -> Iterator[dict[str, Severity]]:
+    return {check.name: check.severity for check in diagnose(db, watch_s=0, root=space).checks}
+
+
+def test_a_new_database_is_fine(severities, engine):
+    """On a machine under load a latency may be told."""
+    severities.pop("latency")
+    of_engine = {"cluster", "client library", "knobs"} if engine == "fdb" else {"directory"}
+    assert set(severities) == {"versions", "clocks", "sessions", "open files", "queues", *of_engine}
+    assert set(severities.values()) == {Severity.FINE}
+
+
+def stored(db, space):
+    return [(row.key, row.value) for row in db.get_range_startswith(space.key())]
+
+
+def test_a_diagnosis_leaves_nothing_behind(db, space):
+    TaskQueue.create(db, "q", root=space).put(db, 1)
+    before = stored(db, space)
+    diagnose(db, watch_s=0, root=space)
+    assert stored(db, space) == before
+
+
+def test_a_queue_without_workers_is_told(db, space):
+    TaskQueue.create(db, "q", root=space).put(db, 1)
+    found = diagnose(db, watch_s=0, root=space)
+    assert [(one.name, one.cure) for one in found.checks if one.severity != Severity.FINE] == [
+        ("queues", "fdbqueue work q MODULE:HANDLER")
+    ]
+    assert found.severity == Severity.WARNING
+
+
+def test_a_check_that_fails_is_told(db, space, monkeypatch):
+    """The other checks are made all the same."""
+    monkeypatch.setattr(latency, "see_latency", lambda *_: 1 / 0)
+    found = {one.name: one for one in diagnose(db, watch_s=0, root=space).checks}
+    assert found["latency"].severity == Severity.FAILURE
+    assert "ZeroDivisionError" in found["latency"].text
+    assert found["queues"].severity == Severity.FINE
+
+
+def test_a_closed_database_is_an_error():
+    with fdbqueue.open("memory:") as db:
+        pass
+    with pytest.raises(DatabaseClosed):
+        diagnose(db)
+
+
+@pytest.mark.parametrize("watch_s", [-1, float("nan"), "1"])
+def test_the_time_between_the_looks_is_checked(watch_s):
+    with fdbqueue.open("memory:") as db, pytest.raises(InvalidArgument):
+        diagnose(db, watch_s=watch_s)
+
+
+def test_a_removed_directory_is_a_failure(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        shutil.rmtree(tmp_path / "data")
+        found = {one.name: one for one in diagnose(db, watch_s=0).checks}
+    assert found["directory"].severity == Severity.FAILURE
+    assert "was removed or replaced" in found["directory"].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, Severity.FINE),
+        ({"disk_free_bytes": 4, "free_in_file_bytes": 0}, Severity.WARNING),
+        ({"has_reserve": False}, Severity.FAILURE),
+        ({"versions_behind": 10_001}, Severity.WARNING),
+        ({"replaced": "data.mdb was removed"}, Severity.FAILURE),
+    ],
+)
+def test_each_trouble_of_a_directory_is_told(changes, severity):
+    assert [one.severity for one in check_directory(replace(FINE, **changes))] == [severity]
+
+
+def test_a_slow_commit_is_told():
+    found = latency.check_latency({"read_version_s": 0.001, "commit_s": 0.6})
+    assert [one.severity for one in found] == [Severity.FINE, Severity.WARNING]
+
+
+def test_a_process_near_its_limit_of_files_is_told():
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    (own,) = open_files.see_open_files([fdbqueue.runtime.RealRuntime().process_id()])
+    assert own.limit == soft
+    assert own.count < soft
+    crowded = replace(own, count=own.limit)
+    assert [one.severity for one in open_files.check_open_files([own, crowded])] == [Severity.WARNING]
+    assert open_files.see_open_files([2**31 - 1]) == []

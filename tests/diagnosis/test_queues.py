@@ -1,0 +1,78 @@
+"""Checks of queues, from their figures at two looks."""
+
+from dataclasses import replace
+
+import pytest
+
+from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
+from fdbqueue.diagnosis.queues import check_queues
+from fdbqueue.records.statistics import CALLS
+
+IDLE = TaskFigures(
+    ready=0,
+    taken=0,
+    buried=0,
+    delayed=0,
+    calls=dict.fromkeys(CALLS, 0),
+    paused=False,
+    capacity=None,
+    next_age_s=None,
+    oldest_age_s=None,
+    oldest_is_exact=True,
+    sweep_lag_s=0.0,
+    workers=0,
+    busiest=(),
+)
+
+
+def figures(now: float, tasks: TaskFigures | None = None, **fields: object) -> Figures:
+    queue = QueueFigures("my mails", "fifo", items=0, unreadable=0, tasks=tasks)
+    return Figures(now, (replace(queue, **fields),), workers=0)
+
+
+def calls(**counts: int) -> dict[str, int]:
+    return {**IDLE.calls, **counts}
+
+
+def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
+    return [
+        (one.severity, one.cure.removeprefix("fdbqueue ").partition(" ")[0])
+        for one in check_queues(figures(0, before), figures(2, now))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, [(Severity.FINE, "")]),
+        ({"ready": 3}, [(Severity.WARNING, "work")]),
+        ({"ready": 3, "workers": 1}, [(Severity.FINE, "")]),
+        ({"ready": 3, "calls": calls(take=1)}, [(Severity.FINE, "")]),  # a program without a worker takes
+        ({"ready": 3, "paused": True, "workers": 1}, [(Severity.WARNING, "resume")]),
+        ({"paused": True}, [(Severity.FINE, "")]),
+        ({"buried": 1}, [(Severity.WARNING, "tasks")]),
+        ({"sweep_lag_s": 60.0}, [(Severity.WARNING, "Start")]),
+        ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
+        ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
+        ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
+    ],
+)
+def test_a_queue_in_trouble_is_told(changes: dict[str, object], wanted: list[tuple[Severity, str]]) -> None:
+    """The looks are two seconds apart. Only the first word of a cure is compared."""
+    assert found(IDLE, replace(IDLE, **changes)) == wanted
+
+
+def test_a_queue_that_cannot_be_read_is_a_failure() -> None:
+    broken = figures(0, error="unknown kind")
+    assert [check.severity for check in check_queues(broken, broken)] == [Severity.FAILURE]
+
+
+def test_unreadable_values_are_told_with_the_command() -> None:
+    (check,) = check_queues(figures(0), figures(1, unreadable=2))
+    assert check.cure == "fdbqueue aside 'my mails'"
+
+
+def test_a_queue_that_was_created_between_has_no_rates() -> None:
+    """Its calls before the second look were not made within the time between them."""
+    second = figures(1, replace(IDLE, calls=calls(put=1_000_000)))
+    assert [check.severity for check in check_queues(Figures(0, (), 0), second)] == [Severity.FINE]
