@@ -91,9 +91,14 @@ class Batches:
 
     def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
         # LMDB looks for the oldest snapshot only now and then, so it may have missed some free pages.
-        has_free_pages = self._reserve is not None and self._reserve.has_room(self._store, need_bytes(own))
+        reserve = self._reserve
+        has_free_pages = reserve is not None and reserve.has_room(self._store, need_bytes(own))
         if self._trims(pool) or has_free_pages:
             with suppress(lmdb.Error, StorageFull):
+                return self._within_map(own, pool, own_only=False)
+        # For its own list of free pages LMDB may ask for a new one, though that list is long.
+        if reserve is not None and has_free_pages and reserve.is_half_on_disk:
+            with suppress(lmdb.Error, StorageFull), self._reserve_given_up(pool):
                 return self._within_map(own, pool, own_only=False)
         return self._sparingly(own, pool)
 

@@ -59,6 +59,10 @@ class Reserve:
     def is_whole(self) -> bool:
         return self.size_bytes >= self._bytes_wanted
 
+    @property
+    def is_half_on_disk(self) -> bool:
+        return 2 * self.size_bytes >= self._bytes_wanted
+
     def make(self) -> bool:
         """Fill the reserve with the free room of the disk; True if it is whole then."""
         size_bytes = self.size_bytes
