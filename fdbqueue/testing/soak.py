@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fdbqueue.testing.soak_count import Count, counted
@@ -34,6 +34,7 @@ class Soak:
     def __init__(self, directory: Path, writers: int, pause_s: float, seed: int) -> None:
         """Start the writers. `run` sends a signal about every `pause_s` seconds."""
         self.kills = self.stops = 0
+        self._interrupted = False
         self._directory = directory
         self._pause_s = pause_s
         self._random = random.Random(seed)
@@ -49,21 +50,28 @@ class Soak:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def wait_until_begun(self) -> None:
-        """Return once each of the first writers has begun its journal.
+        """Return once each of the first writers has begun its journal, or after an interrupt.
 
         Raises: TimeoutError.
         """
         until = time.monotonic() + BEGIN_TIMEOUT_S
-        while len(list((self._directory / JOURNALS).iterdir())) < len(self._writers):
+        while not self._interrupted and self._journals() < len(self._writers):
             if time.monotonic() > until:
                 raise TimeoutError(f"the writers have not begun after {BEGIN_TIMEOUT_S:g} s")
             self._require_alive()
             time.sleep(LOOK_EVERY_S)
 
+    def _journals(self) -> int:
+        return len(list((self._directory / JOURNALS).iterdir()))
+
+    def interrupt(self) -> None:
+        """Make `run` return. A signal handler may call it: an exception there could lose a new writer."""
+        self._interrupted = True
+
     def run(self, seconds: float) -> None:
         until = next_at = time.monotonic()
         until += seconds
-        while (now := time.monotonic()) < until:
+        while not self._interrupted and (now := time.monotonic()) < until:
             self._require_alive()
             self._go_on(now)
             if now >= next_at:
@@ -106,6 +114,16 @@ class Soak:
 
 
 @contextmanager
+def interrupting(soak: Soak) -> Iterator[None]:
+    """Let SIGINT end the soak early, and its count happen."""
+    earlier = signal.signal(signal.SIGINT, lambda *_: soak.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+
+
+@contextmanager
 def soaking(directory: Path, writers: int, pause_s: float, seed: int) -> Iterator[Soak]:
     """Run a soak, and kill all writers at its end, after an error too."""
     soak = Soak(directory, writers, pause_s, seed)
@@ -120,7 +138,7 @@ def soaked(
 ) -> tuple[Soak, Count]:
     """Soak a new database in `directory`, and count. An interrupt ends the soak early."""
     prepare(directory)
-    with soaking(directory, writers, pause_s, seed) as soak, suppress(KeyboardInterrupt):
+    with soaking(directory, writers, pause_s, seed) as soak, interrupting(soak):
         soak.wait_until_begun()
         soak.run(seconds)
     return soak, counted(directory)
