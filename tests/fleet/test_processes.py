@@ -260,7 +260,8 @@ def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
 def test_the_counts_of_a_run_are_exact_though_processes_die(fleet_of, db, queue):
     """The reports of a dead process are lost; the row of the run has its counts."""
     queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5])
-    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **FAST)
+    # The handler ends its process at its first attempt. With a short lease, that attempt may end in a stall.
+    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **FAST | {"session_ttr_s": 5})
     fleet.run()
     assert fleet.status().restarts == 1
     assert fleet.status().tally == Tally(done=6, failed=1, buried=2, lost=1)
