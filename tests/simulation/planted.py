@@ -508,7 +508,7 @@ PLANTS = (
     ),
     Plant(
         "a put that does not wait for the end of its transaction",
-        proxy.Proxy.put,
+        proxy.Proxy._put,
         "unit.put(draft, until, stop)",
         "self._stored.put(draft, until, stop)",
         "proxies",
