@@ -111,6 +111,24 @@ READY_TIMEOUT_S = 2.0
 # A client of the metrics server that sends or reads nothing for this time is left.
 HTTP_SILENCE_S = 10.0
 HTTP_CONNECTIONS_MAX = 32
+# Dashboard: one look at all queues for all listeners; points of a sparkline, five minutes of them.
+DASHBOARD_LOOK_EVERY_S = 2.0
+POINTS_KEPT = 150
+# Threads that wait for the database at a time, and streams of events; a stream ends after STREAM_S, and its
+# browser opens another.
+DASHBOARD_THREADS = 8
+STREAMS_MAX = 100
+STREAM_S = 600.0
+# A login ends after this time. A token is compared with guesses, so it must be long.
+LOGIN_S = 43_200.0
+TOKEN_LENGTH_MIN = 16
+# Rows of a page, and bytes of a form. A payload is shown up to SHOWN_PAYLOAD_LENGTH characters, and can be
+# edited up to EDITED_BYTES_MAX.
+ROWS_SHOWN = 50
+FORM_BYTES_MAX = 1_000_000
+FORM_FIELDS_MAX = 20
+SHOWN_PAYLOAD_LENGTH = 20_000
+EDITED_BYTES_MAX = 100_000
 
 # A verification reads this number of keys in one slice, and of the rows that one of them names. It counts
 # rows in one transaction for COUNTED_S, and stops after FINDINGS_MAX contradictions.

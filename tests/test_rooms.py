@@ -20,6 +20,7 @@ MAY_IMPORT_LATE = {
     "fdbqueue.open": "the binding of a cluster, which an embedded engine does without",
     "fdbqueue.cli": "the commands, which need an extra: without it the command line says so",
     "fdbqueue.cli.metrics": "the metrics, which need another extra",
+    "fdbqueue.cli.dashboard": "the dashboard, which needs yet another one",
 }
 
 

@@ -3,6 +3,7 @@
 from fdbqueue.cli import (
     aside,
     completion,
+    dashboard,
     dead,
     demo,
     doctor,
@@ -26,6 +27,7 @@ __all__ = ["cli"]
 ADDED = (
     aside,
     completion,
+    dashboard,
     dead,
     demo,
     doctor,

@@ -3,13 +3,12 @@
 import socket
 import sys
 from http.server import BaseHTTPRequestHandler
-from ipaddress import ip_address
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from urllib.parse import urlsplit
 
 from fdbqueue import limits
 from fdbqueue.database import Database
+from fdbqueue.local_names import is_local_name, is_loopback
 from fdbqueue.logger import logger
 from fdbqueue.metrics.pages import Answer, Pages
 
@@ -90,20 +89,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-
-
-def is_local_name(host: str) -> bool:
-    """True if the Host header names this machine: localhost, or a loopback address."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return name == "localhost" or is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    """True for a loopback address, or `localhost`."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

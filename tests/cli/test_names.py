@@ -66,8 +66,9 @@ COMMANDS: dict[str, list[str]] = {
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}
-WITHOUT_A_PLACE = {"completion", "demo", "doctor"}
-"""`doctor` tells of a place without a database: tests/cli/test_doctor.py."""
+WITHOUT_A_PLACE = {"completion", "dashboard", "demo", "doctor"}
+"""`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:
+tests/cli/test_dashboard.py."""
 
 
 def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]:

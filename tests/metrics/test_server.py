@@ -11,8 +11,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue, limits
+from fdbqueue.local_names import is_local_name
 from fdbqueue.metrics.pages import Pages
-from fdbqueue.metrics.server import MetricsServer, is_local_name
+from fdbqueue.metrics.server import MetricsServer
 from fdbqueue.metrics.serving import registry_of, server_of
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.support import PATIENCE_S

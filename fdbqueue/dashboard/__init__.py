@@ -1,0 +1,6 @@
+"""Dashboard: the queues of a database in a browser (docs/dashboard.md).
+
+Needs the extra `dashboard`: `pip install fdbqueue[dashboard]`.
+"""
+
+from fdbqueue.dashboard.app import create_app as create_app

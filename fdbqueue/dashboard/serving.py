@@ -1,0 +1,45 @@
+"""The server of `fdbqueue dashboard`."""
+
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from fdbqueue.dashboard.app import create_app as create_app
+
+SHUTDOWN_S = 8
+
+
+class Server(uvicorn.Server):
+    """A server that ends the streams of events before it waits for its connections."""
+
+    def __init__(self, app: Starlette) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+                ws="none",
+                lifespan="on",
+            )
+        )
+        self._streams = app.state.streams
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        self._streams.close()
+        await super().shutdown(sockets)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=128)
+
+
+def url_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

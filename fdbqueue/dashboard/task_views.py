@@ -1,0 +1,184 @@
+"""Views of one task: its life, its data, its failures, and the reasons why it is not running."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.dashboard.looks import TaskLook
+from fdbqueue.dashboard.texts import PayloadText, json_of, lines, one_line, payload_text
+from fdbqueue.dashboard.views import TaskRow, ended_row, task_row
+from fdbqueue.explanation import Explanation, Reason
+from fdbqueue.holder import Holder
+from fdbqueue.limits import EDITED_BYTES_MAX
+from fdbqueue.task import EndedTask, Failure, Task, TaskState
+from fdbqueue.unreadable import Unreadable
+
+TASK_ACTIONS = {
+    TaskState.READY: ("bury", "cancel", "delete"),
+    TaskState.DELAYED: ("bury", "cancel", "delete"),
+    TaskState.TAKEN: ("cancel", "bury", "delete"),
+    TaskState.BURIED: ("kick", "delete"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    error: str
+    message: str
+    detail: str
+    """A traceback, with its line breaks."""
+    worker: str
+    outcome: str
+    attempt: int
+    when: float
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonView:
+    why: str
+    text: str
+    cure: str
+    in_s: float | None
+    """Time until the event that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderView:
+    session: str
+    name: str | None
+    processes: tuple[str, ...]
+    seen_s: float | None
+    """Time since its last heartbeat; None if it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A time in the life of a task: put, taken, end of its lease."""
+
+    name: str
+    at: float
+    age_s: float
+    """Negative for a time to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    queue: str
+    id: str
+    now: float
+    row: TaskRow
+    facts: tuple[Fact, ...]
+    payload: PayloadText | None
+    """None for a task that has ended."""
+    reasons: tuple[ReasonView, ...]
+    place: str
+    holder: HolderView | None
+    failures: tuple[FailureView, ...]
+    """The latest first."""
+    actions: tuple[str, ...]
+    editable: str | None
+    """The whole payload for the form that edits it; None if the task is not buried, or cannot be edited."""
+    outcome: str | None = None
+    """Of a task that has ended."""
+
+
+def task_view(look: TaskLook) -> TaskView:
+    if look.explanation is None:
+        assert look.ended is not None  # a TaskLook has one of both
+        return _ended_view(look, look.ended)
+    found, task = look.explanation, look.explanation.task
+    return TaskView(
+        look.queue,
+        task.id,
+        look.now,
+        task_row(task, look.now),
+        _facts(_times(task), look.now),
+        payload_text(task.data),
+        tuple(_reason(reason, look.now) for reason in found.reasons),
+        _place(found),
+        _holder(found.holder, look.now),
+        tuple(_failure(failure, look.now) for failure in reversed(look.failures)),
+        TASK_ACTIONS[task.state],
+        editable(task, look.options),
+    )
+
+
+def _ended_view(look: TaskLook, ended: EndedTask) -> TaskView:
+    times = {"put": ended.created, "taken": ended.taken, "ended": ended.ended}
+    row, facts = ended_row(ended, look.now), _facts(times, look.now)
+    return TaskView(
+        look.queue, ended.id, look.now, row, facts, None, (), "", None, (), (), None, ended.outcome
+    )
+
+
+def _times(task: Task) -> dict[str, float | None]:
+    until = {TaskState.TAKEN: "end of lease", TaskState.DELAYED: "due"}.get(task.state, "until")
+    return {
+        "put": task.created,
+        "taken": task.taken,
+        until: task.until,
+        "expires": task.expires,
+        "cancel asked": task.cancel_asked,
+        "progress told": task.fraction_told,
+    }
+
+
+def _facts(times: Mapping[str, float | None], now: float) -> tuple[Fact, ...]:
+    known = [Fact(name, at, now - at) for name, at in times.items() if at is not None]
+    return tuple(sorted(known, key=lambda fact: fact.at))
+
+
+def _reason(reason: Reason, now: float) -> ReasonView:
+    in_s = None if reason.at is None else max(0.0, reason.at - now)
+    return ReasonView(reason.why.value, one_line(reason.text), one_line(reason.cure), in_s)
+
+
+def _place(found: Explanation) -> str:
+    """Its place in the order, as a sentence; empty if it has none."""
+    place = found.place
+    if place is None:
+        return ""
+    if place.by_key:
+        return f"{place.ahead} keys before its key, {place.ahead_in_key} tasks of its key before it"
+    return f"{place.ahead} tasks before it"
+
+
+def _holder(holder: Holder | None, now: float) -> HolderView | None:
+    if holder is None:
+        return None
+    return HolderView(
+        holder.session,
+        None if holder.name is None else one_line(holder.name),
+        tuple(f"{one_line(process.host)}:{process.process_id}" for process in holder.processes),
+        None if holder.seen is None else now - holder.seen,
+    )
+
+
+def _failure(failure: Failure, now: float) -> FailureView:
+    return FailureView(
+        one_line(failure.error),
+        one_line(failure.message),
+        lines(failure.detail),
+        one_line(failure.worker),
+        one_line(failure.outcome),
+        failure.attempt,
+        failure.when,
+        now - failure.when,
+    )
+
+
+def editable(task: Task, options: Mapping[str, Any]) -> str | None:
+    """The data of a buried task as the text that `edited` makes data of again."""
+    if task.state != TaskState.BURIED or isinstance(task.data, Unreadable):
+        return None
+    text = _decoded(task.data) if options.get("codec") == "bytes" else json_of(task.data)
+    return text if text is not None and len(text.encode()) <= EDITED_BYTES_MAX else None
+
+
+def _decoded(data: bytes) -> str | None:
+    """The text, if a form brings it back unchanged: a browser sends each line break as CRLF."""
+    try:
+        return None if b"\r" in data else data.decode()
+    except UnicodeDecodeError:
+        return None
