@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL
 from fdbqueue.version import __version__
-from fdbqueue.visible import shortened, told
+from fdbqueue.visible import shortened, told, visible
 
 _STATES = ("ready", "taken", "buried", "delayed")
 KEY_LABEL_LENGTH_MAX = 100
@@ -31,12 +31,14 @@ class _Family(NamedTuple):
 def families(found: Figures, look_s: float) -> Iterator[Metric]:
     """The families of one look, which took `look_s` seconds."""
     yield from (up(True), _build(), *_of_the_look(found, look_s))
+    # Two names may have one text. Prometheus refuses a page that tells a sample twice.
+    queues = {visible(queue.name): queue for queue in found.queues}
     for family in _FAMILIES:
         made = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
         filled = made(family.name, family.text, labels=("queue", *family.labels))
-        for queue in found.queues:
+        for name, queue in queues.items():
             for labels, number in family.samples(queue):
-                filled.add_metric((queue.name, *labels), float(number))
+                filled.add_metric((name, *labels), float(number))
         yield filled
 
 

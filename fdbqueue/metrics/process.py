@@ -13,6 +13,8 @@ from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.observing import Attempt, Call, Ended, Observation, Observer, Watcher
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.visible import visible
 
 OTHER_QUEUES = "(other queues)"
 """The label of the queues beyond the first limits.QUEUES_LABELLED_MAX."""
@@ -28,6 +30,7 @@ Label = Callable[[str], str]
 Count = Callable[[], None]
 Observe = Callable[[float], None]
 
+_measuring = RealRuntime.lock()
 _measured: "WeakKeyDictionary[CollectorRegistry, ProcessMetrics]" = WeakKeyDictionary()
 
 
@@ -36,9 +39,10 @@ def measure(registry: CollectorRegistry = REGISTRY) -> Observation:
 
     A second call with the same registry goes on with the same metrics.
     """
-    metrics = _measured.get(registry)
-    if metrics is None:
-        metrics = _measured[registry] = ProcessMetrics(registry)
+    with _measuring:
+        metrics = _measured.get(registry)
+        if metrics is None:
+            metrics = _measured[registry] = ProcessMetrics(registry)
     return observing.observe(metrics)
 
 
@@ -91,7 +95,7 @@ class ProcessMetrics(Observer):
         if label is None:
             if len(self._labels) >= limits.QUEUES_LABELLED_MAX:
                 return OTHER_QUEUES
-            label = self._labels[queue] = queue or NO_NAME
+            label = self._labels[queue] = visible(queue) or NO_NAME
         return label
 
 

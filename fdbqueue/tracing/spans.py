@@ -17,7 +17,7 @@ OPERATIONS = {
     "take": RECEIVE,
     "get": RECEIVE,
     "dequeue": RECEIVE,
-    **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete"), SETTLE),
+    **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete", "cancel"), SETTLE),
 }
 """The operation of each call that has a span."""
 

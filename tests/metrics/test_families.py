@@ -101,6 +101,20 @@ def test_keys_with_one_text_share_a_series(memory: tuple[Database, StillClock]) 
     assert all(label.isprintable() for label in labels)
 
 
+def test_names_of_queues_reach_a_terminal_without_escapes(memory: tuple[Database, StillClock]) -> None:
+    """Two names with one text have one series: a page with a sample twice is lost as a whole."""
+    db, _ = memory
+    for name in ("\x1b[2Jodd", "\\x1b[2Jodd", "two\nlines"):
+        TaskQueue.create(db, name).put(db, 1)
+    scraped = Scraped(db)
+    with measure(scraped.registry):
+        TaskQueue.open(db, "\x1b[2Jodd").put(db, 2)
+    samples = [one for family in scraped.registry.collect() for one in family.samples]
+    names = [one.labels["queue"] for one in samples if one.name == "fdbqueue_items"]
+    assert sorted(names) == [r"\x1b[2Jodd", r"two\nlines"]
+    assert all(label.isprintable() for one in samples for label in one.labels.values())
+
+
 def test_the_number_of_keys_is_bounded(memory: tuple[Database, StillClock]) -> None:
     db, _ = memory
     queue = TaskQueue.create(db, "q", "fair")

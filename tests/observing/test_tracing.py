@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 
 from fdbqueue import (
     Bury,
+    Failure,
     FairQueue,
     Hooks,
     NotTaken,
@@ -82,6 +83,17 @@ def test_the_spans_of_calls_follow_the_conventions(db, queue, spans):
         }
         assert span.start_time <= span.end_time
         assert span.status.status_code is StatusCode.UNSET
+
+
+def test_each_verb_that_ends_a_task_settles_it(db, queue, spans):
+    queue.put_many(db, "abcdef")
+    queue.release(db, queue.take(db, 0))
+    queue.release(db, queue.take(db, 0), failure=Failure("odd"))
+    for end in (queue.give_back, queue.bury, queue.delete, queue.cancel):
+        end(db, queue.take(db, 0))
+    names = ["release", "retry", "give_back", "bury", "delete", "cancel"]
+    settled = [span for span in spans.all() if span.attributes["messaging.operation.type"] == "settle"]
+    assert [span.name for span in settled] == [f"{name} jobs" for name in names]
 
 
 def test_a_take_links_to_the_puts_of_its_tasks(db, queue, spans):
