@@ -7,6 +7,7 @@ Most options tune a cluster's network and have no effect here. The others are st
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import fdb.fdboptions as _tables
@@ -137,6 +138,7 @@ class _Options:
         return setter
 
     @classmethod
+    @cache
     def _names(cls) -> dict[str, type]:
         return {name.lower(): entry[2] for name, entry in cls._table.items()}
 
