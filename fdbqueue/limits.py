@@ -130,12 +130,15 @@ FORM_FIELDS_MAX = 20
 SHOWN_PAYLOAD_LENGTH = 20_000
 EDITED_BYTES_MAX = 100_000
 
-# A verification reads this number of keys in one slice, and of the rows that one of them names. It counts
-# rows in one transaction for COUNTED_S, and stops after FINDINGS_MAX contradictions.
-SLICE_KEYS_MAX = 250
+# A verification reads this number of keys in one slice, and of the rows that one of them names. It reads
+# this number of slices in one transaction, and none after VERIFIED_S. It counts rows in one transaction for
+# COUNTED_S, and looks at the clock after COUNTED_ROWS. It stops after FINDINGS_MAX contradictions.
+SLICE_KEYS_MAX = 1_000
+SLICES_TOGETHER = 8
+VERIFIED_S = 2.0
 VERIFIED_ROWS_MAX = 10_000
 COUNTED_S = 2.0
-COUNTED_ROWS = 2_000
+COUNTED_ROWS = 500
 FINDINGS_MAX = 1_000
 # Task keys with counters that are compared with the tasks: some 200 bytes of memory each.
 VERIFIED_TASK_KEYS_MAX = 500_000

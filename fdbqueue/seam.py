@@ -40,6 +40,9 @@ class Range(Protocol):
 EXACT = 0
 """The streaming mode of a read that needs all rows up to its limit: they come in few replies."""
 
+WANT_ALL = -2
+"""The streaming mode of a read that may need all rows: each reply is large, and has a bound in bytes."""
+
 
 class ReadTransaction(Protocol):
     def get_read_version(self) -> Future: ...

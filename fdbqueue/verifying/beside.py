@@ -29,8 +29,9 @@ from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
-from fdbqueue.verifying.slices import Ask, Mend, Row, Seen, Suspect, Under, under
+from fdbqueue.verifying.slices import Mend, Suspect
 
 NUMBER_BYTES = 8
 

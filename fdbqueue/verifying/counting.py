@@ -11,7 +11,7 @@ from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run, runtime_of
-from fdbqueue.seam import ReadTransaction, Transaction
+from fdbqueue.seam import WANT_ALL, ReadTransaction, Transaction
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,14 @@ def count_within(tally: Tally, place: tuple[int, bytes] | None, tr: Transaction)
 
 def _batch(tr: ReadTransaction, start: bytes, stop: bytes) -> tuple[Sequence[bytes], bytes | None]:
     """The next keys, and the place behind them; None at the end."""
-    keys = [bytes(row.key) for row in tr.get_range(start, stop, limit=limits.COUNTED_ROWS)]
-    return keys, keys[-1] + b"\x00" if len(keys) == limits.COUNTED_ROWS else None
+    keys: list[bytes] = []
+    size_bytes = 0
+    for row in tr.get_range(start, stop, limit=limits.COUNTED_ROWS, streaming_mode=WANT_ALL):
+        keys.append(bytes(row.key))
+        size_bytes += len(row.value)
+        if len(keys) == limits.COUNTED_ROWS or size_bytes > limits.BATCH_BYTES_MAX:
+            return keys, keys[-1] + b"\x00"
+    return keys, None
 
 
 def claim_mending(tr: Transaction, counter: bytes) -> None:

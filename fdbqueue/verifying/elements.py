@@ -8,9 +8,10 @@ from fdbqueue.elements.keys import FOLDER_BYTES, PIECE_NUMBER_BYTES
 from fdbqueue.elements.store import Elements, is_readable
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
 from fdbqueue.verifying.line import AsideChecks
-from fdbqueue.verifying.slices import Ask, Row, Seen, Suspect, Under, under
+from fdbqueue.verifying.slices import Suspect
 
 _SINCE_BYTES = 8
 _ELEMENT_BYTES = limits.BATCH_BYTES_MAX // 20

@@ -8,7 +8,8 @@ from fdbqueue.records.keys import ENDED, ENDED_AT, ENDED_OF, TaskKeys, id_in, id
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.retaining import Entry, entry_of
 from fdbqueue.verification import Flaw
-from fdbqueue.verifying.slices import Ask, Mend, Row, Seen, Suspect
+from fdbqueue.verifying.asking import Ask, Row, Seen
+from fdbqueue.verifying.slices import Mend, Suspect
 
 COLUMNS = (ENDED, ENDED_AT, ENDED_OF)
 

@@ -23,8 +23,9 @@ from fdbqueue.line.keys import (
 )
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under
 from fdbqueue.verifying.cures import FOREIGN
-from fdbqueue.verifying.slices import Ask, Excuse, Row, Seen, Suspect, Under
+from fdbqueue.verifying.slices import Excuse, Suspect
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
 _DEADLINE_BYTES = 8

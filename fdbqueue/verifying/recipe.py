@@ -6,9 +6,10 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.recipe.items import Recipe, floor_of
 from fdbqueue.recipe.keys import FLOOR, FORMATS_RESERVED, ITEM, LINE, PIECE, WHOLE, split_sizes
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
 from fdbqueue.verifying.line import LineChecks, unless_in_line
-from fdbqueue.verifying.slices import Ask, Row, Seen, Suspect, Under, under
+from fdbqueue.verifying.slices import Suspect
 
 _TAKE = "The dequeue that meets it sets it aside."
 

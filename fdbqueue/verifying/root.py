@@ -17,8 +17,9 @@ from fdbqueue.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.openers import deadline_if_readable
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.cures import FOREIGN, command, mending
-from fdbqueue.verifying.slices import Ask, Excuse, Mend, Row, Seen, Suspect, under
+from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
 _PARTS_MIN = 3

@@ -1,39 +1,26 @@
-"""A scan in slices: one transaction, one read version and one batch of keys each.
+"""A scan in slices: the next keys of a range, judged by keys of the same read version.
 
-    round trip 1   the next keys of the range
-    round trip 2   the keys that these keys name
-    round trip 3   only for a doubtful contradiction: the keys that may explain it
+    round trip 1   the next keys of the range; they are asked for with the keys that the slice before names
+    round trip 2   the keys that these keys name; a third one for those that do not lie side by side
+    one more       only for doubtful contradictions: the keys that may explain them
+
+One transaction reads up to limits.SLICES_TOGETHER slices, for limits.VERIFIED_S. If it runs again, because it
+became too old, it reads half of the keys.
 
 A slice judges each of its keys by keys of the same read version. So a change between two slices is never
 reported. All reads are by snapshot: a scan makes no other call conflict, and has no bound of time or bytes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.seam import EXACT, Range, ReadTransaction, Transaction, Value
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import WANT_ALL, Range, ReadTransaction, Transaction
 from fdbqueue.verification import Flaw
-
-
-class Row(NamedTuple):
-    key: bytes
-    value: bytes
-
-
-class Under(NamedTuple):
-    """A range of keys, read up to `limit` rows; 0 is limits.VERIFIED_ROWS_MAX."""
-
-    start: bytes
-    stop: bytes
-    limit: int = 0
-
-
-def under(keys: slice, limit: int = 0) -> Under:
-    return Under(keys.start, keys.stop, limit)
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under, ask, rows_of
 
 
 def below(prefix: bytes) -> Under:
@@ -42,7 +29,6 @@ def below(prefix: bytes) -> Under:
     return Under(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\xff")
 
 
-Ask = bytes | Under
 Mend = Callable[[Transaction], None]
 
 
@@ -64,20 +50,6 @@ class Suspect:
     mend: Mend | None = None
     excuses: Sequence[Excuse] = ()
     """It is no contradiction if one of them holds."""
-
-
-class Seen:
-    """The values of keys and ranges at the read version of a slice."""
-
-    def __init__(self, values: dict[bytes, bytes | None], ranges: dict[Under, Sequence[Row]]) -> None:
-        self._values = values
-        self._ranges = ranges
-
-    def value(self, key: bytes) -> bytes | None:
-        return self._values[key]
-
-    def rows(self, keys: Under) -> Sequence[Row]:
-        return self._ranges[keys]
 
 
 class Checks(Protocol):
@@ -104,74 +76,102 @@ class Slice:
     """The start of the next slice; None at the end."""
 
 
-def slices(database: Database, checks: Checks, keys: Under) -> Iterator[Slice]:
-    """Scan the range in slices."""
-    start: bytes | None = keys.start
-    while start is not None:
-        found = run(database, partial(read_slice, checks, Under(start, keys.stop)))
-        for row in found.rows:
-            checks.note(row)
-        yield found
-        start = found.next
+def slices(database: Database, checks: Checks, prefix: bytes, keys: Under) -> Iterator[Slice]:
+    """Scan the range in slices. `prefix` is that of the queue, or of the root."""
+    scan = _Scan(checks, prefix, keys, database.runtime)
+    while scan.start is not None:
+        found = run(database, scan.read)
+        for one in found:
+            for row in one.rows:
+                checks.note(row)
+            yield one
+        scan.go_on(found[-1].next)
 
 
-def read_slice(checks: Checks, keys: Under, tr: Transaction) -> Slice:
-    """Read and judge the first keys of the range. Reads: by snapshot. Round trips: 2; 3 with a doubt."""
-    rows, more = _first_rows(checks, keys, tr.snapshot)
-    suspects = judged(checks, rows, tr.snapshot)
-    return Slice(rows, suspects, rows[-1].key + b"\x00" if more else None)
+class _Scan:
+    """A scan of one range: the place that it has reached, and its pace."""
+
+    def __init__(self, checks: Checks, prefix: bytes, keys: Under, runtime: Runtime) -> None:
+        self.start: bytes | None = keys.start
+        self._checks = checks
+        self._prefix = prefix
+        self._stop = keys.stop
+        self._runtime = runtime
+        self._limit = limits.SLICE_KEYS_MAX
+        self._most = limits.SLICES_TOGETHER
+        self._is_again = False
+
+    def read(self, tr: Transaction) -> list[Slice]:
+        """Read and judge the next slices. Reads: by snapshot. Round trips: 1, and 1 for each slice."""
+        if self._is_again:
+            self._limit, self._most = max(self._limit // 2, 1), 1
+        self._is_again = True
+        until, found = self._runtime.monotonic() + limits.VERIFIED_S, list[Slice]()
+        asked = self._ask_rows(tr, self.start)
+        while asked is not None:
+            rows, following = _first_rows(self._checks, asked, self._limit)
+            look = _Look(self._checks, self._prefix, rows, tr.snapshot)
+            is_last = len(found) + 1 >= self._most or self._runtime.monotonic() >= until
+            asked = None if is_last else self._ask_rows(tr, following)
+            found.append(Slice(rows, look.suspects(), following))
+        return found
+
+    def go_on(self, start: bytes | None) -> None:
+        """Begin the next transaction there. It is as fast as before, if this one ran once."""
+        self.start = start
+        self._limit = min(2 * self._limit, limits.SLICE_KEYS_MAX)
+        self._most = min(2 * self._most, limits.SLICES_TOGETHER)
+        self._is_again = False
+
+    def _ask_rows(self, tr: Transaction, start: bytes | None) -> Range | None:
+        if start is None:
+            return None
+        return tr.snapshot.get_range(start, self._stop, limit=self._limit, streaming_mode=WANT_ALL)
 
 
-def judged(checks: Checks, rows: Sequence[Row], tr: ReadTransaction) -> list[tuple[Row, Suspect]]:
+def judged(
+    checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction
+) -> list[tuple[Row, Suspect]]:
     """The contradictions of `rows`, without those that other keys explain."""
-    seen = ask(tr, {ask: None for row in rows for ask in checks.asks(row)})()
-    found = [(row, suspect) for row in rows for suspect in checks.judge(row, seen)]
-    return [
-        (row, suspect) for row, suspect in found if not any(_holds(excuse, tr) for excuse in suspect.excuses)
-    ]
+    return _Look(checks, prefix, rows, tr).suspects()
 
 
-def ask(tr: ReadTransaction, asks: Collection[Ask]) -> Callable[[], Seen]:
-    """Ask for all keys and ranges together."""
-    values: dict[bytes, Value] = {}
-    ranges: dict[Under, Range] = {}
-    for wanted in asks:
-        if isinstance(wanted, Under):
-            ranges[wanted] = _ask_range(tr, wanted)
-        else:
-            values[wanted] = tr.get(wanted)
-    return lambda: Seen(
-        {key: _bytes_of(value) for key, value in values.items()},
-        {keys: list(_rows(found)) for keys, found in ranges.items()},
-    )
+class _Look:
+    """Rows, and the keys that they name, which were asked for."""
+
+    def __init__(self, checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction) -> None:
+        self._checks = checks
+        self._prefix = prefix
+        self._rows = rows
+        self._tr = tr
+        self._seen = ask(tr, prefix, {wanted: None for row in rows for wanted in checks.asks(row)})
+
+    def suspects(self) -> list[tuple[Row, Suspect]]:
+        seen = self._seen()
+        found = [(row, suspect) for row in self._rows for suspect in self._checks.judge(row, seen)]
+        excuses = {excuse.under: None for _, suspect in found for excuse in suspect.excuses}
+        if not excuses:
+            return found
+        told = ask(self._tr, self._prefix, excuses)()
+        return [
+            (row, suspect)
+            for row, suspect in found
+            if not any(_holds(excuse, told.rows(excuse.under)) for excuse in suspect.excuses)
+        ]
 
 
-def _first_rows(checks: Checks, keys: Under, tr: ReadTransaction) -> tuple[list[Row], bool]:
-    """The first rows, up to the bounds of a slice, and true if others may follow."""
+def _first_rows(checks: Checks, asked: Range, limit: int) -> tuple[list[Row], bytes | None]:
+    """The first rows, up to the bounds of a slice, and the start of the next one; None at the end."""
     rows: list[Row] = []
     weight = 0
-    for row in _rows(tr.get_range(keys.start, keys.stop, limit=limits.SLICE_KEYS_MAX)):
+    for row in rows_of(asked):
         weight += len(row.value) + checks.weight(row)
         if rows and weight > limits.BATCH_BYTES_MAX:
-            return rows, True
+            return rows, rows[-1].key + b"\x00"
         rows.append(row)
-    return rows, len(rows) == limits.SLICE_KEYS_MAX
+    return rows, rows[-1].key + b"\x00" if len(rows) == limit else None
 
 
-def _holds(excuse: Excuse, tr: ReadTransaction) -> bool:
-    rows = list(_rows(_ask_range(tr, excuse.under)))
+def _holds(excuse: Excuse, rows: Sequence[Row]) -> bool:
     # Beyond the bound an explanation may follow: a contradiction that is not certain is not reported.
     return len(rows) == limits.VERIFIED_ROWS_MAX or excuse.explains(rows)
-
-
-def _ask_range(tr: ReadTransaction, keys: Under) -> Range:
-    limit = keys.limit or limits.VERIFIED_ROWS_MAX
-    return tr.get_range(keys.start, keys.stop, limit=limit, streaming_mode=EXACT)
-
-
-def _rows(found: Range) -> Iterator[Row]:
-    return (Row(bytes(row.key), bytes(row.value)) for row in found)
-
-
-def _bytes_of(value: Value) -> bytes | None:
-    return bytes(value.value) if value.present() else None

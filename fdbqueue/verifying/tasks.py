@@ -31,13 +31,14 @@ from fdbqueue.tasks.failures import entry_of
 from fdbqueue.tasks.payloads import is_held_by
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
+from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.beside import BesideChecks
 from fdbqueue.verifying.cures import FOREIGN, command, mending
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.root import unless_ending
-from fdbqueue.verifying.slices import Ask, Mend, Row, Seen, Suspect, under
+from fdbqueue.verifying.slices import Mend, Suspect
 
 Part = tuple[Callable[[Row, bytes], Iterable[Ask]], Callable[[Row, bytes, Seen], Iterable[Suspect]]]
 """The two functions of a column: each is given the row and the part of its key behind the column."""
@@ -48,10 +49,10 @@ class TaskChecks:
         self.shape = shape
         self.keys = shape.keys
         self.queue = shape.name
-        self._index = shape.discipline.index
         self._mending = mending(shape.name, registered)
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, self._mending)
         discipline = shape.discipline
+        self._knows_index = isinstance(discipline, Fifo | Keyed)
         self._beside = (
             BesideChecks(shape, discipline, self._mending) if isinstance(discipline, Keyed) else None
         )
@@ -156,21 +157,23 @@ class TaskChecks:
             text = f"The record of the task {id_text(rest)} cannot be read."
             yield Suspect(Flaw.RECORD, row.key, text, self._mending, mend)
             return
-        name = id_text(record.id)
         state_key = self._state_key(record)
         if state_key is not None:
             yield from self._judge_state(row, record, state_key, seen.value(state_key))
         timer = self.keys.timer(record.timer_us, record.id) if record.timer_us != NEVER_US else None
         if timer is not None and seen.value(timer) is None:
-            text = f"The task {name} has no timer: nothing happens when its time has come."
+            text = f"The task {id_text(rest)} has no timer: nothing happens when its time has come."
             yield Suspect(Flaw.TIMER, row.key, text, self._mending, _set(timer, b""))
         classed = self._classed_key(record)
         if classed is not None and seen.value(classed) is None:
-            text = f"The task {name} is BURIED, and has no entry among those of its class of failure."
+            text = (
+                f"The task {id_text(rest)} is BURIED, and has no entry among those of its class of failure."
+            )
             yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(classed, b""))
         if not is_held_by(record):
             stored = sum(len(piece.value) for piece in seen.rows(under(self.keys.payloads_of(record.id))))
             if stored != record.size_bytes:
+                name = id_text(rest)
                 text = (
                     f"The task {name} has {stored} bytes of its payload, and should have {record.size_bytes}."
                 )
@@ -179,20 +182,20 @@ class TaskChecks:
     def _judge_state(
         self, row: Row, record: Record, state_key: bytes, stored: bytes | None
     ) -> Iterator[Suspect]:
-        state = TaskState(record.state).name
-        value = record_to_bytes(record) if record.state == TaskState.READY else record.key
-        name = id_text(record.id)
+        is_ready = record.state == TaskState.READY
+        value = record_to_bytes(record) if is_ready else record.key
+        if stored == value:
+            return
+        name, mend = id_text(record.id), self._mend_state(record, state_key, value)
         if stored is None:
-            text = f"The task {name} is {state}, and has no key of that state."
-            yield Suspect(
-                Flaw.STATE, row.key, text, self._mending, self._mend_state(record, state_key, value)
-            )
-        elif record.state == TaskState.READY and sound_record(stored, record.id) != record:
-            text = f"The entry of the ready task {name} differs from its record."
-            yield Suspect(Flaw.COPY, row.key, text, self._mending, self._mend_state(record, state_key, value))
-        elif record.state != TaskState.READY and stored != record.key:
+            text = f"The task {name} is {TaskState(record.state).name}, and has no key of that state."
+            yield Suspect(Flaw.STATE, row.key, text, self._mending, mend)
+        elif not is_ready:
             text = f"The task key of the task {name} differs in its record and in the key of its state."
-            yield Suspect(Flaw.COPY, row.key, text, self._mending, _set(state_key, value))
+            yield Suspect(Flaw.COPY, row.key, text, self._mending, mend)
+        elif sound_record(stored, record.id) != record:
+            text = f"The entry of the ready task {name} differs from its record."
+            yield Suspect(Flaw.COPY, row.key, text, self._mending, mend)
 
     def _mend_state(self, record: Record, state_key: bytes, value: bytes) -> Mend:
         def mend(tr: Transaction) -> None:
@@ -217,10 +220,6 @@ class TaskChecks:
         if record.state != TaskState.BURIED or record.error is None:
             return None
         return self.keys.classed_at(record.error, self.shape.discipline.place(record))
-
-    @property
-    def _knows_index(self) -> bool:
-        return isinstance(self.shape.discipline, Fifo | Keyed)
 
     # The keys that name a task.
 

@@ -27,6 +27,7 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.verification import Finding, Verification
+from fdbqueue.verifying.asking import Row, Under
 from fdbqueue.verifying.counters import (
     Count,
     compared,
@@ -40,7 +41,7 @@ from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.orphans import orphans
 from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.root import RootChecks
-from fdbqueue.verifying.slices import Checks, Row, Suspect, Under, below, judged, slices
+from fdbqueue.verifying.slices import Checks, Suspect, below, judged, slices
 from fdbqueue.verifying.tasks import TaskChecks
 
 AnyQueue = TaskQueue | Queue | FairQueue | ElementBase
@@ -59,7 +60,8 @@ def verify(
     Writes: nothing; with `mend`, the keys of the findings.
     Conflicts: none; with `mend`, a change of the keys of a finding.
     Raises: QueueNotFound, NotADatabase; WrongType for another `queue`.
-    Round trips: 2 for each slice of limits.SLICE_KEYS_MAX keys, and 1 for each counter.
+    Round trips: 1 for each slice of limits.SLICE_KEYS_MAX keys, and 1 more for each transaction of
+    limits.SLICES_TOGETHER slices; 1 more for keys that lie apart, and for a doubt; 1 for each counter.
     """
     verifier = Verifier(as_database(db), Registry(root), mend)
     try:
@@ -150,10 +152,10 @@ class Verifier:
             after = found[-1].name
 
     def _scan(self, queue: str | None, prefix: bytes, checks: Checks, keys: Under) -> None:
-        for found in slices(self._database, checks, keys):
+        for found in slices(self._database, checks, prefix, keys):
             self._keys += len(found.rows)
             for row, suspect in found.suspects:
-                self._report(queue, prefix, suspect, partial(_mend_again, checks, row, suspect))
+                self._report(queue, prefix, suspect, partial(_mend_again, checks, prefix, row, suspect))
 
     def _compare(self, subject: Subject, found: Suspect | str | None) -> None:
         if isinstance(found, Suspect):
@@ -216,12 +218,12 @@ def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
     return Subject(name, keys, ElementChecks(elements, cure), counts_of_elements(elements), cure)
 
 
-def _mend_again(checks: Checks, row: Row, suspect: Suspect, tr: Transaction) -> None:
+def _mend_again(checks: Checks, prefix: bytes, row: Row, suspect: Suspect, tr: Transaction) -> None:
     """Mend a contradiction of the row, if it is still there. Reads: all that it rests on, serialisably."""
     value = tr.get(row.key)
     if value.present():
         current = Row(row.key, bytes(value.value))
-        for _, again in judged(checks, [current], tr):
+        for _, again in judged(checks, prefix, [current], tr):
             if again.flaw == suspect.flaw and again.mend is not None:
                 again.mend(tr)
 

@@ -24,6 +24,7 @@ class Trips:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self.count = 0
+        self.reads = 0
 
     def create_transaction(self) -> "Tripping":
         return Tripping(self, self._engine.create_transaction())
@@ -58,6 +59,7 @@ class Reply:
         self._trips = trips
         self._reply = reply
         self._asked_at = trips.count
+        trips.reads += 1
 
     def _arrived(self) -> Any:
         self._trips.count = max(self._trips.count, self._asked_at + 1)

@@ -95,6 +95,7 @@ def test_items_in_the_hands_of_the_line_are_no_findings(db: Database, space: Sub
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLICE_KEYS_MAX", 2)
+    monkeypatch.setattr(limits, "SLICES_TOGETHER", 1)
     monkeypatch.setattr(limits, "COUNTED_ROWS", 2)
     monkeypatch.setattr(limits, "COUNTED_S", 0.0)
 
