@@ -37,19 +37,30 @@ class Trend:
 
     rates: Rates | None = None
     """None before the second point."""
+    put: tuple[float, ...] = ()
+    """Puts a second, between each two points, the oldest first."""
     done: tuple[float, ...] = ()
-    """Ended tasks a second, between each two points, the oldest first."""
+    """Ended tasks a second, likewise."""
     ready: tuple[int, ...] = ()
     """Ready tasks at each point."""
+    takes: int = 0
+    """Takes between the first point and the last."""
+    seconds: float = 0.0
+    """Time between them."""
+
+    @property
+    def top(self) -> float:
+        """The highest rate, to which both lines are scaled."""
+        return max(self.put + self.done, default=0.0)
+
+    @property
+    def put_line(self) -> str:
+        """The `points` of an SVG polyline, CHART_WIDTH wide and CHART_HEIGHT high."""
+        return line_of(self.put, self.top)
 
     @property
     def done_line(self) -> str:
-        """The `points` of an SVG polyline, CHART_WIDTH wide and CHART_HEIGHT high."""
-        return line_of(self.done)
-
-    @property
-    def ready_line(self) -> str:
-        return line_of(self.ready)
+        return line_of(self.done, self.top)
 
 
 class History:
@@ -91,10 +102,16 @@ def _followed(points: deque[Point] | None, point: Point) -> deque[Point]:
 def trend_of(points: Sequence[Point]) -> Trend:
     pairs = list(zip(list(points)[:-1], list(points)[1:], strict=True))
     rates = [_rates(before, after) for before, after in pairs if after.at_s > before.at_s]
+    if not pairs:
+        return Trend(ready=tuple(point.ready for point in points))
+    first, last = points[0], points[-1]
     return Trend(
         rates[-1] if rates else None,
+        tuple(rate.put for rate in rates),
         tuple(rate.done for rate in rates),
         tuple(point.ready for point in points),
+        last.take - first.take,
+        last.at_s - first.at_s,
     )
 
 
@@ -107,11 +124,11 @@ def _rates(before: Point, after: Point) -> Rates:
     )
 
 
-def line_of(values: Sequence[float]) -> str:
+def line_of(values: Sequence[float], top: float) -> str:
     """The points of a polyline through `values`, from the left edge to the right one; empty for one value."""
     if len(values) < 2:
         return ""
-    top = max(max(values), 1e-9)
+    top = max(top, 1e-9)
     step = CHART_WIDTH / (len(values) - 1)
     return " ".join(
         f"{number * step:.1f},{CHART_HEIGHT - value / top * (CHART_HEIGHT - 2) - 1:.1f}"

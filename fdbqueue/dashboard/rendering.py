@@ -9,8 +9,10 @@ from starlette.responses import HTMLResponse
 
 from fdbqueue.dashboard.access import COOKIE, Access
 from fdbqueue.dashboard.history import CHART_HEIGHT, CHART_WIDTH
-from fdbqueue.dashboard.texts import cell, moment, number, one_line, segment, span
+from fdbqueue.dashboard.texts import cell, moment, number, one_line, segment, short, span
 from fdbqueue.version import __version__
+
+THEME_COOKIE = "fdbqueue_theme"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Shell:
     """The path under which the dashboard is mounted; empty for the root of its server."""
     write: bool
     csrf: str
+    theme: str
+    """"light" or "dark", as the reader has chosen; empty for the theme of the system."""
+    place: str
+    """The database, in a few words."""
     is_signed_in: bool
     """True if there is a login to leave."""
     version: str = __version__
@@ -35,22 +41,33 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"span": span, "number": number, "moment": moment, "segment": segment}
+    made.filters |= {"span": span, "number": number, "moment": moment, "segment": segment, "short": short}
     made.filters |= {"one_line": one_line, "cell": cell}
     made.globals |= {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
     return made
 
 
+def theme_in(request: Request) -> str:
+    chosen = request.cookies.get(THEME_COOKIE, "")
+    return chosen if chosen in ("light", "dark") else ""
+
+
 class Renderer:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, place: str = "") -> None:
         self._access = access
+        self._place = place
         self._templates = environment()
 
     def shell(self, request: Request) -> Shell:
         cookie = request.cookies.get(COOKIE, "")
         has_login = self._access.token is not None and bool(cookie)
         return Shell(
-            request.scope.get("root_path", ""), self._access.write, self._access.csrf(cookie), has_login
+            request.scope.get("root_path", ""),
+            self._access.write,
+            self._access.csrf(cookie),
+            theme_in(request),
+            self._place,
+            has_login,
         )
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:

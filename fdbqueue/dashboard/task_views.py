@@ -1,13 +1,13 @@
 """Views of one task: its life, its data, its failures, and the reasons why it is not running."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.dashboard.looks import TaskLook
 from fdbqueue.dashboard.texts import PayloadText, json_of, lines, one_line, payload_text
 from fdbqueue.dashboard.views import TaskRow, ended_row, task_row
-from fdbqueue.explanation import Explanation, Reason
+from fdbqueue.explanation import Reason
 from fdbqueue.holder import Holder
 from fdbqueue.limits import EDITED_BYTES_MAX
 from fdbqueue.task import EndedTask, Failure, Task, TaskState
@@ -54,12 +54,13 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A time in the life of a task: put, taken, end of its lease."""
+    """A time in the life of a task: put, taken, a failed attempt, end of its lease."""
 
     name: str
     at: float
     age_s: float
     """Negative for a time to come."""
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class TaskView:
     id: str
     now: float
     row: TaskRow
-    facts: tuple[Fact, ...]
+    life: tuple[Fact, ...]
+    """The earliest first."""
     payload: PayloadText | None
     """None for a task that has ended."""
     reasons: tuple[ReasonView, ...]
-    place: str
     holder: HolderView | None
     failures: tuple[FailureView, ...]
     """The latest first."""
@@ -93,10 +94,9 @@ def task_view(look: TaskLook) -> TaskView:
         task.id,
         look.now,
         task_row(task, look.now),
-        _facts(_times(task), look.now),
+        _life(_times(task), look.failures, look.now),
         payload_text(task.data),
         tuple(_reason(reason, look.now) for reason in found.reasons),
-        _place(found),
         _holder(found.holder, look.now),
         tuple(_failure(failure, look.now) for failure in reversed(look.failures)),
         TASK_ACTIONS[task.state],
@@ -106,10 +106,8 @@ def task_view(look: TaskLook) -> TaskView:
 
 def _ended_view(look: TaskLook, ended: EndedTask) -> TaskView:
     times = {"put": ended.created, "taken": ended.taken, "ended": ended.ended}
-    row, facts = ended_row(ended, look.now), _facts(times, look.now)
-    return TaskView(
-        look.queue, ended.id, look.now, row, facts, None, (), "", None, (), (), None, ended.outcome
-    )
+    row, life = ended_row(ended, look.now), _life(times, (), look.now)
+    return TaskView(look.queue, ended.id, look.now, row, life, None, (), None, (), (), None, ended.outcome)
 
 
 def _times(task: Task) -> dict[str, float | None]:
@@ -124,24 +122,19 @@ def _times(task: Task) -> dict[str, float | None]:
     }
 
 
-def _facts(times: Mapping[str, float | None], now: float) -> tuple[Fact, ...]:
+def _life(times: Mapping[str, float | None], failures: Sequence[Failure], now: float) -> tuple[Fact, ...]:
     known = [Fact(name, at, now - at) for name, at in times.items() if at is not None]
-    return tuple(sorted(known, key=lambda fact: fact.at))
+    failed = [Fact(_told(failure), failure.when, now - failure.when, is_failure=True) for failure in failures]
+    return tuple(sorted(known + failed, key=lambda fact: fact.at))
+
+
+def _told(failure: Failure) -> str:
+    return one_line(f"attempt {failure.attempt}: {failure.error}, {failure.outcome}")
 
 
 def _reason(reason: Reason, now: float) -> ReasonView:
     in_s = None if reason.at is None else max(0.0, reason.at - now)
     return ReasonView(reason.why.value, one_line(reason.text), one_line(reason.cure), in_s)
-
-
-def _place(found: Explanation) -> str:
-    """Its place in the order, as a sentence; empty if it has none."""
-    place = found.place
-    if place is None:
-        return ""
-    if place.by_key:
-        return f"{place.ahead} keys before its key, {place.ahead_in_key} tasks of its key before it"
-    return f"{place.ahead} tasks before it"
 
 
 def _holder(holder: Holder | None, now: float) -> HolderView | None:

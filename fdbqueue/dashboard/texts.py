@@ -51,6 +51,14 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if value < 1 else f"{value:.1f}"
 
 
+def short(value: float) -> str:
+    """A number of at most three or four digits: 1,204, 81.2k, 1.84M, 3.1G."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if value >= (size if unit != "k" else 10_000):
+            return f"{value / size:,.3g}{unit}" if value < 1000 * size else f"{value / size:,.0f}{unit}"
+    return number(value)
+
+
 def moment(time: float | None) -> str:
     """A time in UTC: 2026-01-31 23:59:59; empty for None."""
     if time is None:

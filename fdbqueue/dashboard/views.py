@@ -8,6 +8,7 @@ list of queues and the page of a queue.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fdbqueue.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
 from fdbqueue.dashboard.history import Trend
 from fdbqueue.dashboard.looks import ENDED, STATES, QueueLook
 from fdbqueue.dashboard.texts import cell, one_line
@@ -33,19 +34,19 @@ class QueueRow:
     trend: Trend
     error: str | None
 
+    findings: tuple[Finding, ...] = ()
+    """The worst first."""
+
     @property
-    def mood(self) -> str:
-        """One word for its colour: "broken", "paused", "idle", "stuck" or "well"."""
-        tasks = self.tasks
-        if self.error is not None:
-            return "broken"
-        if tasks is None:
-            return "idle" if not self.items else "well"
-        if tasks.paused:
-            return "paused"
-        if tasks.ready and not tasks.workers and not tasks.taken:
-            return "stuck"
-        return "well" if self.items else "idle"
+    def level(self) -> Level:
+        return self.findings[0].level if self.findings else Level.OK
+
+    @property
+    def word(self) -> str:
+        """Its state in one or two words."""
+        if self.findings:
+            return self.findings[0].word
+        return "Fine" if self.items else "Idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class QueuesView:
     """False if only the first queues are shown."""
     totals: Mapping[str, int]
     """Tasks of all queues by state."""
+    verdict: Verdict
+    put_per_s: float | None
+    """Of all queues; None before the second look."""
+    done_per_s: float | None
+    longest_s: float | None
+    """The age of the oldest next task of a queue; None if no task can be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +175,33 @@ class QueueView:
     workers: tuple[WorkerRow, ...]
     redrive: RedriveView | None
     actions: tuple[str, ...]
+    put_command: str
+    """The commands that put a task, and start a worker."""
+    work_command: str
 
 
 def queues_view(figures: Figures, trend: Callable[[str], Trend]) -> QueuesView:
     rows = tuple(queue_row(queue, trend(queue.name)) for queue in figures.queues)
     counted = [row.tasks for row in rows if row.tasks is not None]
     totals = {state: sum(getattr(tasks, state) for tasks in counted) for state in STATES}
-    return QueuesView(figures.now, rows, figures.workers, figures.is_whole, totals)
+    rates = [row.trend.rates for row in rows if row.trend.rates is not None]
+    return QueuesView(
+        figures.now,
+        rows,
+        figures.workers,
+        figures.is_whole,
+        totals,
+        verdict_of(len(rows), [found for row in rows for found in row.findings]),
+        sum(rate.put for rate in rates) if rates else None,
+        sum(rate.done for rate in rates) if rates else None,
+        max((tasks.next_age_s for tasks in counted if tasks.next_age_s is not None), default=None),
+    )
 
 
 def queue_row(queue: QueueFigures, trend: Trend) -> QueueRow:
     error = None if queue.error is None else one_line(queue.error)
-    return QueueRow(queue.name, queue.kind, queue.items, queue.unreadable, queue.tasks, trend, error)
+    found = findings_of(queue, trend)
+    return QueueRow(queue.name, queue.kind, queue.items, queue.unreadable, queue.tasks, trend, error, found)
 
 
 def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
@@ -199,6 +221,8 @@ def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
         tuple(worker_row(worker, look.now, row.name) for worker in look.workers),
         redrive_view(look.redrive, look.now),
         _queue_actions(row.tasks),
+        command("put", row.name, '{"to": "ada@example.com"}'),
+        command("work", row.name, "MODULE:FUNCTION"),
     )
 
 
