@@ -72,7 +72,7 @@ class EndedTask:
     attempts: int
     """Number of times that it was taken."""
     failures: int
-    """Number of failed attempts since its put."""
+    """Number of failed attempts since its put, and in an earlier queue."""
     key: Any = None
     pri: int = 0
     session: str | None = None

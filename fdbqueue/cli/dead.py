@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import CommandError, Refused, say
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.rows import task_row
@@ -102,7 +103,7 @@ def show_(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) -
         try:
             task, failures = found.peek(database, id_), found.failures(database, id_)
         except TaskNotFound:
-            raise _missing(queue, id_) from None
+            raise _missing(queue, f"{id_}{told_end(database, found, id_)}") from None
     out = stdout_of(signals)
     if as_json:
         out.print(line_of({**task_row(task), "history": [asdict(failure) for failure in failures]}))

@@ -5,6 +5,7 @@ import click
 from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.held import progress_of
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.values import line_of
@@ -21,6 +22,8 @@ from fdbqueue.task import Task
 @click.pass_obj
 def follow(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) -> None:
     """Print the state and the progress of a task of QUEUE, and again each time that the progress changes.
+
+    After a cancel, the line says "cancelled".
 
     The command ends with the task, or by Ctrl-C. With --json, each line has all attributes of the task.
     """
@@ -41,5 +44,4 @@ def follow(signals: Signals, place: Place, queue: str, id_: str, as_json: bool) 
 def _line(task: Task, as_json: bool) -> bytes:
     if as_json:
         return line_of(task_row(task))
-    told = "" if task.fraction is None else f"{task.fraction:.0%}"
-    return f"{task.state.name.lower()}\t{told}\n".encode()
+    return f"{task.state.name.lower()}\t{progress_of(task_row(task))}\n".encode()

@@ -1,5 +1,6 @@
 """`fdbqueue redrive`: buried tasks go back at a bounded rate; any process goes on where another stopped."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -8,7 +9,14 @@ import click
 from fdbqueue import limits
 from fdbqueue.cli.dead import error_option, letters_of, match_option
 from fdbqueue.cli.exits import Refused, say
-from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, queue_argument
+from fdbqueue.cli.group import (
+    cli,
+    help_without_command,
+    in_a_place,
+    in_this_place,
+    json_option,
+    queue_argument,
+)
 from fdbqueue.cli.progress import PLAIN_EVERY_S
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
@@ -162,7 +170,9 @@ def _run(signals: Signals, database: Database, letters: DeadLetters, as_json: bo
                 next_s = runtime.monotonic() + PLAIN_EVERY_S
             runtime.sleep(min(step.wait_s, limits.REDRIVE_LOOK_S))
     except Interrupted:
-        say(f"interrupted: `fdbqueue redrive run {letters.name}` goes on")
+        name = ["--", letters.name] if letters.name.startswith("-") else [letters.name]
+        run_again = shlex.join(["fdbqueue", "redrive", "run", *name])
+        say(f"interrupted: `{in_this_place(run_again)}` goes on")
         raise
     tell(signals, told(step.redrive), redrive_row(step.redrive), as_json)
 

@@ -11,7 +11,7 @@ from fdbqueue.cli.show import Row
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, TaskNotFound
+from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import UNREADABLE, Definition
@@ -35,6 +35,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "key": task.key,
         "attempts": task.attempts,
         "failures": task.failures,
+        "orphaned": task.orphaned,
         "created": task.created,
         "expires": task.expires,
         "until": task.until,
@@ -97,7 +98,7 @@ def _row_or_error(place: Place, database: Database, definition: Definition) -> R
 def holder_row(database: Database, queue: TaskQueue, task: Task) -> dict[str, Any] | None:
     """Return the session that holds the task, and its processes; None if the task is not taken."""
     if task.state == TaskState.TAKEN:
-        with suppress(TaskNotFound):
+        with suppress(TaskNotFound, RecordUnreadable):
             found = queue.holder(database, task)
             return None if found is None else asdict(found)
     return None
@@ -107,7 +108,7 @@ def failure_rows(database: Database, queue: TaskQueue, task: Task) -> list[dict[
     """Return the failures that are kept with the task, the oldest first."""
     if not task.attempts:
         return []
-    with suppress(TaskNotFound):
+    with suppress(TaskNotFound, RecordUnreadable):
         return [asdict(failure) for failure in queue.failures(database, task)]
     return []
 

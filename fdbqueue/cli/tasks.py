@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.held import processes_of, progress_of
 from fdbqueue.cli.many import remove_all, step_by_step
 from fdbqueue.cli.rows import STATES, failure_rows, holder_row, task_row
 from fdbqueue.cli.session import Place
@@ -28,11 +30,11 @@ from fdbqueue.tasks.queue import TaskQueue
 def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as_json: bool) -> None:
     """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, key, data, last error; for taken tasks also the holder and
-    the progress. With --json, each task
-    has all its attributes; `history` has the time and the error of each failed attempt that is kept, with its
-    traceback or the output of its command; `holder` has the session of a taken task, its processes and its
-    last heartbeat. If more tasks follow, standard error says so.
+    Columns: id, age, attempts, key, data, last error; for taken tasks also the progress, with "cancelled"
+    after a cancel, and the holder. With --json, each task has all its attributes; `history` has the time and
+    the error of each failed attempt that is kept, with its traceback or the output of its command; `holder`
+    has the session of a taken task, its processes and its last heartbeat. If more tasks follow, standard
+    error says so.
     """
     with place.tasks(queue) as (database, found):
         columns = TAKEN_COLUMNS if STATES[state] == TaskState.TAKEN else TASK_COLUMNS
@@ -170,7 +172,7 @@ def _to_each(
                 with signals.deferred():
                     task = verb(found, database, id_)
             except TaskNotFound:
-                missing.append(id_)
+                missing.append(f"{id_}{told_end(database, found, id_)}")
             else:
                 asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
                 tell(signals, f"{id_} {done}{asked}", task_row(task), as_json)
@@ -195,13 +197,4 @@ TASK_COLUMNS: Columns = {
 }
 
 
-def _holder(row: Row) -> str:
-    processes = [] if row["holder"] is None else row["holder"]["processes"]
-    return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
-
-
-def _progress(row: Row) -> str:
-    return "" if row["progress"] is None else f"{row['progress']:.0%}"
-
-
-TAKEN_COLUMNS: Columns = {**TASK_COLUMNS, "progress": _progress, "holder": _holder}
+TAKEN_COLUMNS: Columns = {**TASK_COLUMNS, "progress": progress_of, "holder": processes_of}

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
+from fdbqueue.cli.held import HELD_COLUMNS, held_rows, shown_held
 from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.rows import STATES
 from fdbqueue.cli.session import Place
@@ -27,6 +28,7 @@ from fdbqueue.tasks.queue import TaskQueue
 RATES = ("put", "take", "done")
 WORKERS_SHOWN = 30
 KEYS_SHOWN = 20
+HELD_SHOWN = 20
 
 
 @cli.command()
@@ -45,13 +47,15 @@ def top(
     buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable.
     `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks
     by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
-    each worker. A pipe gets one line per queue in each interval; keys only with --json.
+    each worker, and the first taken tasks with their holders. A pipe gets one line per queue in each
+    interval; keys and taken tasks (`held`) only with --json.
     """
     with place.database() as database:
         for name in queue:
             place.tasks_in(database, name)
-        samples = Samples(place, database, queue)
-        if on_a_terminal() and not as_json:
+        on_screen = on_a_terminal() and not as_json
+        samples = Samples(place, database, queue, with_held=on_screen or as_json)
+        if on_screen:
             _live(samples, interval, times)
             return
         out = stdout_of(signals)
@@ -63,11 +67,12 @@ def top(
 class Samples:
     """Reads the counts of the queues, and computes rates since the read before."""
 
-    def __init__(self, place: Place, database: Database, names: tuple[str, ...]) -> None:
+    def __init__(self, place: Place, database: Database, names: tuple[str, ...], with_held: bool) -> None:
         self._place = place
         self._database = database
         self._runtime = database.runtime
         self._names = names
+        self._with_held = with_held
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
 
     def every(self, interval_s: float, times: int | None) -> Iterator[list[Row]]:
@@ -112,6 +117,8 @@ class Samples:
         row["paused"] = queue.paused(self._database)
         if self._names and kind_named(queue.kind).supports("key"):
             row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
+        if self._with_held:
+            row["held"] = held_rows(self._database, queue, HELD_SHOWN) if row["taken"] else []
         row["workers"] = len(workers(self._database, queue.name, root=self._place.root))
         return row
 
@@ -137,6 +144,8 @@ def _screen(queues: list[Row], found: list[Row]) -> RenderableType:
     tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {"queue": field("queue"), **END_COLUMNS})]
     tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
     tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
+    held = shown_held(queues, HELD_SHOWN)
+    tables += [table_of(held, HELD_COLUMNS)] if held else []
     return Group(*(part for table in tables for part in (table, Text())))
 
 

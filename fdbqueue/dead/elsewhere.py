@@ -4,19 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fdb import tuple as layer
-
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, PayloadUnreadable, QueueKindMismatch
-from fdbqueue.records.keys import Record
+from fdbqueue.records.keys import Record, id_bytes
 from fdbqueue.records.statistics import count_of
 from fdbqueue.seam import Transaction
-from fdbqueue.tasks import edges
+from fdbqueue.tasks import edges, failures
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.tasks_of import key_in
 
 
 class Elsewhere:
@@ -49,20 +48,26 @@ class Elsewhere:
         return max(0, min(count, capacity - size))
 
     def move(self, change: Change, records: Sequence[Record]) -> int:
-        """Move buried tasks. Return their number: a task with an unreadable payload stays.
+        """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
 
-        Reads: the payloads, by snapshot; as a put.
+        Reads: the payloads and the failures, by snapshot; as a put.
         Writes: as a put, and clears the tasks here.
         Raises: QueueFull, UnknownSession for a temporary queue of an ended session.
         """
-        asked = [ask_payload(change.tr, change.shape.keys, record) for record in records]
-        read = [(record, _payload(reply)) for record, reply in zip(records, asked, strict=True)]
-        whole = [(record, payload) for record, payload in read if payload is not None]
-        drafts = [self._draft(record, payload) for record, payload in whole]
-        if drafts:
-            self._calls.put_within(change.tr, drafts)
-            edges.delete(change, [record for record, _ in whole])
-        return len(drafts)
+        tr, keys = change.tr, change.shape.keys
+        asked = [
+            (record, ask_payload(tr, keys, record), failures.ask_entries(tr, keys, record.id))
+            for record in records
+        ]
+        read = [(record, _payload(payload), entries) for record, payload, entries in asked]
+        whole = [(record, payload, entries()) for record, payload, entries in read if payload is not None]
+        if whole:
+            drafts = [self._draft(record, payload) for record, payload, _ in whole]
+            tasks = self._calls.put_within(tr, drafts)
+            for task, (_, _, entries) in zip(tasks, whole, strict=True):
+                failures.keep(tr, self._shape.keys, id_bytes(task.id), entries)
+            edges.delete(change, [record for record, _, _ in whole])
+        return len(whole)
 
     def _draft(self, record: Record, payload: bytes) -> Draft:
         """A new task, with the options of the old one that this queue knows."""
@@ -71,10 +76,16 @@ class Elsewhere:
         if kind.supports("pri"):
             options["pri"] = record.pri
         if kind.supports("key") and record.key:
-            options["key"] = layer.unpack(record.key)[0]
+            options["key"] = key_in(record.key)
         if kind.supports("cost"):
             options["cost"] = record.cost
-        return replace(self._shape.draft(None, payload, options), trace=record.trace)
+        draft = self._shape.draft(None, payload, options)
+        return replace(draft, trace=record.trace, failures=record.failures)
+
+
+def moved_bytes(record: Record) -> int:
+    """The most bytes that a move of the task writes into the other queue."""
+    return record.size_bytes + failures.bytes_max(record)
 
 
 def _payload(reply: Callable[[], bytes]) -> bytes | None:

@@ -165,8 +165,9 @@ class DeadLetters(TaskHandle):
         """Begin to send the buried tasks that match back, at most `limit` and `rate_per_s` of them a second.
 
         They become ready in their queue, or are put `into` another one with the same codec, as new tasks.
-        There they keep their priority, task key and cost, as far as its kind has these. This call moves none:
-        `run_redrive` does, in any process. It ends after as many tasks as are buried now.
+        There they keep their failures, and their priority, task key and cost, as far as its kind has these.
+        This call moves none: `run_redrive` does, in any process. It ends after as many tasks as are buried
+        now.
         Reads: the redrive; the number of buried tasks by snapshot; the definition of the other queue.
         Writes: the redrive.
         Conflicts: another change of the redrive.

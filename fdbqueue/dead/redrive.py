@@ -6,14 +6,15 @@ dies meanwhile, and any process goes on where another has stopped. A task that i
 place, and lies behind the cursor: no redrive moves a task twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 
 from fdbqueue import limits
 from fdbqueue.database import Database
-from fdbqueue.dead.elsewhere import Elsewhere
+from fdbqueue.dead.elsewhere import Elsewhere, moved_bytes
 from fdbqueue.dead.matching import Matching
 from fdbqueue.dead.pacing import Turn, stepped, turn_of
 from fdbqueue.dead.reading import Row, buried_after
@@ -98,8 +99,12 @@ def _moved(change: Change, found: Redrive, turn: Turn, elsewhere: Elsewhere | No
     matching = Matching(found.error, found.text)
     most = turn.count if found.text is None else min(found.left, limits.VERB_BATCH)
     rows = buried_after(change, matching, found.cursor, most)
-    looked_at, chosen = choose(rows, matching, turn.count)
-    moved = len(edges.kick(change, chosen)) if elsewhere is None else elsewhere.move(change, chosen)
+    if elsewhere is None:
+        looked_at, chosen = choose(rows, matching, turn.count, limits.BATCH_BYTES_MAX)
+        moved = len(edges.kick(change, chosen))
+    else:
+        looked_at, chosen = choose(rows, matching, turn.count, limits.REDRIVE_BYTES_MAX, moved_bytes)
+        moved = elsewhere.move(change, chosen)
     passed = sum(row.record is not None for row in rows[:looked_at]) - moved
     places = [row.place for row in rows[:looked_at]]
     is_last = looked_at == len(rows) < most
@@ -116,21 +121,27 @@ def kick_some(change: Change, matching: Matching, after: bytes, limit: int) -> t
     Conflicts: a change of the tasks.
     """
     rows = buried_after(change, matching, after, limit)
-    looked_at, chosen = choose(rows, matching, limit)
+    looked_at, chosen = choose(rows, matching, limit, limits.BATCH_BYTES_MAX)
     is_last = looked_at == len(rows) < limit
     return len(edges.kick(change, chosen)), None if is_last else rows[looked_at - 1].place
 
 
-def choose(rows: Sequence[Row], matching: Matching, count: int) -> tuple[int, list[Record]]:
+def choose(
+    rows: Sequence[Row],
+    matching: Matching,
+    count: int,
+    bytes_max: int,
+    bytes_of: Callable[[Record], int] = attrgetter("size_bytes"),
+) -> tuple[int, list[Record]]:
     """The number of rows that were looked at, and the tasks among them that match: at most `count`, and
-    limits.BATCH_BYTES_MAX bytes of payloads, or one larger task.
+    `bytes_max` bytes, which are those of payloads by default; or one larger task.
     """
     chosen: list[Record] = []
     size_bytes = 0
     for looked_at, row in enumerate(rows):
         if row.record is not None and matching.matches(row.failure):
-            size_bytes += row.record.size_bytes
-            if chosen and size_bytes > limits.BATCH_BYTES_MAX:
+            size_bytes += bytes_of(row.record)
+            if chosen and size_bytes > bytes_max:
                 return looked_at, chosen
             chosen.append(row.record)
         if len(chosen) == count:

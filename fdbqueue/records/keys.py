@@ -39,7 +39,7 @@ If a record is damaged, the key of its state still identifies the task (mending.
 import struct
 from base64 import b32hexencode
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from fdb import tuple as layer
@@ -101,12 +101,17 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
 Count = Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=limits.PRIORITY_MAX)]
 
+if TYPE_CHECKING:
+    StoredState = str
+else:  # the decoder refuses any other text; a type checker would refuse the members of TaskState
+    StoredState = Literal["r", "t", "!", "~"]
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
 
     id: Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
-    state: str
+    state: StoredState
     pri: Priority
     created_us: int
     expires_us: Count
@@ -120,9 +125,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     cost: int = 1
     failures: int = 0
-    """Number of failed attempts since the put; the latest failures are stored."""
+    """Number of failed attempts since the put, and in an earlier queue; the latest failures are stored."""
     forgiven: int = 0
-    """`failures` at the last kick."""
+    """`failures` at the last kick, or at the put into another queue."""
     orphaned: int = 0
     """Number of attempts in a row that ended without their holder (lease over, holder dead)."""
     excused: int = 0

@@ -2,8 +2,6 @@
 
 from contextlib import suppress
 
-from fdb import tuple as layer
-
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.page import Page, no_place, place_bytes, place_text
@@ -13,6 +11,7 @@ from fdbqueue.task import EndedTask
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.retaining import Entry, entry_of
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.tasks_of import key_in
 
 _PLACE_BYTES = TIME_BYTES + ID_BYTES
 
@@ -79,7 +78,7 @@ def _task(id_: bytes, entry: Entry) -> EndedTask:
         ended=entry.ended_us / 1_000_000,
         attempts=entry.attempts,
         failures=entry.failures,
-        key=layer.unpack(entry.key)[0] if entry.key else None,
+        key=key_in(entry.key),
         pri=entry.pri,
         session=entry.session.hex() or None,
     )

@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """The run that held a lost lease; or, if exhausted, the run that the burial was counted for."""
 
 
+_ENTRY_BYTES_MAX = limits.FAILURE_DETAIL_BYTES_MAX + 4 * limits.FAILURE_MESSAGE_BYTES_MAX
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(Entry).decode
 
@@ -103,6 +104,17 @@ def rewrite(
     said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
     again = Entry(entry.number, said, entry.run if run is None else run)
     tr.set(_key_of(keys, id_, entry.number), _to_bytes(again))
+
+
+def keep(tr: Transaction, keys: TaskKeys, id_: bytes, entries: Iterable[Entry]) -> None:
+    """Store the failures that a task brings from another queue. Writes: one key each."""
+    for entry in entries:
+        tr.set(_key_of(keys, id_, entry.number), _to_bytes(entry))
+
+
+def bytes_max(record: Record) -> int:
+    """The most bytes that the stored failures of a task may have."""
+    return min(record.failures, limits.FAILURES_KEPT) * _ENTRY_BYTES_MAX
 
 
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:

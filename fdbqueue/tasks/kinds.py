@@ -210,6 +210,8 @@ class Draft:
     delay_us: int
     trace: bytes = b""
     """The trace context of its put (trace_context.py)."""
+    failures: int = 0
+    """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:

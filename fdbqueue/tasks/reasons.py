@@ -26,9 +26,7 @@ def _paused(found: Explanation) -> Reason:
 
 
 def _buried(found: Explanation) -> Iterator[Reason]:
-    ahead = (found.place or TaskPlace()).ahead
-    some = ("-n", str(ahead + 1)) if _is_exact(ahead) else ("--all",)
-    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", _command(found, "kick", *some))
+    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", _command(found, "dead kick", found.task.id))
 
 
 def _taken(found: Explanation) -> Iterator[Reason]:
@@ -127,9 +125,8 @@ def _is_next(place: TaskPlace | None) -> bool:
 def _command(found: Explanation, verb: str, *arguments: str) -> str:
     """The command as it is typed: a name may have characters of a shell, or begin with a dash."""
     if found.queue.startswith("-"):
-        options = [word for word in arguments if word != "MODULE:FUNCTION"]
-        return shlex.join(["fdbqueue", verb, *options, "--", found.queue, *arguments[len(options) :]])
-    return shlex.join(["fdbqueue", verb, found.queue, *arguments])
+        return shlex.join(["fdbqueue", *verb.split(), "--", found.queue, *arguments])
+    return shlex.join(["fdbqueue", *verb.split(), found.queue, *arguments])
 
 
 def _after(found: Explanation) -> str:

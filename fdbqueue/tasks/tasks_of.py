@@ -7,6 +7,7 @@ from fdb import tuple as layer
 
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.records.keys import NEVER_US, Record, TaskKeys, id_text
+from fdbqueue.registry.registry import UNPACKING
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.trace_context import unpacked
@@ -31,7 +32,7 @@ def task_of(record: Record, data: Any) -> Task:
         state=TaskState(record.state),
         data=data,
         pri=record.pri,
-        key=layer.unpack(record.key)[0] if record.key else None,
+        key=key_in(record.key),
         attempts=record.attempts,
         failures=record.failures_counted,
         orphaned=record.orphaned,
@@ -46,6 +47,14 @@ def task_of(record: Record, data: Any) -> Task:
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
     )
+
+
+def key_in(stored: bytes) -> Any:
+    """The task key; the stored bytes themselves, if they are damaged."""
+    try:
+        return layer.unpack(stored)[0] if stored else None
+    except UNPACKING:
+        return stored
 
 
 def seconds_or_never(time_us: int) -> float | None:

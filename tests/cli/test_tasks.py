@@ -8,6 +8,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import TaskQueue
+from fdbqueue.cli.held import HELD_COLUMNS, shown_held
 from fdbqueue.task import Failure
 from tests.cli.shell import Shell, Within, rest_of
 from tests.cli.test_queues import root_of
@@ -93,11 +94,19 @@ def test_a_taken_task_is_listed_with_its_holder(program: Within) -> None:
         assert task is not None
         (row,) = listed(program, "taken")
         columns = program.run("tasks", "q", "--state", "taken")[1].rstrip("\n").split("\t")
+        top = json.loads(program.run("top", "q", "-n", "1", "--json")[1])
         put(program, "q", "y")
         (other,) = listed(program, "ready")
     assert (row["session"], row["taken"]) == (task.session, task.taken)
     assert (row["holder"]["session"], row["holder"]["processes"]) == (task.session, [here])
     assert columns[-1] == f"{here['host']}:{here['process_id']}"
+    [held] = top["held"]
+    assert (held["id"], held["holder"]["processes"], held["session"]) == (task.id, [here], task.session)
+    [shown] = shown_held([top], 9)
+    told = {name: cell(shown) for name, cell in HELD_COLUMNS.items()}
+    del told["for"]
+    assert list(told.values()) == ["q", task.id, "", columns[-1], task.session]
+    assert shown_held([top], 0) == []
     assert (other["session"], other["taken"], other["holder"]) == (None, None, None)
 
 
@@ -152,7 +161,7 @@ def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None
         said = f"{ids[0]} cancelled: it is taken, and ends with its lease\nfdbqueue: {ids[1]} cancelled"
         assert program.run("cancel", "q", *ids) == (0, "", f"fdbqueue: {said}\n")
         queue.progress(db, task, 0.4)
-        assert program.run("tasks", "q", "--state", "taken")[1].split("\t")[-2] == "40%"
+        assert program.run("tasks", "q", "--state", "taken")[1].split("\t")[-2] == "40% cancelled"
         (row,) = listed(program, "taken")
         assert row["progress"] == 0.4
         assert row["cancel_asked"] >= row["taken"]
@@ -180,6 +189,9 @@ def test_ended_tasks_are_listed_and_found(program: Within) -> None:
     status, _, err = program.run("explain", "q", ids[1])
     assert (status, err.split(" (it was deleted ")[0]) == (1, f"fdbqueue: no such task in 'q': {ids[1]}")
     missing = "0" * 32
+    for command in (["cancel"], ["delete"], ["bury"], ["dead", "show"]):
+        status, _, err = program.run(*command, "q", ids[1])
+        assert (status, f"{ids[1]} (it was deleted " in err) == (1, True)
     refused = f"fdbqueue: not among the ended tasks of 'q': {missing}\n"
     assert program.run("ended", "q", missing) == (1, "", refused)
     assert program.run("ended", "q", missing, "--key", "a")[0] == 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+import fdbqueue
 from fdbqueue import Database, DeadLetters, Failure, Queue, RedriveState, TaskQueue, limits, transactional
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
@@ -148,6 +149,27 @@ def test_tasks_move_into_another_queue(grave: Grave, kind: str) -> None:
     assert (task.data, task.pri, task.attempts, task.failures) == (1, 7 if kind == "fifottl" else 0, 1, 0)
 
 
+def test_tasks_bring_their_failures_into_another_queue(grave: Grave) -> None:
+    into, db = other(grave), grave.db
+    task = grave.queue.put(db, 1)
+    for n in range(limits.FAILURES_KEPT + 1):
+        held = grave.queue.take(db, 0)
+        grave.queue.release(db, held, failure=Failure("A", str(n), "a traceback", "here:1"))
+    grave.queue.bury(db, task.id)
+    before = grave.queue.failures(db, task)
+    assert [failure.message for failure in before] == [str(n) for n in range(1, limits.FAILURES_KEPT + 1)]
+    grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
+    grave.letters.run_redrive(db)
+    moved = into.take(db, 0)
+    assert (into.failures(db, moved), moved.failures) == (before, 0)
+    buried = into.bury(db, moved, failure=Failure("B"))
+    [found] = DeadLetters.open(db, "other", root=grave.root).classes(db)
+    assert (buried.failures, found.error) == (1, "B")
+    assert [failure.error for failure in into.failures(db, buried)] == [*["A"] * 9, "B"]
+    into.delete(db, buried)
+    assert fdbqueue.verify(db, "other", root=grave.root).findings == ()
+
+
 def test_task_keys_and_costs_go_with_their_tasks(db, space) -> None:
     grave = Grave(db, space, "fair")
     into = other(grave, "fair")
@@ -205,8 +227,8 @@ def test_a_task_with_a_lost_payload_stays(grave: Grave) -> None:
     assert (done.moved, done.passed, grave.tasks("buried")) == (0, 1, 1)
 
 
-def test_payloads_of_one_step_are_bounded(grave: Grave, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+def test_payloads_and_failures_of_one_step_are_bounded(grave: Grave, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "REDRIVE_BYTES_MAX", 25_000)  # a failure counts as 12,000
     into = other(grave)
     for n in range(5):
         grave.bury("A", data=f"{n}" * 400)

@@ -693,10 +693,10 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a kick that does not reach the buried task",
+        "a kick that does not name the buried task",
         reasons._buried,
-        "ahead + 1",
-        "ahead",
+        "found.task.id",
+        "found.task.id[::-1]",
         "explained",
         50,
     ),

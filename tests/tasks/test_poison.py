@@ -253,6 +253,31 @@ def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: Ta
     assert left == []
 
 
+@pytest.mark.parametrize("state", ["z", "-"])
+def test_a_record_in_no_state_counts_as_damaged(db: Database, queue: TaskQueue, state: str) -> None:
+    id_, good = put(db, queue, "bad"), put(db, queue, "good")
+    respell(db, queue, id_, state=state)
+    for look in (queue.peek, queue.explain, queue.holder):
+        with pytest.raises(RecordUnreadable):
+            look(db, id_text(id_))
+    assert id_bytes(queue.take(db, 0).id) == good
+    assert counts(db, queue) == {"taken": 1, "unreadable": 1}
+
+
+def test_a_damaged_task_key_is_shown_as_its_bytes(db: Database, queue: TaskQueue) -> None:
+    if queue.kind in ("fifo", "fifottl"):
+        id_, good = put(db, queue, "bad"), put(db, queue, "good")
+        respell(db, queue, id_, key=b"\xff\x01")
+        assert queue.peek(db, id_text(id_)).key == b"\xff\x01"
+        assert [id_bytes(queue.take(db, 0).id) for _ in range(2)] == [id_, good]
+
+
+def respell(db: Database, queue: TaskQueue, id_: bytes, **fields: Any) -> None:
+    """Change fields of the stored record of a ready task, in both places."""
+    for row in records_of(db, queue, id_):
+        db[row.key] = record_to_bytes(msgspec.structs.replace(record_of(row.value), **fields))
+
+
 @pytest.mark.parametrize("state", ["taken", "buried", "delayed"])
 def test_a_task_with_a_damaged_record_is_set_aside(db: Database, queue: TaskQueue, state: str) -> None:
     """The other tasks of its key are not delayed."""

@@ -1,9 +1,11 @@
 """An operator in a simulation: applies the cures that the explanation of a task names, until it starts."""
 
+import shlex
 from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.database import run
+from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.explanation import Explanation, Why
 from fdbqueue.records.keys import id_in, id_text
@@ -52,7 +54,8 @@ def apply(client: Client, q: TaskQueue, found: Explanation) -> Task | None:
     if reason.why == Why.PAUSED:
         q.resume(client.db)
     elif reason.why == Why.BURIED:
-        q.kick(client.db, int(reason.cure.split()[-1]))
+        *_, queue, task = shlex.split(reason.cure)
+        DeadLetters.open(client.db, queue).kick(client.db, task)
     elif reason.why == Why.UNSWEPT:
         q.statistics(client.db)
     elif reason.why in (Why.TAKEN, Why.HOLDER_ENDED, Why.DELAYED, Why.KEY_BUSY):
