@@ -57,7 +57,7 @@ def create_app(
     sampler, drivers = Sampler(room), Drivers(room)
     streams = Streams(sampler, renderer)
     pages = Pages(room, access, renderer, sampler, streams)
-    posting = Posting(room, access, renderer, drivers)
+    posting = Posting(room, access, renderer, drivers, sampler)
     failures = Failures(room, renderer)
     app = Starlette(
         routes=routes_of(pages, posting),

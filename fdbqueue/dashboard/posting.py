@@ -16,6 +16,7 @@ from fdbqueue.dashboard.forms import FormRefused, form_of
 from fdbqueue.dashboard.pages import address_of, queue_of
 from fdbqueue.dashboard.rendering import Renderer
 from fdbqueue.dashboard.room import DatabaseSilent, Room
+from fdbqueue.dashboard.sampling import Sampler
 from fdbqueue.dashboard.texts import segment
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.logger import logger
@@ -27,11 +28,14 @@ READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes q
 
 
 class Posting:
-    def __init__(self, room: Room, access: Access, renderer: Renderer, drivers: Drivers) -> None:
+    def __init__(
+        self, room: Room, access: Access, renderer: Renderer, drivers: Drivers, sampler: Sampler
+    ) -> None:
         self._room = room
         self._access = access
         self._renderer = renderer
         self._drivers = drivers
+        self._sampler = sampler
 
     async def queue(self, request: Request) -> Response:
         target = Target(self._room.database, self._room.root, queue_of(request))
@@ -64,6 +68,7 @@ class Posting:
             _log.warning("%s by %s %s has failed: %s", said, address, shown(given), error)
             raise
         _log.info("%s by %s %s: %s", said, address, shown(given), outcome)
+        self._sampler.expire()
         if action.drives:
             self._drivers.start(target.queue)
 

@@ -1,6 +1,6 @@
 """Sampling: one look at all queues, shared by all pages and streams of a dashboard."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -38,6 +38,11 @@ class Sampler:
             if self._last is None or now_s - self._last.at_s >= at_most_s:
                 self._last = await self._look(0 if self._last is None else self._last.number + 1)
             return self._last
+
+    def expire(self) -> None:
+        """Let the next call look again: an action has changed the queues."""
+        if self._last is not None:
+            self._last = replace(self._last, at_s=float("-inf"))
 
     async def _look(self, number: int) -> Sample:
         monotonic = self._room.runtime.monotonic
