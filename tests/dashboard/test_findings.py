@@ -1,4 +1,4 @@
-"""A dashboard says first what is wrong with which queue, since when, and by which command it ends."""
+"""A dashboard tells first which queue is in trouble, since when, and the command that ends it."""
 
 from typing import Any
 
