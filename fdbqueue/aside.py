@@ -108,7 +108,8 @@ class Aside:
             count += 1
         asked = [(id_, entry, self._ask_parts(tr, id_)) for id_, entry in entries[:count]]
         rows = [
-            SetAside(_text(id_), _when(id_), entry.key, entry.reason, parts()) for id_, entry, parts in asked
+            SetAside(aside_text(id_), _when(id_), entry.key, entry.reason, parts())
+            for id_, entry, parts in asked
         ]
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
@@ -221,7 +222,8 @@ def count_in(value: bytes | None) -> int:
     return int.from_bytes((value or b"")[: COUNTER.size], "little", signed=True)
 
 
-def _text(id_: bytes) -> str:
+def aside_text(id_: bytes) -> str:
+    """The id of a value as `aside` lists it."""
     return b32hexencode(id_).decode()
 
 

@@ -1,11 +1,11 @@
 """Queues: the figures of all queues at two looks, as checks."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from fdbqueue import limits
 from fdbqueue.diagnosis.check import Check, failure, fine, warning
 from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
+from fdbqueue.verifying.cures import command
 
 CHECK = "queues"
 
@@ -18,7 +18,7 @@ def check_queues(first: Figures, second: Figures) -> list[Check]:
         for queue in second.queues
         for result in _of_queue(before.get(queue.name, queue), queue, seconds)
     ]
-    text = f"{len(second.queues)} queues, {second.workers} live workers"
+    text = f"{_told(len(second.queues), 'queue')}, {_told(second.workers, 'live worker')}"
     return found or [fine(CHECK, text, queues=len(second.queues), workers=second.workers)]
 
 
@@ -28,8 +28,8 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         cure = "Read it with the release, or the codec, that made it."
         yield failure(CHECK, f"{name} cannot be read: {queue.error}", cure, queue=name)
     if queue.unreadable:
-        text = f"{name} has {queue.unreadable} values that could not be read"
-        yield warning(CHECK, text, f"fdbqueue aside {quote(name)}", queue=name, unreadable=queue.unreadable)
+        text = f"{name} has set aside {_told(queue.unreadable, 'value')} that could not be read"
+        yield warning(CHECK, text, command("aside", name), queue=name, unreadable=queue.unreadable)
     if queue.tasks is not None and before.tasks is not None:
         yield from _idle(name, before.tasks, queue.tasks)
         yield from _stored(name, queue.tasks)
@@ -41,11 +41,11 @@ def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
     if not now.ready or now.calls["take"] != before.calls["take"]:
         return
     if now.paused:
-        text = f"{name} is paused, with {now.ready} ready tasks"
-        yield warning(CHECK, text, f"fdbqueue resume {quote(name)}", queue=name, ready=now.ready)
+        text = f"{name} is paused, with {_told(now.ready, 'ready task')}"
+        yield warning(CHECK, text, command("resume", name), queue=name, ready=now.ready)
     elif not now.workers:
-        text = f"{name} has {now.ready} ready tasks and no live worker"
-        yield warning(CHECK, text, f"fdbqueue work {quote(name)} MODULE:HANDLER", queue=name, ready=now.ready)
+        text = f"{name} has {_told(now.ready, 'ready task')} and no live worker"
+        yield warning(CHECK, text, command("work", name, "MODULE:HANDLER"), queue=name, ready=now.ready)
 
 
 def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
@@ -54,12 +54,12 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
         cure = "Start a worker: every process that takes from the queue sweeps it."
         yield warning(CHECK, text, cure, queue=name, sweep_lag_s=now.sweep_lag_s)
     if now.buried:
-        text = f"{name} has {now.buried} buried tasks, which wait for a decision"
-        cure = f"fdbqueue tasks {quote(name)} --state buried"
+        text = f"{name} has {_told(now.buried, 'buried task')} to decide on"
+        cure = command("tasks", name, "--state", "buried")
         yield warning(CHECK, text, cure, queue=name, buried=now.buried)
     stored = now.ready + now.taken + now.buried + now.delayed
     if now.capacity is not None and stored >= now.capacity:
-        text = f"{name} is full, with {stored} tasks: puts wait or are refused"
+        text = f"{name} is full, with {_told(stored, 'task')}: puts wait or are refused"
         yield warning(CHECK, text, "Start more workers.", queue=name, capacity=now.capacity)
 
 
@@ -69,3 +69,7 @@ def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> It
         text = f"{name} is hot: {rate:.0f} tasks a second, near the limit of one storage team"
         cure = "Take and put in batches, or spread its tasks over several queues (docs/scaling.md)."
         yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate)
+
+
+def _told(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

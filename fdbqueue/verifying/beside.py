@@ -31,7 +31,7 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
-from fdbqueue.verifying.slices import Mend, Suspect
+from fdbqueue.verifying.slices import Mend, Suspect, resized
 
 NUMBER_BYTES = 8
 
@@ -194,7 +194,8 @@ class BesideChecks:
     def _judge_counts(self, row: Row, rest: bytes, _: Seen) -> Iterator[Suspect]:
         if len(row.value) != len(LIVE) * NUMBER_BYTES or not any(row.value):
             text = f"The counters of the task key {told_key(key_of(rest))} are damaged: {row.value.hex()}."
-            yield Suspect(Flaw.KEY_COUNTER, row.key, text, self._mending)
+            mend = resized(row, len(LIVE) * NUMBER_BYTES)
+            yield Suspect(Flaw.KEY_COUNTER, row.key, text, self._mending, mend)
 
     def _ask_busy(self, _: Row, rest: bytes) -> Iterator[Ask]:
         if is_slug(rest[1:]):

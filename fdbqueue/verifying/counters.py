@@ -9,6 +9,7 @@ from itertools import islice
 from fdbqueue import limits
 from fdbqueue.aside import COUNTER, Aside, count_in
 from fdbqueue.database import Database, run
+from fdbqueue.disciplines.beside import rebuild
 from fdbqueue.disciplines.key_counts import Numbers, slug_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.elements.store import Elements
@@ -195,6 +196,7 @@ def _mend_key(keys: TaskKeys, keyed: Keyed, key: bytes, runtime: Runtime, tr: Tr
         stored: Numbers = keyed.counts.numbers(tr, slug_of(key))
         tr.add(counter, packed(LIVE, {state: counted[key, state] - stored[state] for state in LIVE}))
         tr.compare_and_clear(counter, bytes(len(packed(LIVE, {}))))
+        rebuild(keyed, tr, key)  # the state was judged, and perhaps mended, by the wrong counter
 
 
 def _positive(numbers: Mapping[str, int]) -> dict[str, int]:

@@ -1,20 +1,55 @@
 """The commands that end a contradiction, as they are typed."""
 
 import shlex
+from dataclasses import dataclass
 
 
 def command(verb: str, queue: str | None, *arguments: str) -> str:
-    """The command on a queue; on the root without a queue."""
+    """The command on a queue, with its options or other arguments; on the root without a queue."""
     if queue is None:
-        return shlex.join(["fdbqueue", verb, *arguments])
+        return _joined("fdbqueue", verb, *arguments)
     if queue.startswith("-"):
-        return shlex.join(["fdbqueue", verb, *arguments, "--", queue])
-    return shlex.join(["fdbqueue", verb, queue, *arguments])
+        options = arguments if arguments and arguments[0].startswith("-") else ()
+        return _joined("fdbqueue", verb, *options, "--", queue, *arguments[len(options) :])
+    return _joined("fdbqueue", verb, queue, *arguments)
 
 
-def mending(queue: str | None, registered: bool = True) -> str:
-    """The command that mends; a queue that is not registered has no command."""
-    return command("verify", queue, "--mend") if registered else "verify(db, queue, mend=True)"
+def _joined(*words: str) -> str:
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    """Quote a word with control characters for bash and zsh: a terminal would not show them."""
+    return "$'" + "".join(map(_as_shown, word)) + "'"
+
+
+def _as_shown(character: str) -> str:
+    if character.isprintable() and character not in "'\\":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True)
+class Cures:
+    """The cures of one queue, or of the root. A queue that is not registered has no command."""
+
+    queue: str | None
+    registered: bool = True
+
+    @property
+    def mending(self) -> str:
+        return command("verify", self.queue, "--mend") if self.registered else "verify(db, queue, mend=True)"
+
+    def deleting(self, task: str) -> str:
+        if self.registered:
+            return command("delete", self.queue, task)
+        return "The take that meets it sets it aside."
+
+    def removing(self, aside: str) -> str:
+        """Remove a value that was set aside."""
+        if self.registered:
+            return command("aside", self.queue, "--remove", aside)
+        return f"queue.remove_aside(db, [{aside!r}])"
 
 
 FOREIGN = "Another program has written it, or a newer release: look there. Nothing here changes it."

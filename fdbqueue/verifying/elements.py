@@ -9,7 +9,7 @@ from fdbqueue.elements.store import Elements, is_readable
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
-from fdbqueue.verifying.cures import FOREIGN
+from fdbqueue.verifying.cures import FOREIGN, Cures
 from fdbqueue.verifying.line import AsideChecks
 from fdbqueue.verifying.slices import Suspect
 
@@ -19,11 +19,11 @@ _ELEMENT_BYTES = limits.BATCH_BYTES_MAX // 20
 
 
 class ElementChecks:
-    def __init__(self, elements: Elements, mending: str) -> None:
+    def __init__(self, elements: Elements, cures: Cures) -> None:
         self._keys = elements.keys
         self._elements = elements
-        self._mending = mending
-        self._aside = AsideChecks(elements.aside, mending)
+        self._mending = cures.mending
+        self._aside = AsideChecks(elements.aside, cures)
 
     def weight(self, row: Row) -> int:
         column, _ = self._keys.parts_of(row.key)

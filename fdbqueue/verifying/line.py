@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from fdbqueue import limits
-from fdbqueue.aside import COUNT, ENTRY, PART, Aside, entry_in
+from fdbqueue.aside import COUNT, ENTRY, PART, Aside, aside_text, entry_in
 from fdbqueue.aside import ID_BYTES as ASIDE_ID_BYTES
 from fdbqueue.line.keys import (
     DUE,
@@ -24,7 +24,7 @@ from fdbqueue.line.keys import (
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under
-from fdbqueue.verifying.cures import FOREIGN
+from fdbqueue.verifying.cures import FOREIGN, Cures
 from fdbqueue.verifying.slices import Excuse, Suspect
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
@@ -41,10 +41,10 @@ _NEXT_LOOK = "The next look at the line removes it."
 
 
 class LineChecks:
-    def __init__(self, keys: LineKeys, aside: Aside, mending: str) -> None:
+    def __init__(self, keys: LineKeys, aside: Aside, cures: Cures) -> None:
         self.keys = keys
-        self._aside = AsideChecks(aside, mending)
-        self._mending = mending
+        self._aside = AsideChecks(aside, cures)
+        self._mending = cures.mending
 
     def weight(self, row: Row) -> int:
         return self._aside.weight(row)
@@ -129,9 +129,10 @@ class LineChecks:
 
 
 class AsideChecks:
-    def __init__(self, aside: Aside, mending: str) -> None:
+    def __init__(self, aside: Aside, cures: Cures) -> None:
         self._aside = aside
-        self._mending = mending
+        self._cures = cures
+        self._mending = cures.mending
 
     def weight(self, row: Row) -> int:
         column, _ = self._aside.parts_of(row.key)
@@ -159,12 +160,12 @@ class AsideChecks:
     def _judge_entry(self, rest: bytes, row: Row, seen: Seen) -> Iterator[Suspect]:
         entry = entry_in(row.value)
         if entry is None:
-            text = "The entry of a value set aside cannot be read."
+            text = "The entry of a value set aside cannot be read. Nothing restores it."
         elif [len(part.value) for part in seen.rows(self._parts(rest))] != list(entry.sizes):
-            text = "A value set aside has lost bytes since."
+            text = "A value set aside has lost bytes since. Nothing restores it."
         else:
             return
-        yield Suspect(Flaw.SET_ASIDE, row.key, text, "Nothing restores it: fdbqueue aside removes it.")
+        yield Suspect(Flaw.SET_ASIDE, row.key, text, self._cures.removing(aside_text(rest)))
 
     def _parts(self, id_: bytes) -> Under:
         start = self._aside.part(id_)

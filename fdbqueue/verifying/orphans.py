@@ -7,7 +7,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
-from fdbqueue.verifying.cures import FOREIGN, mending
+from fdbqueue.verifying.cures import FOREIGN, Cures
 from fdbqueue.verifying.root import RootChecks
 from fdbqueue.verifying.slices import Suspect
 
@@ -50,7 +50,7 @@ def _judge(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
     if key is None or id_ in _known(registry, tr, serialisable=False):
         return []
     text = f"Keys belong to the queue {id_}, which has no definition: it was dropped."
-    return [Suspect(Flaw.ORPHAN, key, text, mending(None), partial(_clear, registry, id_))]
+    return [Suspect(Flaw.ORPHAN, key, text, Cures(None).mending, partial(_clear, registry, id_))]
 
 
 def _judge_twins(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:

@@ -7,7 +7,7 @@ from fdbqueue.recipe.items import Recipe, floor_of
 from fdbqueue.recipe.keys import FLOOR, FORMATS_RESERVED, ITEM, LINE, PIECE, WHOLE, split_sizes
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
-from fdbqueue.verifying.cures import FOREIGN
+from fdbqueue.verifying.cures import FOREIGN, Cures
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.slices import Suspect
 
@@ -15,10 +15,10 @@ _TAKE = "The dequeue that meets it sets it aside."
 
 
 class RecipeChecks:
-    def __init__(self, recipe: Recipe, mending: str) -> None:
+    def __init__(self, recipe: Recipe, cures: Cures) -> None:
         self._keys = recipe.keys
-        self._mending = mending
-        self._line = LineChecks(LineKeys(recipe.keys.line), recipe.aside, mending)
+        self._mending = cures.mending
+        self._line = LineChecks(LineKeys(recipe.keys.line), recipe.aside, cures)
 
     def weight(self, row: Row) -> int:
         column, _ = self._keys.parts_of(row.key)

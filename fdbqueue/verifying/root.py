@@ -18,7 +18,7 @@ from fdbqueue.seam import Transaction
 from fdbqueue.sessions.openers import deadline_if_readable
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
-from fdbqueue.verifying.cures import FOREIGN, command, mending
+from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
@@ -29,7 +29,7 @@ _PARTS_MIN = 3
 class RootChecks:
     def __init__(self, registry: Registry) -> None:
         self._keys: RootKeys = registry.keys
-        self._mending = mending(None)
+        self._mending = Cures(None).mending
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
@@ -85,7 +85,9 @@ class RootChecks:
         try:
             found = Definition.from_bytes(name, row.value)
         except DefinitionUnreadable as error:
-            yield Suspect(Flaw.DEFINITION, row.key, str(error), command("drop", name))
+            drop = command("drop", name, "--yes")
+            cure = f"Use the release that made it. If it is damaged, this removes the queue: {drop}"
+            yield Suspect(Flaw.DEFINITION, row.key, str(error), cure)
             return
         last = seen.value(self._keys.last_id)
         if last is None or int.from_bytes(last, "little") < found.id:
@@ -98,7 +100,16 @@ class RootChecks:
     def _judge_last_id(self, row: Row, _: list[Any], __: Seen) -> Iterator[Suspect]:
         if len(row.value) != LAST_ID_BYTES:
             text = f"The last id of a queue is damaged, so that no queue can be made: {row.value.hex()}."
-            yield Suspect(Flaw.DEFINITION, row.key, text, FOREIGN)
+            yield Suspect(Flaw.DEFINITION, row.key, text, self._mending, self._renew_last_id)
+
+    def _renew_last_id(self, tr: Transaction) -> None:
+        """Set it to the largest id of a definition, and of contents. Conflicts: a create, a drop."""
+        under, contents = self._keys.definitions, self._keys.all_contents
+        named = ((self._keys.name_of(row.key), row.value) for row in tr.get_range(under.start, under.stop))
+        ids = [Definition.listed(name, value).id for name, value in named if name is not None]
+        last = tr.get_range(contents.start, contents.stop, limit=1, reverse=True)
+        ids += [self._keys.id_in(row.key) or 0 for row in last]
+        tr.set(self._keys.last_id, max(ids, default=0).to_bytes(LAST_ID_BYTES, "little"))
 
     def _judge_receipt(self, row: Row, _: list[Any], __: Seen) -> Iterator[Suspect]:
         if len(row.value) != ATTEMPT.size:

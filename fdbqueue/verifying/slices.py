@@ -32,6 +32,12 @@ def below(prefix: bytes) -> Under:
 Mend = Callable[[Transaction], None]
 
 
+def resized(row: Row, size_bytes: int) -> Mend:
+    """Give damaged counters their size. Those that are all zero have no key. The count mends the numbers."""
+    value = row.value[:size_bytes].ljust(size_bytes, b"\x00")
+    return lambda tr: tr.set(row.key, value) if any(value) else tr.clear(row.key)
+
+
 class Excuse(NamedTuple):
     """Keys that may explain a contradiction: it is none if `explains` is true for their rows."""
 

@@ -33,24 +33,25 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.beside import BesideChecks
-from fdbqueue.verifying.cures import FOREIGN, command, mending
+from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.root import unless_ending
-from fdbqueue.verifying.slices import Mend, Suspect
+from fdbqueue.verifying.slices import Mend, Suspect, resized
 
 Part = tuple[Callable[[Row, bytes], Iterable[Ask]], Callable[[Row, bytes, Seen], Iterable[Suspect]]]
 """The two functions of a column: each is given the row and the part of its key behind the column."""
 
 
 class TaskChecks:
-    def __init__(self, shape: Shape, registered: bool = True) -> None:
+    def __init__(self, shape: Shape, cures: Cures) -> None:
         self.shape = shape
         self.keys = shape.keys
         self.queue = shape.name
-        self._mending = mending(shape.name, registered)
-        self._line = LineChecks(LineKeys(self.keys.line), shape.aside, self._mending)
+        self._cures = cures
+        self._mending = cures.mending
+        self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         discipline = shape.discipline
         self._knows_index = isinstance(discipline, Fifo | Keyed)
         self._beside = (
@@ -177,7 +178,7 @@ class TaskChecks:
                 text = (
                     f"The task {name} has {stored} bytes of its payload, and should have {record.size_bytes}."
                 )
-                yield Suspect(Flaw.PAYLOAD, row.key, text, command("delete", self.queue, name))
+                yield Suspect(Flaw.PAYLOAD, row.key, text, self._cures.deleting(name))
 
     def _judge_state(
         self, row: Row, record: Record, state_key: bytes, stored: bytes | None
@@ -319,7 +320,7 @@ class TaskChecks:
     def _judge_class_count(self, row: Row, _: bytes, __: Seen) -> Iterator[Suspect]:
         if len(row.value) != _NUMBER_BYTES or not any(row.value):
             text = f"The counter of a class of failure is damaged: {row.value.hex()}."
-            yield Suspect(Flaw.COUNTER, row.key, text, self._mending)
+            yield Suspect(Flaw.COUNTER, row.key, text, self._mending, resized(row, _NUMBER_BYTES))
 
     def _judge_redrive(self, row: Row, _: bytes, __: Seen) -> Iterator[Suspect]:
         if not is_readable(row.value):
@@ -330,9 +331,10 @@ class TaskChecks:
 
     def _judge_live(self, row: Row, _: bytes, __: Seen) -> Iterator[Suspect]:
         negative = [name for name, count in unpacked(LIVE, row.value).items() if count >= 2**63]
-        if negative or len(row.value) != len(LIVE) * 8:
+        if negative or len(row.value) != len(LIVE) * _NUMBER_BYTES:
             text = f"The counters of the tasks are damaged: {row.value.hex()}."
-            yield Suspect(Flaw.COUNTER, row.key, text, self._mending)
+            mend = resized(row, len(LIVE) * _NUMBER_BYTES)
+            yield Suspect(Flaw.COUNTER, row.key, text, self._mending, mend)
 
     def _claim_of(self, row: Row) -> Iterator[Ask]:
         claim = claim_of(self.keys.prefix, row.key)

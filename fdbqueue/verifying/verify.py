@@ -36,7 +36,7 @@ from fdbqueue.verifying.counters import (
     counts_of_tasks,
     key_counters,
 )
-from fdbqueue.verifying.cures import mending
+from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.orphans import orphans
 from fdbqueue.verifying.recipe import RecipeChecks
@@ -200,22 +200,22 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
 
 
 def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
-    cure = mending(shape.name, registered)
-    checks = TaskChecks(shape, registered)
+    cures = Cures(shape.name, registered)
+    checks = TaskChecks(shape, cures)
     counts = counts_of_tasks(checks, registered)
-    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cure)
+    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cures.mending)
 
 
 def _of_recipe(recipe: Recipe, name: str, *, registered: bool) -> Subject:
-    cure = mending(name, registered)
+    cures = Cures(name, registered)
     return Subject(
-        name, below(recipe.keys.prefix), RecipeChecks(recipe, cure), counts_of_recipe(recipe), cure
+        name, below(recipe.keys.prefix), RecipeChecks(recipe, cures), counts_of_recipe(recipe), cures.mending
     )
 
 
 def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
-    cure, keys = mending(name, registered), below(elements.keys.prefix)
-    return Subject(name, keys, ElementChecks(elements, cure), counts_of_elements(elements), cure)
+    cures, keys = Cures(name, registered), below(elements.keys.prefix)
+    return Subject(name, keys, ElementChecks(elements, cures), counts_of_elements(elements), cures.mending)
 
 
 def _mend_again(checks: Checks, prefix: bytes, row: Row, suspect: Suspect, tr: Transaction) -> None:

@@ -76,3 +76,9 @@ def test_a_queue_that_was_created_between_has_no_rates() -> None:
     """Its calls before the second look were not made within the time between them."""
     second = figures(1, replace(IDLE, calls=calls(put=1_000_000)))
     assert [check.severity for check in check_queues(Figures(0, (), 0), second)] == [Severity.FINE]
+
+
+def test_a_name_with_a_dash_in_front_is_no_option() -> None:
+    paused = replace(IDLE, ready=1, paused=True)
+    (check,) = check_queues(figures(0, paused, name="-q"), figures(1, paused, name="-q"))
+    assert check.cure == "fdbqueue resume -- -q"

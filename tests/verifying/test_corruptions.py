@@ -1,5 +1,6 @@
 """Planted corruptions: each is found and named, nothing else is changed, and its cure ends it."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,13 +10,15 @@ from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, Flaw
+from fdbqueue import Database, Flaw, TaskQueue
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
 from fdbqueue.records.keys import id_in, id_text, record_to_bytes
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.task import TaskState
+from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.verifying.cures import command
 from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
@@ -162,6 +165,23 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
         Flaw.COUNTER,
         MEND,
     ),
+    "short counters": (lambda at, tr: tr.set(at.keys.live, b"\x01"), Flaw.COUNTER, MEND),
+    "long counters": (lambda at, tr: tr.set(at.keys.live, b"\x01" * 99), Flaw.COUNTER, MEND),
+    "a short counter of a class": (
+        lambda at, tr: tr.set(at.keys.class_count("Odd"), b"\x05"),
+        Flaw.COUNTER,
+        MEND,
+    ),
+    "a class with no task": (
+        lambda at, tr: tr.set(at.keys.class_count("None"), bytes(8)),
+        Flaw.COUNTER,
+        MEND,
+    ),
+    "a damaged entry of a value set aside": (
+        lambda at, tr: tr.set(at.tasks._shape.aside.entry(bytes(16)), b"x"),
+        Flaw.SET_ASIDE,
+        "fdbqueue aside tasks --remove " + "0" * 26,
+    ),
     "a damaged redrive": (lambda at, tr: tr.set(at.keys.redrive, b"\xff"), Flaw.VALUE, MEND),
     "a long id": (
         lambda at, tr: tr.set(at.keys.delayed_at(bytes(21)), b""),
@@ -220,6 +240,16 @@ KEYED: dict[str, tuple[Plant, Flaw, str]] = {
         Flaw.KEY_COUNTER,
         MEND,
     ),
+    "a short counter of a key": (
+        lambda at, tr: tr.set(at.counts.counts_key(slug_of(KEY)), b"\x01"),
+        Flaw.KEY_COUNTER,
+        MEND,
+    ),
+    "counters of a key without tasks": (
+        lambda at, tr: tr.set(at.counts.counts_key(slug_of(key_bytes("other"))), bytes(32)),
+        Flaw.KEY_COUNTER,
+        MEND,
+    ),
     "a level": (lambda at, tr: tr.set(at.counts.level_key(slug_of(KEY)), b"\x09"), Flaw.KEY_COUNTER, MEND),
     "an entry of a level": (
         lambda at, tr: tr.set(at.counts.busy_key(9, slug_of(KEY)), b""),
@@ -234,6 +264,7 @@ ROOT: dict[str, tuple[Plant, Flaw, str]] = {
         Flaw.DEFINITION,
         "fdbqueue drop elements",
     ),
+    "a damaged last id": (lambda at, tr: tr.set(at.root_keys.last_id, b"x"), Flaw.DEFINITION, MEND),
     "a small last id": (lambda at, tr: tr.set(at.root_keys.last_id, bytes(8)), Flaw.DEFINITION, MEND),
     "a dropped queue": (
         lambda at, tr: tr.set(at.root_keys.contents(77).key() + b"\x15\x01left", b""),
@@ -343,3 +374,43 @@ def test_a_finding_names_the_task(db: Database, space: Subspace) -> None:
     assert id_text(id_) in finding.text
     assert at.keys.prefix + finding.key == at.keys.task(id_)
     at.session.end()
+
+
+@pytest.mark.parametrize("plant", [KEYED["a short counter of a key"][0], KEYED["a counter of a key"][0]])
+def test_one_mending_of_a_task_key_is_enough(plant: Plant) -> None:
+    """Its state is made from its counter, so it is made again behind the counter."""
+    with fdbqueue.open("memory:") as db:
+        at = place(db, TEST_ROOT, "utubettl")
+        run(db, lambda tr: plant(at, tr))
+        assert at.verify(mend=True).sound
+        assert at.verify().findings == ()
+
+
+def test_a_queue_is_created_after_the_last_id_was_mended(db: Database, space: Subspace) -> None:
+    """Its id is none that a queue has, nor one with contents."""
+    at = place(db, space)
+    run(db, lambda tr: tr.set(at.root_keys.last_id, b"x"))
+    run(db, lambda tr: tr.set(at.root_keys.contents(77).key() + b"\x15\x01left", b""))
+    at.verify(mend=True)
+    assert TaskQueue.create(db, "new", "fifo", root=space).put(db, 1).id
+    assert at.verify().findings == ()
+    at.session.end()
+
+
+@pytest.mark.parametrize(
+    ("queue", "arguments", "words"),
+    [
+        ("q", ["7"], ["q", "7"]),
+        ("a b", ["--mend"], ["a b", "--mend"]),
+        ("-q", ["7"], ["--", "-q", "7"]),
+        ("-q", ["--remove", "7"], ["--remove", "7", "--", "-q"]),
+        (None, ["--mend"], ["--mend"]),
+    ],
+)
+def test_a_cure_can_be_typed(queue: str | None, arguments: list[str], words: list[str]) -> None:
+    assert shlex.split(command("verb", queue, *arguments)) == ["fdbqueue", "verb", *words]
+
+
+def test_control_characters_of_a_name_are_escaped_in_a_cure() -> None:
+    """A terminal would obey them, or leave them out."""
+    assert command("pause", "a\x1b[31m'\n") == r"fdbqueue pause $'a\x1b[31m\x27\x0a'"

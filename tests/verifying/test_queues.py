@@ -14,7 +14,7 @@ from fdbqueue.errors import NotADatabase, QueueNotFound, WrongType
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.records.keys import TaskKeys
+from fdbqueue.records.keys import TaskKeys, id_in
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.registry.registry import Registry
 from tests.verifying.places import LARGE, missing_id
@@ -62,6 +62,18 @@ def test_a_corrupt_fair_queue_is_told_and_mended(db: Database, space: Subspace) 
     assert found.sound
     assert verify(db, queue).findings == ()
     assert queue.size(db) == 3
+
+
+def test_an_item_that_lost_bytes_is_set_aside_by_a_take(db: Database, space: Subspace) -> None:
+    """A queue over a subspace has no command."""
+    queue, keys = FairQueue(space["q"], key=lambda item: item[:1], root=space["root"]), TaskKeys(space["q"])
+    queue.put(db, LARGE)
+    record = db.get_range(keys.tasks.start, keys.tasks.stop)[0].key
+    run(db, lambda tr: tr.clear(keys.payload(id_in(record), 1)))
+    (finding,) = verify(db, queue).findings
+    assert (finding.flaw, finding.cure) == (Flaw.PAYLOAD, "The take that meets it sets it aside.")
+    assert queue.get(db, timeout=0) is None
+    assert verify(db, queue).findings == ()
 
 
 def test_a_corrupt_element_is_told_and_set_aside(db: Database, space: Subspace) -> None:

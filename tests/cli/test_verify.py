@@ -1,0 +1,58 @@
+"""`fdbqueue verify`: findings with the commands that end them, and an exit status for scripts."""
+
+import json
+import shlex
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.database import run
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.records.statistics import LIVE, packed
+from tests.cli.shell import Within
+from tests.cli.test_queues import root_of
+
+
+def test_a_sound_queue_has_status_zero(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifo")
+    program.run("put", "q", "a task")
+    status, out, err = program.run("verify", "q")
+    assert (status, out) == (0, "")
+    assert err.startswith("fdbqueue: 1 queue, ")
+    assert err.endswith(" keys: no finding\n")
+
+
+def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
+    """It is typed as it is shown, also for a name with odd characters."""
+    program.run("create", "--kind", "fifo", "--", "-a q")
+    with fdbqueue.open(program.url) as db:
+        keys = TaskKeys(TaskQueue.open(db, "-a q", root=root_of(program)).contents)
+        run(db, lambda tr: tr.add(keys.live, packed(LIVE, {"ready": 3})))
+    status, out, err = program.run("verify")
+    assert status == 1
+    assert err.endswith(" keys: 1 finding\n")
+    flaw, queue, text, cure = out.rstrip("\n").split("\t")
+    assert (flaw, queue) == ("counter", "-a q")
+    assert "says 3, and there are 0" in text
+    assert shlex.split(cure)[0] == "fdbqueue"
+    assert program.run(*shlex.split(cure)[1:])[0] == 0
+    assert program.run("verify")[0] == 0
+
+
+def test_a_program_reads_a_verification(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifo")
+    with fdbqueue.open(program.url) as db:
+        keys = TaskKeys(TaskQueue.open(db, "q", root=root_of(program)).contents)
+        db[keys.task(b"short")] = b""
+    status, out, _ = program.run("verify", "--json")
+    found = json.loads(out)
+    assert (status, found["queues"], found["whole"]) == (1, 1, True)
+    (finding,) = found["findings"]
+    assert (finding["flaw"], finding["queue"], finding["mended"]) == ("unknown key", "q", False)
+    assert bytes.fromhex(finding["key"]).endswith(b"short")
+
+
+def test_an_unknown_queue_is_refused(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifo")
+    status, out, err = program.run("verify", "other")
+    assert (status, out) == (2, "")
+    assert "there is no queue named 'other'" in err
