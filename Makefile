@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
+# The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test slow check docs simulate soak fuzz matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml

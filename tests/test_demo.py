@@ -23,7 +23,7 @@ from fdbqueue.demo.faults import FaultInjector
 from fdbqueue.demo.files import Part, count, parts_of, source_files
 from fdbqueue.demo.ledger import Ledger
 from fdbqueue.task import Failure
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 PROGRAM = [sys.executable, "-m", "fdbqueue.cli", "demo"]
 
@@ -78,10 +78,10 @@ def test_an_interrupt_leaves_nothing_behind(temporary: Path, number: int) -> Non
     assert process.stdout is not None
     process.stdout.readline()
     if number == signal.SIGINT:
-        wait_until(lambda: bool(descendants(temporary)))
+        wait_until(lambda: bool(descendants(temporary)), 6 * PATIENCE_S)  # two programs have to start
     os.killpg(process.pid, number)
     os.killpg(process.pid, number)  # an impatient user
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=3 * PATIENCE_S)
     assert (process.returncode, err) == (128 + number, "")
     assert list(temporary.iterdir()) == []
     wait_until(lambda: not descendants(temporary))

@@ -24,7 +24,9 @@ from tests.support import wait_until
 
 HERE = Path(__file__).parents[2]
 OBEY = "tests.fleet.handlers:obey"
-FAST = {"backoff": fdbqueue.Backoff(0.05, cap_s=0.1), "session_ttr_s": 1.5, "until_empty": True}
+FAST = {"backoff": fdbqueue.Backoff(0.05, cap_s=0.1), "until_empty": True}
+# The tasks of a process that died are free soon. A stall of that length ends a lease, too.
+DYING = FAST | {"session_ttr_s": 1.5}
 
 
 @pytest.fixture(params=DURABLE)
@@ -113,7 +115,7 @@ def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue,
     count = rounds(600, 3000)
     for _ in range(count // 100):
         queue.put_many(db, [["nothing"]] * 100)
-    fleet = fleet_of(OBEY, processes=2, threads=4, **FAST)
+    fleet = fleet_of(OBEY, processes=2, threads=4, **DYING)
     kills = []
 
     def kill_sometimes(status):
@@ -136,7 +138,7 @@ def test_a_task_that_kills_its_process_is_buried_alone(fleet_of, db, queue, effe
     """
     poison = queue.put(db, ["die"]).id
     queue.put_many(db, [["nothing"]] * 40)
-    fleet = fleet_of(OBEY, processes=2, threads=4, max_attempts=3, **FAST)
+    fleet = fleet_of(OBEY, processes=2, threads=4, max_attempts=3, **DYING)
     fleet.run()
     assert 1 <= fleet.status().restarts <= 3
     assert [task.id for task in queue.tasks(db, "!", 10)] == [poison]
@@ -157,7 +159,7 @@ def test_a_worker_that_stalls_past_its_lease_cannot_ack(fleet_of, db, queue, eff
             for process in status.processes:
                 os.kill(process.process_id, signal.SIGCONT)
 
-    fleet = fleet_of(OBEY, processes=2, threads=1, **FAST)
+    fleet = fleet_of(OBEY, processes=2, threads=1, **DYING)
     fleet.run(go_on_when_done)
     assert effects() == {id_: 1}
     assert queue.statistics(db)["calls"]["ack"] == 1
@@ -174,7 +176,7 @@ def test_an_attempt_of_a_stopped_process_fails(fleet_of, db, queue, effects):
             for process in status.processes:
                 os.kill(process.process_id, signal.SIGCONT)
 
-    fleet = fleet_of(OBEY, processes=2, threads=1, max_attempts=1, **FAST)
+    fleet = fleet_of(OBEY, processes=2, threads=1, max_attempts=1, **DYING)
     fleet.run(go_on_when_buried)
     assert id_ not in effects()
     assert (queue.peek(db, id_).state.value, queue.peek(db, id_).failures) == ("!", 1)
@@ -251,7 +253,7 @@ def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
     """A process that ends with status 0 without a stop is replaced, too."""
     queue.put(db, ["exit"])
     queue.put(db, ["nothing"])
-    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST)
+    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **DYING)
     fleet.run()
     assert fleet.status().restarts == 1
     assert (len(effects()), queue.statistics(db)["tasks"]["buried"]) == (1, 1)
@@ -261,7 +263,7 @@ def test_the_counts_of_a_run_are_exact_though_processes_die(fleet_of, db, queue)
     """The reports of a dead process are lost; the row of the run has its counts."""
     queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5])
     # The handler ends its process at its first attempt. With a short lease, that attempt may end in a stall.
-    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **FAST | {"session_ttr_s": 5})
+    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **DYING | {"session_ttr_s": 5})
     fleet.run()
     assert fleet.status().restarts == 1
     assert fleet.status().tally == Tally(done=6, failed=1, buried=2, lost=1)
@@ -293,7 +295,7 @@ def run_keys(db, fleet):
 def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog):
     """The log names the task even if it has just begun, and no report has it."""
     id_ = queue.put(db, ["exit 9"]).id
-    fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **FAST).run()
+    fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **DYING).run()
     [line] = [record.getMessage() for record in caplog.records if "ended" in record.getMessage()]
     assert re.fullmatch(
         rf"process \d+ ended with status 9 while at task {id_} of jobs; another starts in .* s", line
