@@ -5,7 +5,7 @@ parent. The span of a call is never the current one: a call runs no code of the 
 is, in the thread of the handler, so all spans of the handler are below it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import Token
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,10 +102,11 @@ class _Attempt(Watcher):
         ambient = contexts.get_current()
         sent = ambient if carrier is None else propagate.extract(carrier, ambient)
         # Baggage of the put holds for the handler in both cases.
-        around = sent if tracing.parent else set_span_in_context(get_current_span(ambient), sent)
-        links = [] if carrier is None else links_to([carrier])
+        here, put = get_current_span(ambient), get_current_span(sent)
+        around = sent if tracing.parent else set_span_in_context(here, sent)
+        links = [] if put is here else links_between([put])  # a damaged carrier names no span
         if tracing.parent and carrier is not None:
-            links += [Link(span) for span in [get_current_span(ambient).get_span_context()] if span.is_valid]
+            links += links_between([here])
         self._span = tracing.tracer.start_span(
             spans.name_of(spans.PROCESS, attempt.queue),
             context=around,
@@ -137,8 +138,13 @@ def carrier_of(span: Span) -> dict[str, str]:
 
 
 def links_to(carriers: list[Mapping[str, str]]) -> list[Link]:
-    sent = [get_current_span(propagate.extract(carrier, Context())) for carrier in carriers]
-    return [Link(span.get_span_context()) for span in sent if span.get_span_context().is_valid]
+    return links_between(get_current_span(propagate.extract(carrier, Context())) for carrier in carriers)
+
+
+def links_between(found: Iterable[Span]) -> list[Link]:
+    """A link to each span that has a valid context."""
+    contexts_ = [span.get_span_context() for span in found]
+    return [Link(context) for context in contexts_ if context.is_valid]
 
 
 def end_call(span: Span, call: Call) -> None:

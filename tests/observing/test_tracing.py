@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` and opentelemetry-sdk are not installed")
 
-from opentelemetry import baggage, context
+from opentelemetry import baggage, context, propagate
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -133,6 +133,16 @@ def test_an_attempt_links_to_the_put_of_its_task(db, space, queue, spans):
     }
     below = [*spans.named("in the handler"), *spans.named("ack jobs")]
     assert [span.parent.span_id for span in below] == [process.context.span_id] * 2
+
+
+def test_an_attempt_reads_the_context_of_its_task_once(db, space, queue, spans, monkeypatch):
+    read, extract = [], propagate.extract
+    queue.put(db, "a")
+    worker = Worker(db, queue, lambda _: None, threads=1, root=space)
+    monkeypatch.setattr(propagate, "extract", lambda *given: read.append(given) or extract(*given))
+    worker.run(until_empty=True)
+    assert len(read) == 2  # by the take, which links to all its tasks, and by the attempt
+    assert linked(spans.named("process jobs")[0]) == [spans.named("put jobs")[0].context.span_id]
 
 
 def test_by_option_the_put_is_the_parent_of_the_attempt(db, space, queue):
