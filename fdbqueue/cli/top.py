@@ -45,10 +45,10 @@ def top(
 
     With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
     buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable.
-    `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks
-    by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
-    each worker, and the first taken tasks with their holders. A pipe gets one line per queue in each
-    interval; keys and taken tasks (`held`) only with --json.
+    `waits` is the time since the put of the next task. `due` counts delayed tasks that should be ready, up to
+    1,000. `acked`, `expired` and `deleted` count tasks by their end. `unreadable` counts the values that were
+    set aside (`fdbqueue aside`). A terminal also shows each worker, and the first taken tasks with their
+    holders. A pipe gets one line per queue in each interval; keys and taken tasks (`held`) only with --json.
     """
     with place.database() as database:
         for name in queue:

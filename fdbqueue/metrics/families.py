@@ -138,7 +138,7 @@ _FAMILIES = (
     ),
     _Family(
         "fdbqueue_next_task_age_seconds",
-        "Time since the put of the next task to be taken; 0 if no task can be taken.",
+        "Time since the put of the next task to be taken, its delays and attempts included; 0 without one.",
         (),
         _tasks(lambda tasks: tasks.next_age_s or 0.0),
     ),

@@ -27,6 +27,7 @@ def test_named_queues_alone_are_told(program: Within) -> None:
     assert ('queue="prints"' in out, 'queue="mails"' in out) == (True, False)
 
 
+@pytest.mark.parametrize("shell", ["embedded"], indirect=True)
 def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
     with fdbqueue.open(shell.url) as db:
         TaskQueue.create(db, "mails", root=root_of(shell))

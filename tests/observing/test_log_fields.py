@@ -1,14 +1,12 @@
 """Log records name the task that their thread works at."""
 
 import logging
-import subprocess
-import sys
 import threading
 
 import pytest
 
-import fdbqueue
 from fdbqueue import LogFields, Worker
+from fdbqueue.fleet.logs import logging_at
 from tests.fleet.conftest import SOON
 
 mine = logging.getLogger("tests.mine")
@@ -103,29 +101,16 @@ def test_a_field_that_a_record_has_stays(records):
     assert records.fields("tests.mine") == [("other", "", 0)]
 
 
-FLEET = """
-import logging
-import fdbqueue
-
-def work(task):
-    logging.getLogger("mine").warning("sent")
-"""
-
-
-@pytest.mark.parametrize("engine", ["embedded"])
-def test_a_line_of_a_handler_in_a_fleet_names_its_task(db, url, tmp_path):
+@pytest.mark.parametrize("engine", ["memory"])
+def test_a_line_of_a_handler_in_a_fleet_names_its_task(db, space, queue, monkeypatch, capsys):
     """A line of the worker has the task in its text already."""
-    (tmp_path / "jobs.py").write_text(FLEET)
-    task = fdbqueue.TaskQueue.create(db, "jobs", "fifottl").put(db, "a")
-    work = "work jobs jobs:work --until-empty --processes 1 --log-level debug --url"
-    done = subprocess.run(
-        [sys.executable, "-m", "fdbqueue.cli", *work.split(), url],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    lines = [line for line in done.stderr.splitlines() if task.id in line]
+    for logger in (mine, logging.getLogger("fdbqueue")):
+        monkeypatch.setattr(logger, "propagate", False)  # to the handlers of pytest
+    task = queue.put(db, "a")
+    with logging_at("debug"):  # as a process of a fleet does
+        Worker(db, queue, lambda _: mine.warning("sent"), threads=1, root=space).run(until_empty=True)
+    lines = [line for line in capsys.readouterr().err.splitlines() if task.id in line]
     assert sum("sent (" in line for line in lines) == 1
+    assert len(lines) > 1
     assert any(line.endswith(f"sent (task {task.id} of jobs, attempt 1)") for line in lines)
     assert all(line.count(task.id) == 1 for line in lines)

@@ -31,6 +31,7 @@ from fdbqueue.runtime import RealRuntime
 from fdbqueue.trace_context import packed
 from fdbqueue.trouble import Troubles
 from tests.fleet.conftest import SOON
+from tests.observing.conftest import Notes
 
 
 class Failing(Observer):
@@ -143,6 +144,19 @@ def test_commits_and_failed_transactions_are_told(db, space, notes):
     conflicting(db)
     assert (notes.commits, notes.codes) == (1, [1020])
     assert db.counters.commits == before + 1
+
+
+def test_each_of_several_observers_is_told(db, space, queue, notes):
+    """Such as metrics and traces at once."""
+    second = Notes()
+    with observe(second):
+        queue.put(db, "a")
+        Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+        observing.tell_failed(1020)
+    assert [call.name for call in notes.calls if call.count] == ["put", "take", "ack"]
+    assert (second.told(), second.codes) == (notes.told(), [1020])
+    assert [attempt.outcome for attempt in second.attempts + notes.attempts] == ["succeeded"] * 2
+    assert second.commits == notes.commits > 0
 
 
 def test_an_observer_that_fails_changes_nothing(db, space, queue, caplog, monkeypatch):

@@ -1,23 +1,20 @@
 """Process metrics: counters and histograms of the calls, transactions and attempts of this process."""
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, values
 
-from fdbqueue import Queue, TaskQueue, Worker, limits, transactional
+from fdbqueue import Queue, Task, TaskQueue, TaskState, Worker, limits, observing, transactional
 from fdbqueue.errors import NotTaken
 from fdbqueue.metrics import measure
 from fdbqueue.metrics.process import NO_NAME, OTHER_QUEUES
 from fdbqueue.metrics.serving import page_of, registry_of
 from tests.conftest import TEST_ROOT
 from tests.fleet.conftest import SOON
+from tests.metrics.support import checked_by_promtool
+from tests.tasks.support import StillClock
 
 
 @pytest.fixture
@@ -91,6 +88,24 @@ def test_attempts_have_a_wait_and_a_run_time(db, space, queue, registry):
     assert number(registry, "task_wait_seconds_count", queue="jobs") == 2
 
 
+def test_an_error_is_a_conflict_or_an_unknown_result_by_its_code(registry):
+    for code in (1020, 1021, 1039, 1007):
+        observing.tell_failed(code)
+    names = ("retries_total", "conflicts_total", "unknown_results_total")
+    assert [number(registry, name) for name in names] == [4, 1, 2]
+
+
+def test_times_are_in_seconds(registry):
+    clock = StillClock()
+    with observing.Call(clock, "put", "jobs"):
+        clock.advance(0.25)
+    task = Task("id", TaskState.TAKEN, "a", attempts=1, created=1_000.0, taken=1_003.0)
+    observing.Watch(observing.Attempt("jobs", task)).end("succeeded", 2.0, None)
+    assert number(registry, "call_seconds_sum", queue="jobs", call="put") == 0.25
+    assert number(registry, "task_wait_seconds_sum", queue="jobs") == 3
+    assert number(registry, "task_run_seconds_sum", queue="jobs", outcome="succeeded") == 2
+
+
 @pytest.mark.parametrize("engine", ["memory"])
 def test_the_number_of_queue_labels_is_bounded(db, registry, monkeypatch):
     monkeypatch.setattr(limits, "QUEUES_LABELLED_MAX", 2)
@@ -113,39 +128,27 @@ def test_a_registry_is_measured_once(db, queue, registry):
     assert number(registry, "calls_total", queue="jobs", call="put", outcome="ok") == 2
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
 @pytest.mark.parametrize("engine", ["memory"])
 def test_promtool_accepts_the_metrics(db, space, queue, registry):
     queue.put(db, 1)
     Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
-    page = generate_latest(registry)
-    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
-    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
-
-
-TWO_PROCESSES = """
-import os
-import fdbqueue
-from fdbqueue.metrics import measure
-
-measure()
-child = os.fork()
-with fdbqueue.open("memory:") as db:
-    fdbqueue.TaskQueue.create(db, "jobs").put(db, 1)
-if child:
-    os.waitpid(child, 0)
-"""
+    assert checked_by_promtool(["check", "metrics"], generate_latest(registry)) == ""
 
 
 @pytest.mark.parametrize("engine", ["memory"])
-def test_one_page_has_the_metrics_of_all_processes(db, space, queue, tmp_path, caplog):  # noqa: ARG001
+def test_one_page_has_the_metrics_of_all_processes(db, space, queue, tmp_path, monkeypatch, caplog):
     """Those of processes that have ended too, beside the figures of the queues."""
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", TWO_PROCESSES], env=environment, check=True)
+    process = [1]
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))  # prometheus-client looks at its import
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue(lambda: process[0]))
+    with measure(CollectorRegistry()):
+        queue.put(db, 1)
+        process[0] = 2
+        queue.put(db, 1)
     registry = registry_of(db, (), 10, space, tmp_path)
     page = page_of(registry).decode()
     assert 'fdbqueue_process_calls_total{call="put",outcome="ok",queue="jobs"} 2.0' in page
-    assert 'fdbqueue_tasks{queue="jobs",state="ready"} 0.0' in page
+    assert 'fdbqueue_tasks{queue="jobs",state="ready"} 2.0' in page
     (tmp_path / "counter_1.db").write_bytes(b"damaged")
     page = page_of(registry).decode()
     assert ("fdbqueue_up 1.0" in page, "fdbqueue_process" in page) == (True, False)
