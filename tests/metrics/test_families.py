@@ -149,6 +149,32 @@ def test_a_closed_database_is_down_and_has_no_figures(memory: tuple[Database, St
     assert b"queue=" not in scraped.page()
 
 
+def test_the_time_of_a_look_is_in_seconds() -> None:
+    """Here it is the steps of the clock between its begin and its end."""
+    clock = Ticking()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        scraped = Scraped(db)
+        began = clock.ticks
+        took_s = scraped.value("look_duration_seconds")
+        assert took_s is not None
+        assert 0 < took_s <= (clock.ticks - began) * TICK_S
+
+
+TICK_S = 0.001
+
+
+class Ticking(StillClock):
+    """A clock that goes on by TICK_S at each look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticks = 0
+
+    def monotonic(self) -> float:
+        self.ticks += 1
+        return self.ticks * TICK_S
+
+
 def test_a_scrape_sweeps_and_writes_nothing(memory: tuple[Database, StillClock]) -> None:
     db, clock = memory
     b = Bench(db, clock, "fifottl")

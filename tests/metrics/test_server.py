@@ -3,6 +3,7 @@
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -82,6 +83,16 @@ def test_a_database_that_is_gone_gives_pages(memory: Database, server: MetricsSe
     assert get(server, "/healthz") == (200, "ok\n")
 
 
+def test_the_reason_of_the_database_is_one_visible_line(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise fdbqueue.FdbQueueError("no\nanswer \x1b[2J")
+
+    monkeypatch.setattr("fdbqueue.metrics.pages.run", away)
+    assert get(server, "/readyz") == (503, "the database does not answer: no\\nanswer \\x1b[2J\n")
+
+
 def test_a_page_that_fails_tells_it_in_the_log(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +161,21 @@ def test_idle_clients_are_bounded(server: MetricsServer, monkeypatch: pytest.Mon
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
     with connected(server), connected(server), connected(server) as third, suppress(OSError):
         assert third.recv(1) == b""  # it is closed at once, or reset
+
+
+def test_a_client_that_has_gone_leaves_room(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
+    assert [until_there_is_room(server) for _ in range(4)] == [200] * 4
+
+
+def until_there_is_room(server: MetricsServer) -> int:
+    """The status of a request. The thread of the one before may still be about to end."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return get(server, "/healthz")[0]
+        except (OSError, http.client.HTTPException):
+            assert time.monotonic() < deadline
 
 
 def connected(server: MetricsServer) -> socket.socket:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fdbqueue import LogFields, Worker
+from fdbqueue import LogFields, Task, TaskState, Worker, log_fields
 from fdbqueue.fleet.logs import logging_at
 from tests.fleet.conftest import SOON
 
@@ -98,7 +98,18 @@ def test_a_task_that_is_given_back_at_a_stop_is_named(db, space, queue, records)
 
 def test_a_field_that_a_record_has_stays(records):
     mine.info("x", extra={"queue": "other"})
-    assert records.fields("tests.mine") == [("other", "", 0)]
+    mine.info("x", extra={"task_id": "1", "attempt": 7})
+    assert records.fields("tests.mine") == [("other", "", 0), ("", "1", 7)]
+
+
+def test_the_end_of_a_task_names_the_one_before(records):
+    outer, inner = (Task(name, TaskState.TAKEN, None, attempts=1) for name in ("outer", "inner"))
+    with log_fields.about("jobs", outer):
+        with log_fields.about("jobs", inner):
+            mine.info("x")
+        mine.info("x")
+    mine.info("x")
+    assert [task for _, task, _ in records.fields("tests.mine")] == ["inner", "outer", ""]
 
 
 @pytest.mark.parametrize("engine", ["memory"])

@@ -19,6 +19,12 @@ def test_what_is_stored_are_the_first_entries_within_the_bound(carrier):
     assert found == carrier or len(packed(dict(list(carrier.items())[: len(found) + 1]))) == len(stored)
 
 
+def test_a_context_at_the_bound_is_stored_whole():
+    whole = {"traceparent": "x" * (limits.TRACE_BYTES_MAX - len(packed({"traceparent": "x" * 300})) + 300)}
+    assert len(packed(whole)) == limits.TRACE_BYTES_MAX
+    assert packed({"traceparent": whole["traceparent"] + "x"}) == b""
+
+
 @settings(max_examples=50)
 @given(st.binary(max_size=40))
 def test_damaged_bytes_are_no_context(stored):

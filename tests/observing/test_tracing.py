@@ -27,7 +27,8 @@ from fdbqueue import (
     Worker,
     transactional,
 )
-from fdbqueue.tracing import trace
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.tracing import trace, tracing
 from tests.fleet.conftest import SOON
 
 
@@ -104,6 +105,20 @@ def test_a_take_links_to_the_puts_of_its_tasks(db, queue, spans):
     [take] = spans.named("take jobs")
     assert linked(take) == [batch.context.span_id, single.context.span_id]
     assert [told(span).get("batch.message_count") for span in (batch, single, take)] == [2, None, 3]
+
+
+def test_the_span_of_a_take_begins_with_the_call(db, queue, spans, monkeypatch):
+    """Though it is made at its end."""
+
+    class Then(RealRuntime):
+        now = staticmethod(lambda: 1_000.0)
+
+    queue.put(db, "a")
+    monkeypatch.setattr(tracing, "RealRuntime", Then)
+    queue.take(db, 0)
+    [take] = spans.named("take jobs")
+    assert take.start_time == 1_000 * 10**9
+    assert take.end_time > take.start_time
 
 
 def test_a_take_that_finds_nothing_has_no_span(db, queue, spans):
