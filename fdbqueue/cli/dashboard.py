@@ -54,7 +54,7 @@ def dashboard(
     with logging_at("info"), place.database(timeout_s=None) as database:
         try:
             app = serving.create_app(
-                database, write=write, token=token, names=(*own, *names), root=place.root
+                database, write=write, token=token, names=(*own, *names), place=place.url, root=place.root
             )
             listening = serving.listener(host, port)
         except OSError as error:

@@ -38,13 +38,14 @@ def create_app(
     write: bool = False,
     token: str | None = None,
     names: Iterable[str] = (),
+    place: str = "",
     root: Any = DEFAULT_ROOT,
 ) -> Starlette:
     """The dashboard of the queues under `root`, as an ASGI application.
 
     `write` allows actions. With a `token`, browsers sign in with it; without one, only this machine and the
-    host `names` are answered, so a proxy in front must know its users. A server may mount the application
-    under a path.
+    host `names` are answered, so a proxy in front must know its users. Each page tells `place`, a name of the
+    database. A server may mount the application under a path.
     Raises: NotADatabase, InvalidArgument for a token of less than limits.TOKEN_LENGTH_MIN characters.
     """
     database = as_database(db)
@@ -53,7 +54,7 @@ def create_app(
         raise InvalidArgument(name="token", wanted=wanted, got="a shorter one")
     secret = database.runtime.random_bytes(SECRET_BYTES)
     access = Access(secret, token, frozenset(name.lower() for name in names), write)
-    room, renderer = Room(database, root), Renderer(access)
+    room, renderer = Room(database, root), Renderer(access, place)
     sampler, drivers = Sampler(room), Drivers(room)
     streams = Streams(sampler, renderer)
     pages = Pages(room, access, renderer, sampler, streams)

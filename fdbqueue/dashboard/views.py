@@ -63,7 +63,7 @@ class QueuesView:
     """Of all queues; None before the second look."""
     done_per_s: float | None
     longest_s: float | None
-    """The age of the oldest next task of a queue; None if no task can be taken."""
+    """The age of the oldest next task of a queue that is not paused; None if no task can be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,9 @@ def queues_view(figures: Figures, trend: Callable[[str], Trend]) -> QueuesView:
         verdict_of(len(rows), [found for row in rows for found in row.findings]),
         sum(rate.put for rate in rates) if rates else None,
         sum(rate.done for rate in rates) if rates else None,
-        max((tasks.next_age_s for tasks in counted if tasks.next_age_s is not None), default=None),
+        max(
+            (one.next_age_s for one in counted if one.next_age_s is not None and not one.paused), default=None
+        ),
     )
 
 

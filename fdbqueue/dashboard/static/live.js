@@ -67,7 +67,7 @@ let source, timer, reloaded = Date.now();
 function tell(state, text) {
   pulse.hidden = false;
   pulse.dataset.state = state;
-  pulse.textContent = state === "live" ? `Live · ${new Date().toISOString().slice(11, 19)} UTC` : "Not live";
+  pulse.textContent = state === "live" ? `Live · ${new Date().toISOString().slice(11, 19)}` : "Not live";
   if (silence.textContent !== text) silence.textContent = text;
   silence.hidden = !text;
 }
