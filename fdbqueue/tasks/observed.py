@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ObservedCalls:
-    """Has the methods of TaskCalls, and of its acks, that have an effect."""
+    """Has the methods of TaskCalls, and of its acks, that have an effect; `take` has the whole call."""
 
     def __init__(self, calls: TaskCalls, runtime: Runtime, name: str, task: Task | str = "") -> None:
         """`name`: the verb. `task`: the task of a call about one task."""
@@ -42,13 +42,12 @@ class ObservedCalls:
             call.tasks = tasks
             return tasks
 
-    def take(
-        self, session: Session, count: int, timeout_s: float, stop: Stop | None = None
-    ) -> Sequence[Task]:
+    def take(self, take: Callable[[], Sequence[Task]], *, waits: bool) -> Sequence[Task]:
+        """`take` may use several sessions, one after the other."""
         call = self._call
-        call.count, call.waits = 0, timeout_s > 0
+        call.count, call.waits = 0, waits
         with call:
-            call.tasks = self._calls.take(session, count, timeout_s, stop)
+            call.tasks = take()
             call.count = len(call.tasks)
             return call.tasks
 

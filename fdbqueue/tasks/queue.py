@@ -7,6 +7,7 @@ share transactions (calls/combine.py, acks.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fdbqueue import observing
@@ -376,17 +377,27 @@ class TaskQueue(Looks, Managing, Attempts):
         return calls.put(drafts, timeout_s, stop)
 
     def _take(
-        self, database: Database, count: int, timeout_s: float, session: Session | None, stop: Stop | None
+        self,
+        database: Database,
+        count: int,
+        timeout_s: float,
+        session: Session | None,
+        stop: Stop | None,
+        told: bool = False,
     ) -> Sequence[Task]:
-        """Take for `session`, or for the own session; again if that one has died meanwhile."""
+        """Take for `session`, or for the own session; again if that one has died meanwhile.
+
+        `told`: the observers have been told of this call.
+        """
+        if observing.observers and not told:
+            take = partial(self._take, database, count, timeout_s, session, stop, told=True)
+            return self._watched(database, "take").take(take, waits=timeout_s > 0)
         monotonic, own = database.runtime.monotonic, own_session_of(database, self._shape.root)
         until = monotonic() + timeout_s
         while True:
             try:
                 holder = own.get() if session is None else session
-                observed = observing.observers
-                calls = self._watched(database, "take") if observed else calls_of(database, self._shape)
-                return calls.take(holder, count, timeout_s, stop)
+                return calls_of(database, self._shape).take(holder, count, timeout_s, stop)
             except UnknownSession:
                 if session is not None:
                     raise

@@ -19,6 +19,7 @@ from fdbqueue import (
     Queue,
     Session,
     TaskQueue,
+    UnknownSession,
     Worker,
     observing,
     transactional,
@@ -28,6 +29,7 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from fdbqueue.runtime import RealRuntime
+from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.trace_context import packed
 from fdbqueue.trouble import Troubles
 from tests.fleet.conftest import SOON
@@ -83,6 +85,23 @@ def test_each_call_on_a_queue_is_told_once(db, queue, notes):
     assert {call.queue for call in notes.calls} == {"jobs"}
     assert not any(call.within or call.error for call in notes.calls)
     assert [[done.id for done in call.tasks] for call in notes.calls[-4:-2]] == [[task.id], [other.id]]
+
+
+def test_a_take_with_two_sessions_is_told_once(db, queue, notes, monkeypatch):
+    """The queue's own session has died before the take, which then opens another one."""
+    queue.put(db, "a")
+    take, outcomes = TaskCalls.take, iter([UnknownSession(session="ff"), None])
+
+    def first_without_session(*given):
+        error = next(outcomes)
+        if error is not None:
+            raise error
+        return take(*given)
+
+    monkeypatch.setattr(TaskCalls, "take", first_without_session)
+    assert queue.take(db, 1).data == "a"
+    told = [(call.name, call.count, call.waits, call.error) for call in notes.calls]
+    assert told == [("put", 1, False, None), ("take", 1, True, None)]
 
 
 def test_a_call_in_a_transaction_is_told_as_part_of_it(db, space, queue, notes):
