@@ -129,6 +129,8 @@ FORM_BYTES_MAX = 1_000_000
 FORM_FIELDS_MAX = 20
 SHOWN_PAYLOAD_LENGTH = 20_000
 EDITED_BYTES_MAX = 100_000
+# Tasks that one click kicks at most, in transactions of VERB_BATCH.
+KICKED_MAX = 10_000
 
 # A verification reads this number of keys in one slice, and of the rows that one of them names. It reads
 # this number of slices in one transaction, and none after VERIFIED_S. It counts rows in one transaction for

@@ -11,6 +11,7 @@ from fdbqueue import limits
 from fdbqueue.local_names import host_name_in, is_address, is_local_name
 
 COOKIE = "fdbqueue_dashboard"
+_SIGNATURE_LENGTH = 32
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ class Access:
         """The text that each form of this browser has to send."""
         return self._mac("form", cookie)
 
+    def signed(self, text: str) -> str:
+        """The signature of a text that a redirect carries, so that no other page can invent one."""
+        return self._mac("said", text)[:_SIGNATURE_LENGTH]
+
+    def is_signed(self, text: str, signature: str) -> bool:
+        return hmac.compare_digest(signature.encode(errors="replace"), self.signed(text).encode())
+
     def is_csrf(self, given: str, cookie: str) -> bool:
         return hmac.compare_digest(given.encode(errors="replace"), self.csrf(cookie).encode())
 
@@ -68,6 +76,6 @@ class Access:
 
 def is_same_origin(origin: str | None, fetch_site: str | None, host: str) -> bool:
     """True unless the browser says that a page of another site sends the form."""
-    if fetch_site is not None and fetch_site not in ("same-origin", "none"):
-        return False
+    if fetch_site is not None:  # a proxy may have changed the Host header, but not this one
+        return fetch_site in ("same-origin", "none")
     return origin is None or origin.partition("://")[2] == host

@@ -75,10 +75,12 @@ def _kick(target: Target, form: Form) -> str:
 
 
 def _kick_class(target: Target, form: Form) -> str:
-    kicked = target.letters().kick_matching(
-        target.database, error=form.get("error"), text=form.get("text") or None
-    )
-    return f"{kicked:,} tasks kicked."
+    letters, error, text = target.letters(), form.get("error"), form.get("text") or None
+    kicked, after = letters.kick_some(target.database, error=error, text=text)
+    while after is not None and kicked < limits.KICKED_MAX:
+        more, after = letters.kick_some(target.database, error=error, text=text, after=after)
+        kicked += more
+    return f"{kicked:,} tasks kicked." + ("" if after is None else " Others are left: a redrive moves all.")
 
 
 def _redrive(target: Target, form: Form) -> str:

@@ -26,10 +26,12 @@ from fdbqueue.dashboard.sampling import Sampler
 from fdbqueue.dashboard.streams import Streams
 from fdbqueue.database import as_database
 from fdbqueue.errors import FdbQueueError, InvalidArgument
+from fdbqueue.logger import logger
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase
 
 SECRET_BYTES = 32
+_log = logger("fdbqueue.dashboard")
 
 
 def create_app(
@@ -72,7 +74,7 @@ def create_app(
             FdbQueueError: failures.refused,
             DatabaseSilent: failures.silent,
         },
-        lifespan=Life(sampler, drivers, streams).lifespan,
+        lifespan=Life(room, sampler, drivers, streams).lifespan,
     )
     app.router.redirect_slashes = False
     app.state.streams = streams
@@ -100,7 +102,8 @@ def routes_of(pages: Pages, posting: Posting) -> list[Route | Mount]:
 class Life:
     """The parts that run beside requests, for a server that tells an application of its start and end."""
 
-    def __init__(self, sampler: Sampler, drivers: Drivers, streams: Streams) -> None:
+    def __init__(self, room: Room, sampler: Sampler, drivers: Drivers, streams: Streams) -> None:
+        self._room = room
         self._sampler = sampler
         self._drivers = drivers
         self._streams = streams
@@ -119,5 +122,8 @@ class Life:
     async def _sample(self) -> None:
         """Keep the sparklines growing while no page is open."""
         while True:
-            await self._sampler.latest()
+            try:
+                await self._sampler.latest()
+            except Exception as error:
+                self._room.troubles.met(_log, "the queues could not be looked at", error)
             await anyio.sleep(limits.DASHBOARD_LOOK_EVERY_S)

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdbqueue.dashboard.forms import FormRefused
 from fdbqueue.dashboard.rendering import Renderer
 from fdbqueue.dashboard.room import Room
-from fdbqueue.errors import InvalidArgument, QueueNotFound, TaskNotFound
+from fdbqueue.errors import InvalidArgument, QueueKindMismatch, QueueNotFound, TaskNotFound
 from fdbqueue.logger import logger
 
 _log = logger("fdbqueue.dashboard")
@@ -36,7 +36,7 @@ class Failures:
         return self._page(request, error.status, str(error))
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, QueueNotFound | TaskNotFound):
+        if isinstance(error, QueueNotFound | TaskNotFound | QueueKindMismatch):
             return self._page(request, 404, str(error))
         return self._page(request, 400 if isinstance(error, InvalidArgument) else 409, str(error))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from fdbqueue import limits
 from fdbqueue.dashboard.access import COOKIE, Access
@@ -30,10 +30,13 @@ async def _body(request: Request) -> bytes:
     if kind != "application/x-www-form-urlencoded":
         raise FormRefused("Only forms of this dashboard are taken.", 415)
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limits.FORM_BYTES_MAX:
-            raise FormRefused(f"The form has more than {limits.FORM_BYTES_MAX:,} bytes.", 413)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limits.FORM_BYTES_MAX:
+                raise FormRefused(f"The form has more than {limits.FORM_BYTES_MAX:,} bytes.", 413)
+    except ClientDisconnect:
+        raise FormRefused("The form has not arrived whole.", 400) from None
     return body
 
 

@@ -1,14 +1,18 @@
-"""Looks: the values of the library that one page shows, read in one transaction by snapshot."""
+"""Looks: the values of the library that one page shows, read in one transaction by snapshot.
+
+Handles are made of the database, not of the transaction: their services then end with that database.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.database import Database
 from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.dead.values import DeadLetter, FailureClass, Redrive
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.errors import QueueNotFound, TaskNotFound
+from fdbqueue.errors import QueueKindMismatch, QueueNotFound, TaskNotFound
 from fdbqueue.explanation import Explanation
 from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.line.keys import LineKeys
@@ -83,7 +87,9 @@ class DeadLook:
     redrive: Redrive | None
 
 
-def see_queue(tr: Transaction, root: Any, name: str, state: str, after: str | None, now: float) -> QueueLook:
+def see_queue(
+    tr: Transaction, database: Database, root: Any, now: float, name: str, state: str, after: str | None
+) -> QueueLook:
     """Raises: QueueNotFound, InvalidArgument, UnknownKind, DefinitionUnreadable."""
     figures = next(iter(Overview(name, root=root).figures(tr).queues), None)
     if figures is None:
@@ -92,7 +98,7 @@ def see_queue(tr: Transaction, root: Any, name: str, state: str, after: str | No
     definition = registry.find(tr, name)
     if not is_kind(definition.kind):
         return QueueLook(figures, now, dict(definition.options), state)
-    queue = TaskQueue(tr, registry, definition)
+    queue = TaskQueue(database, registry, definition)
     options = dict(queue.options)
     keeps_ended, has_keys = options.get("retain_s") is not None, _has_keys(registry, definition)
     ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if state == ENDED else Page[EndedTask]()
@@ -109,14 +115,14 @@ def see_queue(tr: Transaction, root: Any, name: str, state: str, after: str | No
         has_keys,
         _waiting(tr, registry, definition, now),
         workers(tr, name, root=root),
-        DeadLetters(tr, registry, definition).redrive(tr),
+        DeadLetters(database, registry, definition).redrive(tr),
         keeps_ended,
     )
 
 
-def see_task(tr: Transaction, root: Any, name: str, id_: str, now: float) -> TaskLook:
-    """Raises: QueueNotFound, TaskNotFound, InvalidArgument, UnknownKind, RecordUnreadable."""
-    queue = TaskQueue.open(tr, name, root=root)
+def see_task(tr: Transaction, database: Database, root: Any, now: float, name: str, id_: str) -> TaskLook:
+    """Raises: QueueNotFound, TaskNotFound, InvalidArgument, QueueKindMismatch, RecordUnreadable."""
+    queue = TaskQueue(database, Registry(root), _of_tasks(tr, root, name))
     options = dict(queue.options)
     try:
         found = queue.explain(tr, id_)
@@ -128,13 +134,28 @@ def see_task(tr: Transaction, root: Any, name: str, id_: str, now: float) -> Tas
 
 
 def see_dead(
-    tr: Transaction, root: Any, name: str, error: str | None, text: str | None, after: str | None, now: float
+    tr: Transaction,
+    database: Database,
+    root: Any,
+    now: float,
+    name: str,
+    error: str | None,
+    text: str | None,
+    after: str | None,
 ) -> DeadLook:
-    """Raises: QueueNotFound, InvalidArgument, UnknownKind."""
-    letters = DeadLetters.open(tr, name, root=root)
+    """Raises: QueueNotFound, InvalidArgument, QueueKindMismatch."""
+    letters = DeadLetters(database, Registry(root), _of_tasks(tr, root, name))
     page = letters.tasks(tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
     classes = letters.classes(tr, CLASSES_SHOWN)
     return DeadLook(name, now, classes, page, page.next, letters.redrive(tr))
+
+
+def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
+    """Raises: QueueNotFound, QueueKindMismatch for a queue without tasks."""
+    found = Registry(root).find(tr, name)
+    if not is_kind(found.kind):
+        raise QueueKindMismatch(name=name, found=found.kind, wanted="a queue of tasks")
+    return found
 
 
 def _has_keys(registry: Registry, definition: Definition) -> bool:

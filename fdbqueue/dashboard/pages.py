@@ -1,13 +1,14 @@
 """Pages: from a request to a look at the database, to a view, to a template."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from fdbqueue.dashboard.access import COOKIE, Access
-from fdbqueue.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS
+from fdbqueue.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action
 from fdbqueue.dashboard.dead_views import dead_view
 from fdbqueue.dashboard.forms import form_of
 from fdbqueue.dashboard.looks import ENDED, STATES, see_dead, see_queue, see_task
@@ -21,6 +22,9 @@ from fdbqueue.dashboard.views import queue_view
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.limits import LOGIN_S
 from fdbqueue.logger import logger
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 _log = logger("fdbqueue.dashboard")
 
@@ -47,26 +51,29 @@ class Pages:
         if state not in (*STATES, ENDED):
             wanted = f"one of {', '.join((*STATES, ENDED))}"
             raise InvalidArgument(name="state", wanted=wanted, got=state)
-        look = await self._look(see_queue, name=name, state=state, after=after)
-        view = queue_view(look, self._sampler.history.trend(name), after)
-        return self._renderer.page(
-            request, "queue.html", view=view, actions=QUEUE_ACTIONS, done=done_in(request)
+        trend = self._sampler.history.trend(name)
+        view = await self._seen(
+            lambda look: queue_view(look, trend, after), see_queue, name=name, state=state, after=after
         )
+        return self._page(request, "queue.html", view, QUEUE_ACTIONS)
 
     async def task(self, request: Request) -> Response:
-        look = await self._look(see_task, name=queue_of(request), id_=request.path_params["id"])
-        return self._renderer.page(
-            request, "task.html", view=task_view(look), actions=TASK_ACTIONS, done=done_in(request)
-        )
+        id_ = request.path_params["id"]
+        view = await self._seen(task_view, see_task, name=queue_of(request), id_=id_)
+        return self._page(request, "task.html", view, TASK_ACTIONS)
 
     async def dead(self, request: Request) -> Response:
         given = request.query_params
         error, text, after = given.get("error"), given.get("text") or None, given.get("after")
-        look = await self._look(see_dead, name=queue_of(request), error=error, text=text, after=after)
-        view = dead_view(look, error, text, after)
-        return self._renderer.page(
-            request, "dead.html", view=view, actions=QUEUE_ACTIONS, done=done_in(request)
+        view = await self._seen(
+            lambda look: dead_view(look, error, text, after),
+            see_dead,
+            name=queue_of(request),
+            error=error,
+            text=text,
+            after=after,
         )
+        return self._page(request, "dead.html", view, QUEUE_ACTIONS)
 
     async def events(self, request: Request) -> Response:
         if self._streams.are_full:
@@ -107,9 +114,17 @@ class Pages:
         answer.delete_cookie(COOKIE, path=f"{self._base(request)}/", httponly=True, samesite="strict")
         return answer
 
-    async def _look(self, see: Any, **given: Any) -> Any:
-        now = self._room.runtime.now()
-        return await self._room.look(partial(see, root=self._room.root, now=now, **given))
+    async def _seen(self, view: Callable[[T], V], see: Callable[..., T], **given: Any) -> V:
+        """The view of a look. A large payload takes time to be shown, so that is done in the thread too."""
+        room = self._room
+        look = partial(see, database=room.database, root=room.root, now=room.runtime.now(), **given)
+        return await room.look(lambda tr: view(look(tr)))
+
+    def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
+        """A page with buttons, and with the outcome of the action that has brought the browser here."""
+        said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
+        done = said if self._access.is_signed(said, signature) else ""
+        return self._renderer.page(request, template, view=view, actions=actions, done=done)
 
     def _base(self, request: Request) -> str:
         return str(request.scope.get("root_path", ""))
@@ -122,10 +137,3 @@ def queue_of(request: Request) -> str:
 def address_of(request: Request) -> str:
     """The address of the client, for the log."""
     return "an unknown address" if request.client is None else request.client.host
-
-
-def done_in(request: Request) -> str:
-    """The action that has brought the browser here: a name, and nothing that a link could invent."""
-    done = request.query_params.get("done", "")
-    known = {action.name: action.label for action in (*QUEUE_ACTIONS.values(), *TASK_ACTIONS.values())}
-    return known.get(done, "")

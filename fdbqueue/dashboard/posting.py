@@ -5,6 +5,7 @@ Without `sure`, a form gets the page that asks. So every action has its confirma
 
 from collections.abc import Mapping
 from functools import partial
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -56,21 +57,26 @@ class Posting:
             return self._renderer.page(
                 request, "confirm.html", action=action, queue=target.queue, id=target.id, form=form
             )
-        await self._perform(request, action, target, form)
-        return RedirectResponse(self._next(request, action, target, form), 303)
+        outcome = await self._perform(request, action, target, form)
+        signed = urlencode({"done": outcome, "by": self._access.signed(outcome)})
+        return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
 
-    async def _perform(self, request: Request, action: Action, target: Target, form: dict[str, str]) -> None:
+    async def _perform(self, request: Request, action: Action, target: Target, form: dict[str, str]) -> str:
         said = f"{action.name} of {shown(target.queue)} {target.id}".rstrip()
         address, given = address_of(request), {name: text for name, text in form.items() if name != "data"}
         try:
             outcome = await self._room.call(partial(action.perform, target, form))
-        except (FdbQueueError, DatabaseSilent) as error:
-            _log.warning("%s by %s %s has failed: %s", said, address, shown(given), error)
+        except FdbQueueError as error:
+            _log.warning("%s by %s %s was refused: %s", said, address, shown(given), error)
             raise
+        except DatabaseSilent as error:
+            _log.warning("%s by %s %s has no known outcome: %s", said, address, shown(given), error)
+            raise DatabaseSilent(f"{error}. It is not known whether the action has happened.") from error
         _log.info("%s by %s %s: %s", said, address, shown(given), outcome)
         self._sampler.expire()
         if action.drives:
             self._drivers.start(target.queue)
+        return outcome
 
     def _next(self, request: Request, action: Action, target: Target, form: Mapping[str, str]) -> str:
         """The page that shows the outcome."""
@@ -79,4 +85,4 @@ class Posting:
             path += "/dead"
         elif target.id and action.name not in ("delete", "cancel"):
             path += f"/tasks/{target.id}"
-        return f"{path}?done={action.name}"
+        return path

@@ -1,6 +1,7 @@
 """Rendering: templates to pages. Everything that a template shows is escaped."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,7 +33,9 @@ class Shell:
     version: str = __version__
 
 
+@cache
 def environment() -> Environment:
+    """The templates. They are compiled once in a process."""
     made = Environment(
         loader=PackageLoader("fdbqueue.dashboard"),
         autoescape=True,

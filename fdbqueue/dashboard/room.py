@@ -31,7 +31,7 @@ class Room:
     def __init__(self, database: Database, root: Any = DEFAULT_ROOT) -> None:
         self.runtime = database.runtime
         self.root = root
-        self.database = Database(_Bounded(database), database.runtime)
+        self.database = database.service("dashboard", _BoundedDatabase).database
         self.troubles = database.troubles
         self._threads = anyio.CapacityLimiter(limits.DASHBOARD_THREADS)
 
@@ -60,6 +60,20 @@ def _silence_told(action: Callable[[], T]) -> T:
 
 def _silences() -> tuple[type[Exception], ...]:
     return (DatabaseClosed, StorageReplaced, OSError, *engine_errors())
+
+
+class _BoundedDatabase:
+    """A service: the same database, with transactions that end in time, and closed with it."""
+
+    def __init__(self, database: Database) -> None:
+        bounded = _Bounded(database)
+        self.database = Database(bounded, database.runtime, session_ttr_s=database.session_ttr_s)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def is_needed(self) -> bool:
+        return True
 
 
 class _Bounded:

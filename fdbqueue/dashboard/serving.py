@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from fdbqueue.dashboard.app import create_app as create_app
 
 SHUTDOWN_S = 8
+CONNECTIONS_MAX = 250
 
 
 class Server(uvicorn.Server):
@@ -24,6 +25,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=SHUTDOWN_S,
                 ws="none",
+                limit_concurrency=CONNECTIONS_MAX,
                 lifespan="on",
             )
         )

@@ -35,7 +35,8 @@ class Streams:
 
     def answer(self, base: str, queue: str | None) -> StreamingResponse:
         """A stream of the list of queues, or of the figures of one."""
-        return StreamingResponse(self._events(base, queue), media_type="text/event-stream")
+        headers = {"X-Accel-Buffering": "no"}  # nginx would keep the events back
+        return StreamingResponse(self._events(base, queue), media_type="text/event-stream", headers=headers)
 
     async def _events(self, base: str, queue: str | None) -> AsyncIterator[bytes]:
         self._open += 1
@@ -77,7 +78,8 @@ class Streams:
             return event_of("part", {"part": "queues", "html": html})
         row = next((row for row in view.rows if row.name == queue), None)
         if row is None:
-            return event_of("silence", {"text": "This queue is gone."})
+            is_gone = "This queue is gone." if view.is_whole else "This queue is not among the first ones."
+            return event_of("silence", {"text": is_gone})
         return event_of(
             "part", {"part": "figures", "html": self._renderer.text("_figures.html", row=row, base=base)}
         )

@@ -12,6 +12,7 @@ from fdbqueue.holder import Holder
 from fdbqueue.limits import EDITED_BYTES_MAX
 from fdbqueue.task import EndedTask, Failure, Task, TaskState
 from fdbqueue.unreadable import Unreadable
+from fdbqueue.visible import visible, visible_json
 
 TASK_ACTIONS = {
     TaskState.READY: ("bury", "cancel", "delete"),
@@ -165,13 +166,20 @@ def editable(task: Task, options: Mapping[str, Any]) -> str | None:
     """The data of a buried task as the text that `edited` makes data of again."""
     if task.state != TaskState.BURIED or isinstance(task.data, Unreadable):
         return None
-    text = _decoded(task.data) if options.get("codec") == "bytes" else json_of(task.data)
+    text = _decoded(task.data) if options.get("codec") == "bytes" else _json(task.data)
     return text if text is not None and len(text.encode()) <= EDITED_BYTES_MAX else None
 
 
+def _json(data: Any) -> str | None:
+    """The data as lines of JSON, with escapes for the characters that cannot be seen."""
+    text = json_of(data)
+    return None if text is None else "\n".join(map(visible_json, text.split("\n")))
+
+
 def _decoded(data: bytes) -> str | None:
-    """The text, if a form brings it back unchanged: a browser sends each line break as CRLF."""
+    """The text, if it is visible, so that a form brings it back unchanged."""
     try:
-        return None if b"\r" in data else data.decode()
+        text = data.decode()
     except UnicodeDecodeError:
         return None
+    return text if visible(text, keep="\n\t") == text else None

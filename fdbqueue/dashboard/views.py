@@ -212,7 +212,11 @@ def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
     return QueueView(
         look.now,
         row,
-        tuple((name, cell(value)) for name, value in look.options.items() if value is not None),
+        tuple(
+            (name, value if isinstance(value, str) else cell(value))
+            for name, value in look.options.items()
+            if value is not None
+        ),
         _tabs(row.tasks, look),
         look.state,
         ended or tuple(task_row(task, look.now) for task in look.tasks),
