@@ -47,8 +47,8 @@ class Browser:
         asked = self.post(path, 200, **fields)
         assert 'name="sure" value="yes"' in asked.text
         after = self.get(self.post(path, sure="yes", **fields).headers["location"])
-        found = re.search('<p role="status">([^<]*)</p>', after)
-        return "" if found is None else unescape(found[1])
+        found = re.search('<p[^>]*role="status">(.*?)</p>', after)
+        return "" if found is None else shown(found[1])
 
 
 @contextmanager

@@ -119,8 +119,10 @@ def test_a_class_is_kicked_and_redriven(served: Served, queue: TaskQueue) -> Non
     assert served.writer.act("/queues/acted/redrive", error="B", rate="1000") == "The redrive has begun."
     wait_until(lambda: queue.statistics(served.db)["tasks"]["buried"] == 0)
     letters = DeadLetters.open(served.db, "acted")
-    wait_until(lambda: (redrive := letters.redrive(served.db)) is not None and not redrive.is_open)
-    assert "done: 1 moved" in served.writer.said("/queues/acted")
+    wait_until(lambda: (redrive := letters.redrive(served.db)) is not None and redrive.state == "done")
+    redrive = letters.redrive(served.db)
+    assert redrive is not None
+    assert redrive.moved == 1
 
 
 def test_a_redrive_is_paused_resumed_and_stopped(served: Served, queue: TaskQueue) -> None:

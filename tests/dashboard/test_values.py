@@ -82,6 +82,7 @@ def test_the_past_is_bounded() -> None:
 @FEW
 @given(st.lists(st.floats(0, 1e9)))
 def test_a_line_stays_in_its_chart(values: list[float]) -> None:
-    points = [tuple(map(float, point.split(","))) for point in line_of(values).split()]
+    line = line_of(values, max(values, default=0)).split()
+    points = [tuple(map(float, point.split(","))) for point in line]
     assert len(points) == (0 if len(values) < 2 else len(values))
     assert all(0 <= x <= CHART_WIDTH and 0 <= y <= CHART_HEIGHT for x, y in points)
