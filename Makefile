@@ -7,7 +7,7 @@ MINUTES ?= 1
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow check docs simulate soak fuzz matrix bench load dist clean
+.PHONY: demo test slow check docs pictures simulate soak fuzz matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -31,6 +31,9 @@ check: $(VENV)/.ready  ## style and types
 docs: $(VENV)/.ready   ## rewrite what is generated in docs/, and build the site: site/index.html
 	$(BIN)/python docs/cli_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromium of the system
+	$(BIN)/python docs/dashboard_pictures.py
 
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)

@@ -12,9 +12,11 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from PIL import Image
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 import fdbqueue
@@ -27,6 +29,7 @@ from fdbqueue.runtime import RealRuntime
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 PICTURES = Path(__file__).parent / "pictures"
 NIGHT = datetime(2026, 1, 31, 3, 14, 7, tzinfo=UTC).timestamp()
+COLOURS = 200
 HOUR_S, LOOK_S, LOOKS = 3600.0, 2.0, 75
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/webhooks.py", line 31, in deliver
@@ -84,7 +87,9 @@ class Shop:
 
     def _work(self, name: str, puts: int, look: int) -> None:
         queue, db = self._queues[name], self._db
-        options = {"key": self._dice.choice(("ACME", "globex", "initech"))} if name == "invoices" else {}
+        options: dict[str, Any] = (
+            {"key": self._dice.choice(("ACME", "globex", "initech"))} if name == "invoices" else {}
+        )
         numbers = [self._dice.randrange(10_000) for _ in range(puts)]
         if puts:
             queue.put_many(db, [data_of(name, number) for number in numbers], **options)
@@ -181,7 +186,8 @@ def shoot(browser: Browser, url: str, picture: Picture, into: Path) -> None:
         if page.locator("[data-events]").count():
             page.locator("#pulse[data-state=live]").wait_for()
             page.evaluate("document.getElementById('pulse').textContent = 'Live · 03:14:07'")
-        page.screenshot(path=into / f"dashboard-{picture.name}.png")
+        shot = Image.open(BytesIO(page.screenshot()))
+        shot.quantize(COLOURS).save(into / f"dashboard-{picture.name}.png", optimize=True)
 
 
 def main(into: Path) -> None:

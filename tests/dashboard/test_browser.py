@@ -10,7 +10,7 @@ from fdbqueue import Database, Failure, TaskQueue
 from fdbqueue.dashboard.texts import segment
 from fdbqueue.runtime import RealRuntime, Thread
 from tests.dashboard.chromium import Browser, Page, Tab, chromium, served, tab
-from tests.tasks.support import IdleThread
+from tests.support import IdleThread
 
 SCRIPT = "<script>document.title = 'run'</script>"
 LONG = "a/very-long-name-of-a-queue" * 5
