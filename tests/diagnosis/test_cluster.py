@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Severity
-from fdbqueue.diagnosis.cluster import check_clock, check_cluster, check_knobs
+from fdbqueue.diagnosis.cluster import check_clock, check_cluster, check_knobs, check_versions
 
 HEALTHY: dict[str, Any] = {
     "client": {
@@ -83,6 +83,18 @@ def test_a_missing_field_is_no_trouble(status: dict[str, Any]) -> None:
     assert [check.severity for check in check_cluster(status)] == [Severity.FINE]
     assert check_clock(status, 0) == []
     assert check_knobs(status)[0].data["servers"] == []
+
+
+def test_conflicts_below_the_commits_are_fine() -> None:
+    busy = {"committed": {"hz": 5000.0}, "conflicted": {"hz": 3000.0}}
+    (check,) = check_cluster(changed("cluster/workload/transactions", busy))
+    assert check.severity == Severity.FINE
+
+
+def test_servers_of_two_releases_are_told() -> None:
+    servers = {"a": {"version": "7.3.79"}, "b": {"version": "7.1.61"}}
+    (check,) = check_versions(changed("cluster/processes", servers))
+    assert (check.severity, check.data["servers"]) == (Severity.WARNING, ["7.1.61", "7.3.79"])
 
 
 def test_knobs_of_the_servers_are_told() -> None:

@@ -4,21 +4,28 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, Flaw, TaskQueue
-from fdbqueue.database import run
+from fdbqueue import Database, Flaw, TaskQueue, limits
+from fdbqueue.database import engine_errors, run
 from fdbqueue.disciplines.key_counts import slug_of
+from fdbqueue.disciplines.keyed import state_of
 from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
 from fdbqueue.records.keys import id_in, id_text, record_to_bytes
 from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.registry.registry import Registry
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.verifying import orphans
+from fdbqueue.verifying.counters import counts_of_tasks
 from fdbqueue.verifying.cures import command
+from fdbqueue.verifying.tasks import TaskChecks
+from fdbqueue.verifying.verify import subject_of
 from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
@@ -107,6 +114,11 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
     "two timers": (with_another_timer, Flaw.TIMER, MEND),
     "a lost piece": (without_a_piece, Flaw.PAYLOAD, "fdbqueue delete tasks"),
     "a stray piece": (lambda at, tr: tr.set(at.keys.payload(missing_id()), b"x"), Flaw.PAYLOAD, MEND),
+    "a piece of a small payload": (
+        lambda at, tr: tr.set(at.keys.payload(at.record(READY).id), b"x"),
+        Flaw.PAYLOAD,
+        MEND,
+    ),
     "a stray failure": (lambda at, tr: tr.set(at.keys.failure(missing_id(), 0), b"x"), Flaw.STRAY, MEND),
     "a damaged failure": (
         lambda at, tr: tr.set(at.keys.failure(at.record(READY).id, 0), b"x"),
@@ -207,6 +219,11 @@ ENDED: dict[str, tuple[Plant, Flaw, str]] = {
     ),
     "a stray entry by time": (
         lambda at, tr: tr.set(at.keys.ended_at(1, missing_id()), b""),
+        Flaw.STRAY,
+        MEND,
+    ),
+    "an entry at another time": (
+        lambda at, tr: tr.set(at.keys.ended_at(ended(at)[1] + 1, ended(at)[0]), b""),
         Flaw.STRAY,
         MEND,
     ),
@@ -344,6 +361,20 @@ def test_a_corrupt_task_key_is_told_and_cured(
     found_and_cured(kind, *KEYED[name])
 
 
+def pointer_of_a_closed_key(at: Place, tr: Any) -> None:
+    """A task of the key is taken, so no other one may be taken."""
+    record = at.record(READY)
+    head = at.entry(record)[len(at.tasks._shape.discipline.fifo(KEY).start) :]
+    place = bytes(4) + record.id
+    state = replace(state_of(tr.get(state_key(at)).value), pointer=place, head=head)
+    tr.set(state_key(at), msgspec.msgpack.encode(state))
+    tr.set(at.keys.ready_at(place), record_to_bytes(record))
+
+
+def test_a_pointer_of_a_closed_key_is_told_and_cured(found_and_cured: Callable[..., None]) -> None:
+    found_and_cured("utubettl", pointer_of_a_closed_key, Flaw.KEY_STATE, MEND)
+
+
 @pytest.mark.parametrize("name", ENDED)
 def test_a_corrupt_ended_task_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
     found_and_cured("fifottl", *ENDED[name])
@@ -373,6 +404,49 @@ def test_a_finding_names_the_task(db: Database, space: Subspace) -> None:
     assert finding.queue == "tasks"
     assert id_text(id_) in finding.text
     assert at.keys.prefix + finding.key == at.keys.task(id_)
+    at.session.end()
+
+
+def test_a_task_that_a_request_may_still_collect_is_no_finding(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of an ended session is served until it is overdue. Rows behind the bound may have it."""
+    at = place(db, space)
+    run(db, lambda tr: held_by_no_session(at, tr))
+    assert Flaw.SESSION in {finding.flaw for finding in at.verify().findings}
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "VERIFIED_ROWS_MAX", 1)
+        assert Flaw.SESSION not in {finding.flaw for finding in at.verify().findings}
+    run(db, lambda tr: tr.set(at.line.result(RID, at.record(TAKEN).id), b""))
+    assert Flaw.SESSION not in {finding.flaw for finding in at.verify().findings}
+    at.session.end()
+
+
+def test_the_keys_of_a_queue_with_a_definition_stay(db: Database, space: Subspace) -> None:
+    """A mending has found its id without a definition, which has been written since."""
+    at = place(db, space)
+    registry = Registry(space)
+    id_ = registry.find(db, "tasks").id
+    run(db, lambda tr: orphans._clear(registry, id_, tr))
+    assert at.verify().findings == ()
+    assert at.record(READY)
+    at.session.end()
+
+
+def test_two_mendings_of_a_counter_conflict(db: Database, space: Subspace) -> None:
+    """Each adds the difference that it has seen."""
+    at = place(db, space)
+    run(db, lambda tr: counted(ready=3)(at, tr))
+    checks = subject_of(at.tasks).checks
+    assert isinstance(checks, TaskChecks)
+    ready = next(iter(counts_of_tasks(checks, registered=True)))
+    first, second = db.create_transaction(), db.create_transaction()
+    for tr in (first, second):
+        ready._mend(tr)
+    first.commit().wait()
+    with pytest.raises(engine_errors()):
+        second.commit().wait()
+    assert at.verify().findings == ()
     at.session.end()
 
 

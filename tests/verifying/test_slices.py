@@ -12,6 +12,8 @@ from fdbqueue.database import run
 from fdbqueue.fdberror import FDBError
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.verifying.asking import ask
+from fdbqueue.verifying.slices import slices
+from fdbqueue.verifying.verify import subject_of
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips
 
@@ -64,15 +66,18 @@ def test_named_keys_are_read_as_ranges(
 
 
 def test_keys_behind_many_strangers_are_read(db: Database, space: Subspace) -> None:
-    keys = [space.pack((n,)) for n in range(40)]
+    keys = [space.pack((1, n)) for n in range(40)]
     run(db, lambda tr: [tr.set(key, key) for key in keys])
     asked = [keys[0], keys[1], keys[2] + b"\x00", keys[20], keys[39], keys[39] + b"\x00"]
     seen = run(db, lambda tr: ask(tr.snapshot, space.key(), asked)())
     assert [seen.value(key) for key in asked] == [key if key in keys else None for key in asked]
 
 
-def test_tasks_of_mixed_priorities_are_sound(db: Database, space: Subspace) -> None:
+def test_tasks_of_mixed_priorities_are_sound(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their records and their places in the order lie far apart."""
+    monkeypatch.setattr(limits, "SLICE_KEYS_MAX", 4)
     queue = TaskQueue.create(db, "q", "fifottl", root=space)
     for n in range(60):
         queue.put(db, n, pri=n * 7 % 5)
@@ -94,6 +99,30 @@ def test_doubts_of_one_slice_share_their_reads(trips: tuple[Database, Trips]) ->
         run(db, lambda tr: tr.clear(queue._shape.root.session(session.id)))
         _, doubtful = counting(db, engine)
     assert 0 < doubtful - sound <= 5 + 1  # one for each slice of taken tasks
+
+
+def test_a_slice_has_a_bound_of_bytes(db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of a thousand large values would need too much memory, and too much time."""
+    queue = Queue(space["q"], root=space["root"])
+    queue.enqueue_many(db, ["x" * 300] * 6)
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+    subject = subject_of(queue)
+    found = list(slices(db, subject.checks, subject.keys.start, subject.keys))
+    assert sum(len(one.rows) for one in found) >= 6
+    assert max(sum(len(row.value) for row in one.rows) for one in found) <= 1_000
+
+
+def test_a_count_of_large_items_looks_at_the_clock(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so before it has read limits.COUNTED_ROWS of them, which would take too long."""
+    queue = Queue(space["q"], root=space["root"])
+    queue.enqueue_many(db, ["x" * 300] * 6)
+    monkeypatch.setattr(limits, "COUNTED_S", 0.0)
+    assert verify(db, queue).uncompared == ()
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+    (told,) = verify(db, queue).uncompared
+    assert "too many to count" in told
 
 
 class Slow:
