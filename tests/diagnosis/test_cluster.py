@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Severity
+from fdbqueue import Severity, binding
 from fdbqueue.diagnosis.cluster import check_clock, check_cluster, check_knobs, check_versions
 
 HEALTHY: dict[str, Any] = {
@@ -91,7 +91,8 @@ def test_conflicts_below_the_commits_are_fine() -> None:
     assert check.severity == Severity.FINE
 
 
-def test_servers_of_two_releases_are_told() -> None:
+def test_servers_of_two_releases_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "library_release", lambda: "7.3.79")  # it needs a loaded client library
     servers = {"a": {"version": "7.3.79"}, "b": {"version": "7.1.61"}}
     (check,) = check_versions(changed("cluster/processes", servers))
     assert (check.severity, check.data["servers"]) == (Severity.WARNING, ["7.1.61", "7.3.79"])
