@@ -46,14 +46,21 @@ class MetricsServer(ThreadingMixIn, TCPServer):
                 self.shutdown_request(request)
                 return
             self._connections += 1
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could begin, so none will leave
+            self._left()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._connections -= 1
+            self._left()
+
+    def _left(self) -> None:
+        with self._lock:
+            self._connections -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # its interface
         error = sys.exception()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from socketserver import ThreadingMixIn
 from typing import Any
 
 import pytest
@@ -166,6 +167,28 @@ def test_idle_clients_are_bounded(server: MetricsServer, monkeypatch: pytest.Mon
 def test_a_client_that_has_gone_leaves_room(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
     assert [until_there_is_room(server) for _ in range(4)] == [200] * 4
+
+
+def test_a_thread_that_cannot_begin_leaves_room(
+    memory: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then the process is at a bound of the system, and the client is told by the end of its connection."""
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
+    refused = iter(range(3))
+
+    def process_request(*given: Any) -> None:
+        if next(refused, None) is not None:
+            raise RuntimeError("can't start new thread")
+        begin(*given)
+
+    begin = ThreadingMixIn.process_request
+    monkeypatch.setattr(ThreadingMixIn, "process_request", process_request)
+    with serving(memory) as server:
+        for _ in range(3):
+            with pytest.raises((OSError, http.client.HTTPException)):
+                get(server, "/healthz")
+        assert get(server, "/healthz") == (200, "ok\n")
+    assert "can't start new thread" in caplog.text
 
 
 def until_there_is_room(server: MetricsServer) -> int:
