@@ -143,6 +143,13 @@ def test_kick_matching_kicks_those_and_no_others(grave: Grave) -> None:
     assert (grave.tasks("ready"), grave.tasks("buried")) == (3, 0)
 
 
+def test_kick_matching_goes_on_behind_large_payloads(grave: Grave, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+    for n in range(5):
+        grave.bury("A", data=f"{n}" * 400)
+    assert grave.letters.kick_matching(grave.db) == 5
+
+
 def test_kick_matching_goes_on_behind_a_full_batch(grave: Grave, monkeypatch) -> None:
     monkeypatch.setattr(limits, "VERB_BATCH", 2)
     ids = [grave.bury("A", "odd" if n % 2 else "even") for n in range(7)]

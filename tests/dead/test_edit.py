@@ -18,7 +18,8 @@ def test_an_edited_task_has_its_new_data_and_nothing_else(grave: Grave, old: str
     before = grave.queue.peek(grave.db, id_)
     edited = grave.letters.edit(grave.db, before, new)
     assert (edited.data, edited.id, edited.pri, edited.state) == (new, id_, 3, "!")
-    assert grave.queue.peek(grave.db, before).data == new
+    after = grave.queue.peek(grave.db, before)
+    assert (after.data, after.failures, after.attempts) == (new, 1, 0)
     assert (grave.counted(), len(grave.queue.failures(grave.db, id_))) == ({"A": 1}, 1)
     grave.queue.kick(grave.db)
     task = grave.queue.take(grave.db, 0)

@@ -1,6 +1,7 @@
 """A redrive moves each matching task once, at its rate, whatever process runs it."""
 
 import pytest
+from msgspec import structs
 
 import fdbqueue
 from fdbqueue import Database, DeadLetters, Failure, Queue, RedriveState, TaskQueue, limits, transactional
@@ -13,6 +14,9 @@ from fdbqueue.errors import (
     RedriveUnderWay,
     WaitStopped,
 )
+from fdbqueue.records.keys import id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.failures import bytes_max
+from fdbqueue.trace_context import packed
 from tests.dead.conftest import Grave
 
 FAST = 1e6
@@ -59,6 +63,15 @@ def test_a_slow_redrive_moves_one_task_at_a_time(still: Grave, clock) -> None:
     assert still.letters.step_redrive(still.db).moved == 0
     assert still.letters.run_redrive(still.db).moved == 3
     assert clock.now() - before == pytest.approx(200, abs=1)
+
+
+def test_a_slow_redrive_skips_no_task_that_matches(still: Grave) -> None:
+    """A step looks at more tasks than it may move, as others have another text."""
+    for message in ("one", "two", "two", "one", "two"):
+        still.bury("A", message)
+    still.letters.begin_redrive(still.db, text="two", rate_per_s=1)
+    done = still.letters.run_redrive(still.db)
+    assert (done.moved, done.passed, still.tasks("buried")) == (3, 2, 2)
 
 
 def test_processes_that_run_one_redrive_share_its_rate(still: Grave, clock) -> None:
@@ -154,9 +167,11 @@ def test_tasks_bring_their_failures_into_another_queue(grave: Grave) -> None:
     task = grave.queue.put(db, 1)
     for n in range(limits.FAILURES_KEPT + 1):
         held = grave.queue.take(db, 0)
-        grave.queue.release(db, held, failure=Failure("A", str(n), "a traceback", "here:1"))
+        grave.queue.release(db, held, failure=Failure("A", f"{n}", 9_000 * "t", "here:1"))
     grave.queue.bury(db, task.id)
-    before = grave.queue.failures(db, task)
+    before, keys = grave.queue.failures(db, task), grave.queue._shape.keys
+    under, record = keys.failures_of(id_bytes(task.id)), record_of(bytes(db[keys.task(id_bytes(task.id))]))
+    assert sum(len(row.value) for row in db.get_range(under.start, under.stop)) <= bytes_max(record)
     assert [failure.message for failure in before] == [str(n) for n in range(1, limits.FAILURES_KEPT + 1)]
     grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
     grave.letters.run_redrive(db)
@@ -170,13 +185,16 @@ def test_tasks_bring_their_failures_into_another_queue(grave: Grave) -> None:
     assert fdbqueue.verify(db, "other", root=grave.root).findings == ()
 
 
-def test_task_keys_and_costs_go_with_their_tasks(db, space) -> None:
+def test_task_keys_costs_and_traces_go_with_their_tasks(db, space) -> None:
     grave = Grave(db, space, "fair")
-    into = other(grave, "fair")
-    grave.bury("A", key="gold", cost=3)
+    into, trace = other(grave, "fair"), {"traceparent": "00-1-2-01"}
+    key = grave.queue._shape.keys.task(id_bytes(grave.bury("A", key="gold", cost=3)))
+    db[key] = record_to_bytes(structs.replace(record_of(bytes(db[key])), trace=packed(trace)))
     grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
     grave.letters.run_redrive(db)
-    assert into.take(db, 0).key == "gold"
+    task = into.take(db, 0)
+    moved = record_of(bytes(db[into._shape.keys.task(id_bytes(task.id))]))
+    assert (task.key, moved.cost, task.trace) == ("gold", 3, trace)
 
 
 def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:

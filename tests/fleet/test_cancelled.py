@@ -4,7 +4,17 @@ import threading
 
 import pytest
 
-from fdbqueue import HeldTask, Hooks, InvalidArgument, TaskCancelled, TaskQueue, TaskState, Worker, workers
+from fdbqueue import (
+    HeldTask,
+    Hooks,
+    InvalidArgument,
+    TaskCancelled,
+    TaskQueue,
+    TaskState,
+    Worker,
+    limits,
+    workers,
+)
 from fdbqueue.fleet.outcomes import Cancelled, Failed, judge
 from fdbqueue.fleet.status import Tally
 from tests.fleet.conftest import SOON
@@ -88,18 +98,21 @@ def test_a_handler_in_the_transaction_of_its_ack_ends_its_task(db, short):
     assert (told, tally) == (["cancelled"], Tally(cancelled=1))
 
 
-def test_the_running_tasks_tell_of_a_cancel(db, short):
+def test_the_running_tasks_tell_of_a_cancel(db, short, monkeypatch):
     """Before its handler ends."""
+    monkeypatch.setattr(limits, "PRESENCE_EVERY_S", 0.1)
+    shown = lambda: [one.cancelled for found in workers(db) for one in found.running if one.id == id_]  # noqa: E731
     may_end = threading.Event()
     handler = Patient(lambda task: may_end.wait(20))  # noqa: ARG005
     worker = Worker(db, short, handler)
     id_ = short.put(db, "x").id
     worker.start()
     assert handler.begun.wait(20)
+    wait_until(lambda: shown() == [False])
     short.cancel(db, id_)
     wait_until(lambda: [running.cancelled for running in worker.status().running] == [True])
     assert handler.task.cancelled
-    wait_until(lambda: any(running.cancelled for found in workers(db) for running in found.running))
+    wait_until(lambda: shown() == [True])
     may_end.set()
     worker.stop()
     assert worker.join(20)

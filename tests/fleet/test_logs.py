@@ -59,7 +59,9 @@ def test_a_task_has_a_slot_while_its_handler_runs(at_work):
     assert sorted(AtWork(at_work.descriptor, 2).tasks()) == ["task A of jobs", "task B of jobs"]
     hooks.lease_lost(event("lease_lost", "A"))
     assert at_work.tasks() == ["task B of jobs"]
-    assert [told_of.task.id for told_of in told] == ["A", "B"]
+    hooks.started(event("started", "C"))
+    assert sorted(at_work.tasks()) == ["task B of jobs", "task C of jobs"]
+    assert [told_of.task.id for told_of in told] == ["A", "B", "C"]
 
 
 def test_a_task_without_a_free_slot_is_left_out(at_work):

@@ -13,6 +13,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runs import ENDS
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.task import Failure
+from fdbqueue.tasks.calls import calls_of
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -23,6 +24,7 @@ ENDED_BY: dict[str, End] = {
     "release": lambda b, task: b.queue.release(b.db, task),
     "a release with a failure": lambda b, task: b.queue.release(b.db, task, failure=Failure("odd")),
     "defer": lambda b, task: b.queue.defer(b.db, task, 5),
+    "a take without a caller": lambda b, task: calls_of(b.db, b.queue._shape)._undo_take([task]),
     "give back": lambda b, task: b.queue.give_back(b.db, task, 5),
     "bury": lambda b, task: b.queue.bury(b.db, task),
     "bury by id": lambda b, task: b.queue.bury(b.db, task.id, failure=Failure("odd")),
