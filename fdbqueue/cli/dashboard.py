@@ -70,10 +70,18 @@ def _token(file: Path | None) -> str | None:
         token = os.environ.get(TOKEN_VARIABLE)
         source = TOKEN_VARIABLE
     else:
-        token, source = file.read_text().strip(), str(file)
+        token, source = _text_in(file).strip(), str(file)
     if token is not None and len(token) < limits.TOKEN_LENGTH_MIN:
         raise CommandError(f"the token of {source} has less than {limits.TOKEN_LENGTH_MIN} characters")
     return token
+
+
+def _text_in(file: Path) -> str:
+    """Raises CommandError."""
+    try:
+        return file.read_text()
+    except UnicodeDecodeError:
+        raise CommandError(f"the token of {file} is no text") from None
 
 
 def _serving() -> Any:

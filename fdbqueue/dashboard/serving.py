@@ -1,6 +1,9 @@
 """The server of `fdbqueue dashboard`."""
 
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -30,6 +33,21 @@ class Server(uvicorn.Server):
             )
         )
         self._streams = app.state.streams
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A hangup, too, ends the server in order, unless it is ignored."""
+        with super().capture_signals():
+            before = signal.getsignal(signal.SIGHUP)
+            # In another thread than the main one, no signal is captured.
+            captures = signal.getsignal(signal.SIGTERM) == self.handle_exit and before is not signal.SIG_IGN
+            if captures:
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                if captures:
+                    signal.signal(signal.SIGHUP, before)
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
         self._streams.close()
