@@ -865,7 +865,7 @@ PLANTS = (
     Plant(
         "a task that moves into another queue, and stays",
         elsewhere.Elsewhere.move,
-        "edges.delete(change, [record for record, _ in whole])",
+        "edges.delete(change, [record for record, _, _ in whole])",
         "pass",
         "redriven",
         50,
@@ -873,8 +873,9 @@ PLANTS = (
     Plant(
         "a task that is lost on its way into another queue",
         elsewhere.Elsewhere.move,
-        "self._calls.put_within(change.tr, drafts)",
-        "pass",
+        "tasks = self._calls.put_within(tr, drafts)\n"
+        "        for task, (_, _, entries) in zip(tasks, whole, strict=True):",
+        "for task, (_, _, entries) in ():",
         "redriven",
         50,
     ),
