@@ -25,6 +25,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.trouble import text_of
 
 ELEMENT_KINDS = (PIECES, SIMPLE)
+_TIMED_OUT = 1031
 CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 NAMES_COMPARED_MAX = 5_000
@@ -148,9 +149,22 @@ class Place:
         except ClusterMismatch:
             raise
         except DatabaseNotFound as failure:
-            raise CommandError(
-                f"no answer from {self.url} in {timeout_s:g} s ({text_of(failure.__cause__)})"
-            ) from None
+            raise self._no_answer(timeout_s, failure.__cause__) from None
+
+    @contextmanager
+    def answering(self, database: Database, timeout_s: float) -> Iterator[None]:
+        """Raise CommandError if a cluster leaves a transaction of the block unanswered for this time."""
+        if self.url.startswith("fdb:"):
+            database.options.set_transaction_timeout(round(timeout_s * 1000))
+        try:
+            yield
+        except engine_errors() as failure:
+            if failure.code != _TIMED_OUT:
+                raise
+            raise self._no_answer(timeout_s, failure) from None
+
+    def _no_answer(self, timeout_s: float, cause: BaseException | None) -> CommandError:
+        return CommandError(f"no answer from {self.url} in {timeout_s:g} s ({text_of(cause)})")
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:

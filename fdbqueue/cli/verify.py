@@ -15,6 +15,9 @@ from fdbqueue.signals import Signals
 from fdbqueue.verification import Finding, Verification
 from fdbqueue.verifying.verify import verify as verify_keys
 
+_ANSWERED_WITHIN_S = 60.0
+"""A verification may run from a timer, so it does not wait for a cluster for ever."""
+
 
 @cli.command()
 @click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=queue_names)
@@ -26,11 +29,13 @@ def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_jso
     """Check that the stored keys of QUEUE, or of all queues, agree with each other.
 
     The queues may be in use. Columns: flaw, queue, finding, cure. With --json, one object has the findings,
-    the parts that were not verified, and the numbers of queues and keys. Status: 1 if a finding is left.
+    the parts that were not verified, and the numbers of queues and keys. Status: 1 if a finding is left; 2 if
+    a cluster does not answer for a minute.
     """
     with place.database() as database:
         try:
-            found = verify_keys(database, queue, root=place.root, mend=mend)
+            with place.answering(database, _ANSWERED_WITHIN_S):
+                found = verify_keys(database, queue, root=place.root, mend=mend)
         except QueueNotFound:
             raise place.missing(database, queue or "", CREATE_TASKS) from None
     if as_json:

@@ -2,10 +2,14 @@
 
 import json
 import shlex
+from typing import Any
+
+import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import TaskQueue, Verification
 from fdbqueue.database import run
+from fdbqueue.fdberror import FDBError
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, packed
 from tests.cli.shell import Within
@@ -56,3 +60,16 @@ def test_an_unknown_queue_is_refused(program: Within) -> None:
     status, out, err = program.run("verify", "other")
     assert (status, out) == (2, "")
     assert "there is no queue named 'other'" in err
+
+
+def test_a_cluster_that_falls_silent_is_told(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verification may run from a timer, where nothing else would end it."""
+
+    def silent(*_: Any, **__: Any) -> Verification:
+        raise FDBError(1031)
+
+    program.run("create", "q", "--kind", "fifo")
+    monkeypatch.setattr("fdbqueue.cli.verify.verify_keys", silent)
+    status, out, err = program.run("verify")
+    assert (status, out) == (2, "")
+    assert f"no answer from {program.url} in 60 s" in err

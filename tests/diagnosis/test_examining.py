@@ -10,8 +10,12 @@ import pytest
 import fdbqueue
 from fdbqueue import Severity, TaskQueue, diagnose
 from fdbqueue.diagnosis import latency, open_files
+from fdbqueue.diagnosis.clocks import Beat, Look
 from fdbqueue.diagnosis.directory import DirectoryState, check_directory
+from fdbqueue.diagnosis.examining import Examination
 from fdbqueue.errors import DatabaseClosed, InvalidArgument
+from fdbqueue.overview.overview import Overview
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
 FINE = DirectoryState("/data", "1.0", 1_000, 100, 50, 100, True, 0)
 
@@ -106,3 +110,13 @@ def test_a_process_near_its_limit_of_files_is_told():
     crowded = replace(own, count=own.limit)
     assert [one.severity for one in open_files.check_open_files([own, crowded])] == [Severity.WARNING]
     assert open_files.see_open_files([2**31 - 1]) == []
+
+
+def test_processes_of_another_host_are_not_looked_for_here():
+    """Their ids may be those of other programs on this host."""
+    with fdbqueue.open("memory:") as db:
+        host, own = db.runtime.host_name(), db.runtime.process_id()
+        processes = ((host, 7), ("elsewhere", 8))
+        look = Look(0, 0, {"a": Beat(0, 0, "", processes)})
+        examination = Examination(db, RootKeys(DEFAULT_ROOT), Overview())
+        assert examination._processes_here(look) == sorted({own, 7})
