@@ -1,6 +1,7 @@
 """The dashboard in Chromium: live, by keyboard alone, on a telephone, in both themes, without a script."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import pytest
@@ -88,7 +89,8 @@ def here(only_tab: Tab) -> Iterator[Tab]:
     """The tab of all tests: a new one costs half a second."""
     yield only_tab
     only_tab.page.goto("about:blank")
-    assert only_tab.complaints == []
+    said, only_tab.complaints = only_tab.complaints, []
+    assert said == []
 
 
 def queue_of(site: Site, name: str, *data: Any) -> TaskQueue:
@@ -123,12 +125,15 @@ def test_a_put_appears_without_a_reload(here: Tab, site: Site) -> None:
     assert page.evaluate("[window.before, scrollY]") == [True, 10]
 
 
-def test_a_new_queue_appears_and_a_dropped_one_goes(here: Tab, site: Site) -> None:
+def test_rows_come_and_go_around_the_row_with_the_focus(here: Tab, site: Site) -> None:
     page = here.open()
-    queue = queue_of(site, "short-lived")
-    row(page, "short-lived").wait_for()
+    row(page, LONG).get_by_role("link").focus()
+    queue = queue_of(site, "a-first")
+    row(page, "a-first").wait_for()
+    assert here.focused() == LONG
     queue.drop(site.db)
-    row(page, "short-lived").wait_for(state="detached")
+    row(page, "a-first").wait_for(state="detached")
+    assert here.focused() == LONG
 
 
 def test_the_tasks_of_an_open_queue_are_live(here: Tab, site: Site) -> None:
@@ -161,6 +166,9 @@ def test_a_buried_task_is_edited_and_kicked(here: Tab, site: Site) -> None:
     page = here.open(f"/queues/mended/tasks/{task.id}")
     page.get_by_text("Edit the data").click()
     page.get_by_label("New data").fill('{"to": "ada"}')
+    before = page.locator("#life").inner_text()
+    page.wait_for_function("before => document.getElementById('life').innerText !== before", arg=before)
+    assert page.get_by_label("New data").input_value() == '{"to": "ada"}', "a refresh took it away"
     page.get_by_role("button", name="Save").click()
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
     page.get_by_role("status").wait_for()
@@ -194,6 +202,16 @@ def test_a_keyboard_alone_reaches_an_action(here: Tab, site: Site) -> None:
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Resume").wait_for()
     assert queue.paused(site.db)
+
+
+def test_a_page_says_so_once_the_dashboard_is_gone(site: Site) -> None:
+    context = site.browser.new_context()
+    with closing(context):
+        with served(site.db) as url:
+            page = Tab(context, url).open()
+            page.get_by_text("Live · ").wait_for()
+        page.get_by_role("alert").get_by_text("does not answer").wait_for()
+        assert row(page, LONG).is_visible()
 
 
 def test_pages_work_without_a_script(site: Site) -> None:
