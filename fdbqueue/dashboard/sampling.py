@@ -1,6 +1,6 @@
 """Sampling: one look at all queues, shared by all pages and streams of a dashboard."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 
@@ -17,6 +17,7 @@ class Sample:
 
     number: int
     at_s: float
+    """The time at which the look began."""
     view: QueuesView | None
     silence: str = ""
 
@@ -30,26 +31,27 @@ class Sampler:
         self.history = History()
         self._lock = anyio.Lock()
         self._last: Sample | None = None
+        self._expired_s = float("-inf")
 
     async def latest(self, at_most_s: float = limits.DASHBOARD_LOOK_EVERY_S) -> Sample:
         """A sample of that age at most. Calls that come during a look wait for it, and share it."""
         async with self._lock:
-            now_s = self._room.runtime.monotonic()
-            if self._last is None or now_s - self._last.at_s >= at_most_s:
-                self._last = await self._look(0 if self._last is None else self._last.number + 1)
-            return self._last
+            last, now_s = self._last, self._room.runtime.monotonic()
+            if last is None or last.at_s <= self._expired_s or now_s - last.at_s >= at_most_s:
+                last = self._last = await self._look(0 if last is None else last.number + 1)
+            return last
 
     def expire(self) -> None:
-        """Let the next call look again: an action has changed the queues."""
-        if self._last is not None:
-            self._last = replace(self._last, at_s=float("-inf"))
+        """Let the next call look again: an action has changed the queues. A look that is under way may have
+        begun before it.
+        """
+        self._expired_s = self._room.runtime.monotonic()
 
     async def _look(self, number: int) -> Sample:
-        monotonic = self._room.runtime.monotonic
+        at_s = self._room.runtime.monotonic()
         try:
             figures = await self._room.look(self._overview.figures)
         except DatabaseSilent as reason:
-            return Sample(number, monotonic(), None, str(reason))
-        at_s = monotonic()
+            return Sample(number, at_s, None, str(reason))
         self.history.add(figures, at_s)
         return Sample(number, at_s, queues_view(figures, self.history.trend))
