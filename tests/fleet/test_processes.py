@@ -262,15 +262,14 @@ def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
 
 def test_the_counts_of_a_run_are_exact_though_processes_die(fleet_of, db, queue):
     """The reports of a dead process are lost; the row of the run has its counts."""
-    queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5])
+    queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5], ttr=10)
     # The handler ends its process at its first attempt. With a short lease, that attempt may end in a stall.
     fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **DYING | {"session_ttr_s": 5})
     fleet.run()
     assert fleet.status().restarts == 1
     assert fleet.status().tally == Tally(done=6, failed=1, buried=2, lost=1)
-    keeper_of(
-        db, RootKeys(fleet._root)
-    ).tick()  # the fleet may have stopped before the last row of the dead session was cleared
+    # The fleet may have stopped before the last row of the dead session was cleared.
+    keeper_of(db, RootKeys(fleet._root)).tick()
     assert run_keys(db, fleet) == []
 
 
