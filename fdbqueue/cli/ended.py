@@ -22,6 +22,7 @@ from fdbqueue.tasks.queue import TaskQueue
 @queue_argument
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--key", metavar="KEY", help="those of a task key, as JSON or text")
+@click.option("--text", "as_text", is_flag=True, help="take KEY as text, never as JSON")
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the last N [100]")
 @json_option
 @in_a_place
@@ -32,6 +33,7 @@ def ended(
     queue: str,
     ids: tuple[str, ...],
     key: str | None,
+    as_text: bool,
     count: int,
     as_json: bool,
 ) -> None:
@@ -42,8 +44,9 @@ def ended(
     """
     if ids and key is not None:
         raise click.UsageError("ended takes IDs or --key, not both")
+    of_key = None if key is None else (_key(key, as_text),)
     with place.tasks(queue) as (database, found):
-        rows = _found(database, found, ids) if ids else _listed(database, found, key, count)
+        rows = _found(database, found, ids) if ids else _listed(database, found, of_key, count)
         show(signals, rows, COLUMNS, as_json)
 
 
@@ -69,13 +72,14 @@ def _found(database: Database, queue: TaskQueue, ids: tuple[str, ...]) -> Iterat
         raise Refused(f"not among the ended tasks of {queue.name!r}: {', '.join(missing)}")
 
 
-def _listed(database: Database, queue: TaskQueue, key: str | None, count: int) -> Iterator[Row]:
+def _listed(database: Database, queue: TaskQueue, of_key: tuple[object] | None, count: int) -> Iterator[Row]:
+    """Read the last ended tasks, page by page. `of_key` has the task key, which may be None."""
     left, after = count, None
     while left:
-        if key is None:
+        if of_key is None:
             page = queue.ended_tasks(database, left, after=after)
         else:
-            page = queue.ended_tasks_of(database, _key(key), left, after=after)
+            page = queue.ended_tasks_of(database, *of_key, left, after=after)
         for task in page:
             yield _row(database, task)
         left, after = left - len(page), page.next
@@ -84,9 +88,9 @@ def _listed(database: Database, queue: TaskQueue, key: str | None, count: int) -
     say(f"more ended tasks may follow the last {count}: -n N lists N")
 
 
-def _key(text: str) -> object:
+def _key(text: str, as_text: bool) -> object:
     try:
-        return value_of(text)
+        return value_of(text, as_text)
     except ValueError as reason:
         raise click.BadParameter(str(reason), param_hint="--key") from None
 

@@ -188,6 +188,12 @@ def test_ended_tasks_are_listed_and_found(program: Within) -> None:
     assert program.run("ended", "q", ids[1])[1].startswith(f"{ids[1]}\tdeleted\t")
     status, _, err = program.run("explain", "q", ids[1])
     assert (status, err.split(" (it was deleted ")[0]) == (1, f"fdbqueue: no such task in 'q': {ids[1]}")
+    for key, options in (("42", ["--text"]), ("[odd", ["--text"]), ("null", [])):
+        (id_,) = put(program, "q", "x", "--key", key, *options)
+        program.run("delete", "q", id_)
+        assert program.run("ended", "q", "--key", key, *options)[1].startswith(id_)
+    assert program.run("ended", "q", "--key", "42")[1] == ""
+    assert "--text takes it as it is" in program.run("ended", "q", "--key", "[odd")[2]
     missing = "0" * 32
     for command in (["cancel"], ["delete"], ["bury"], ["dead", "show"]):
         status, _, err = program.run(*command, "q", ids[1])
