@@ -14,7 +14,7 @@ from fdbqueue import Database
 from fdbqueue.dashboard import create_app
 from fdbqueue.dashboard.serving import Server, listener, url_of
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
     pytest.skip("Chromium is not installed: apt-get install chromium", allow_module_level=True)
 
