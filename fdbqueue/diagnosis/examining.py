@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fdbqueue import limits
 from fdbqueue.arguments import checked_timeout
-from fdbqueue.database import Database, as_database
+from fdbqueue.database import Database, as_database, run
 from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, versions
 from fdbqueue.diagnosis.check import Check, Diagnosis, failure
 from fdbqueue.diagnosis.clocks import Look
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.errors import DatabaseClosed
+from fdbqueue.overview.figures import Figures
 from fdbqueue.overview.overview import Overview
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import RealRuntime
@@ -81,9 +83,9 @@ class Examination:
         return latency.see_latency(self._database, self._keys)
 
     def _watched(self, watch_s: float) -> list[Check]:
-        beats, figures = self._look(), self._overview.figures(self._database)
+        beats, figures = self._look(), self._figures()
         self._database.runtime.sleep(watch_s)
-        later, figures_later = self._look(), self._overview.figures(self._database)
+        later, figures_later = self._look(), self._figures()
         return [
             *clocks.check_clocks(beats, later),
             *clocks.check_sessions(later),
@@ -93,6 +95,9 @@ class Examination:
 
     def _look(self) -> Look:
         return clocks.look_at_beats(self._database, self._keys)
+
+    def _figures(self) -> Figures:
+        return run(self._database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
 
     def _processes_here(self, look: Look) -> list[int]:
         """This process, and those with sessions on this host."""

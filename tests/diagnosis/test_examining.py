@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 import fdbqueue
-from fdbqueue import Severity, TaskQueue, diagnose
-from fdbqueue.diagnosis import latency, open_files
+from fdbqueue import Severity, TaskQueue, diagnose, limits
+from fdbqueue.diagnosis import examining, latency, open_files
 from fdbqueue.diagnosis.clocks import Beat, Look
 from fdbqueue.diagnosis.directory import DirectoryState, check_directory
 from fdbqueue.diagnosis.examining import Examination
 from fdbqueue.errors import DatabaseClosed, InvalidArgument
+from fdbqueue.fdberror import FDBError
 from fdbqueue.overview.overview import Overview
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
@@ -120,3 +121,18 @@ def test_processes_of_another_host_are_not_looked_for_here():
         look = Look(0, 0, {"a": Beat(0, 0, "", processes)})
         examination = Examination(db, RootKeys(DEFAULT_ROOT), Overview())
         assert examination._processes_here(look) == sorted({own, 7})
+
+
+def test_a_database_that_falls_silent_between_the_looks_is_told(monkeypatch):
+    """Each look gives up after limits.LOOK_TIMEOUT_S."""
+    given = []
+
+    def run(*_, timeout_s=None):
+        given.append(timeout_s)
+        raise FDBError(1031)
+
+    monkeypatch.setattr(examining, "run", run)
+    with fdbqueue.open("memory:") as db:
+        found = {one.name: one for one in diagnose(db, watch_s=0).checks}
+    assert given == [limits.LOOK_TIMEOUT_S]
+    assert found["queues"].severity == Severity.FAILURE

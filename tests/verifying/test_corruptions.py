@@ -363,12 +363,12 @@ def test_a_corrupt_task_key_is_told_and_cured(
 
 def pointer_of_a_closed_key(at: Place, tr: Any) -> None:
     """A task of the key is taken, so no other one may be taken."""
-    record = at.record(READY)
-    head = at.entry(record)[len(at.tasks._shape.discipline.fifo(KEY).start) :]
-    place = bytes(4) + record.id
+    fifo = at.tasks._shape.discipline.fifo(KEY)
+    first = at.db.get_range(fifo.start, fifo.stop, limit=1)[0]
+    place, head = bytes(4) + id_in(first.key), first.key[len(fifo.start) :]
     state = replace(state_of(tr.get(state_key(at)).value), pointer=place, head=head)
     tr.set(state_key(at), msgspec.msgpack.encode(state))
-    tr.set(at.keys.ready_at(place), record_to_bytes(record))
+    tr.set(at.keys.ready_at(place), first.value)
 
 
 def test_a_pointer_of_a_closed_key_is_told_and_cured(found_and_cured: Callable[..., None]) -> None:
