@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, DeadLetters, Failure, TaskQueue
+from fdbqueue import Database, DeadLetters, Failure, TaskQueue, limits
 from fdbqueue.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing, path_of
@@ -123,6 +123,17 @@ def test_a_class_is_kicked_and_redriven(served: Served, queue: TaskQueue) -> Non
     redrive = letters.redrive(served.db)
     assert redrive is not None
     assert redrive.moved == 1
+
+
+def test_one_click_kicks_a_bounded_number(
+    served: Served, queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    monkeypatch.setattr(limits, "KICKED_MAX", 4)
+    for _ in range(6):
+        bury(served, queue)
+    said = served.writer.act("/queues/acted/kick-class", error="ValueError")
+    assert said == "4 tasks kicked. Others are left: a redrive moves all."
 
 
 def test_a_redrive_is_paused_resumed_and_stopped(served: Served, queue: TaskQueue) -> None:

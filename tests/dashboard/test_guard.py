@@ -1,8 +1,12 @@
 """The guard: names of hosts, the login, the origin of forms, and the headers of every answer."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import InvalidArgument, TaskQueue, limits
@@ -161,3 +165,20 @@ def test_a_cookie_belongs_to_one_process() -> None:
 
 def test_a_browser_without_origin_headers_is_trusted_by_its_form() -> None:
     assert is_same_origin(None, None, "localhost")
+
+
+def test_a_dashboard_works_below_a_path() -> None:
+    with fdbqueue.open("memory:", runtime=StillClock()) as db:
+        TaskQueue.create(db, "q")
+        outer = Starlette(routes=[Mount("/ops", create_app(db, write=True, token=TOKEN))])
+        with TestClient(outer, base_url="http://localhost") as client:
+            answer = client.get("/ops/", headers={"Accept": "text/html"})
+            assert answer.url.path == "/ops/login"
+            csrf = answer.text.partition('name="csrf" value="')[2].partition('"')[0]
+            answer = client.post("/ops/login", data={"csrf": csrf, "token": TOKEN})
+            assert answer.url.path == "/ops/"
+            page = client.get("/ops/queues/q").text
+            linked = re.findall('(?:href|src|action|data-events)="(/[^"]*)"', page)
+            assert linked
+            assert {path for path in linked if not path.startswith("/ops/")} == set()
+            assert client.get("/ops/static/live.js").status_code == 200

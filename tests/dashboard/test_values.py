@@ -1,5 +1,6 @@
 """The values behind pages: names in paths, rates of counters, short texts."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,10 +66,11 @@ def test_rates_are_those_between_the_last_two_points() -> None:
     assert history.trend("p").rates is None
 
 
-def test_a_queue_that_was_created_again_has_no_past() -> None:
+@pytest.mark.parametrize(("put", "done"), [(3, 2), (9, 1)])
+def test_a_queue_that_was_created_again_has_no_past(put: int, done: int) -> None:
     history = History()
-    history.add(figures(9, 9), 0.0)
-    history.add(figures(3, 1), 2.0)
+    history.add(figures(9, 2), 0.0)
+    history.add(figures(put, done), 2.0)
     assert history.trend("q").rates is None
 
 
