@@ -9,6 +9,7 @@ import click
 from fdbqueue.cli.ended import told_end
 from fdbqueue.cli.exits import CommandError, Refused, say
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.paging import paged
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
@@ -17,6 +18,7 @@ from fdbqueue.database import Database
 from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.dead.values import DeadLetter, FailureClass
 from fdbqueue.errors import NotBuried, TaskNotFound
+from fdbqueue.page import Page
 from fdbqueue.signals import Signals
 from fdbqueue.task import Failure
 from fdbqueue.visible import visible
@@ -215,15 +217,12 @@ def _kick_matching(
 def _listed(
     database: Database, letters: DeadLetters, error: str | None, text: str | None, count: int
 ) -> Iterator[Row]:
-    left, after, now = count, None, database.runtime.now()
-    while left:
-        page = letters.tasks(database, left, error=error, text=text, after=after)
-        for letter in page:
-            yield _letter_row(letter, now)
-        left, after = left - len(page), page.next
-        if after is None:
-            return
-    say(f"more tasks may follow the first {count}: -n N lists N")
+    def read(limit: int, after: str | None) -> Page[DeadLetter]:
+        return letters.tasks(database, limit, error=error, text=text, after=after)
+
+    now = database.runtime.now()
+    for letter in paged(read, count, f"more tasks may follow the first {count}"):
+        yield _letter_row(letter, now)
 
 
 def _class_row(found: FailureClass, now: float) -> Row:

@@ -6,13 +6,15 @@ from dataclasses import asdict
 
 import click
 
-from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.cli.paging import paged
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound, UnsupportedOption
+from fdbqueue.page import Page
 from fdbqueue.signals import Signals
 from fdbqueue.task import EndedTask
 from fdbqueue.tasks.queue import TaskQueue
@@ -74,18 +76,14 @@ def _found(database: Database, queue: TaskQueue, ids: tuple[str, ...]) -> Iterat
 
 def _listed(database: Database, queue: TaskQueue, of_key: tuple[object] | None, count: int) -> Iterator[Row]:
     """Read the last ended tasks, page by page. `of_key` has the task key, which may be None."""
-    left, after = count, None
-    while left:
+
+    def read(limit: int, after: str | None) -> Page[EndedTask]:
         if of_key is None:
-            page = queue.ended_tasks(database, left, after=after)
-        else:
-            page = queue.ended_tasks_of(database, *of_key, left, after=after)
-        for task in page:
-            yield _row(database, task)
-        left, after = left - len(page), page.next
-        if after is None:
-            return
-    say(f"more ended tasks may follow the last {count}: -n N lists N")
+            return queue.ended_tasks(database, limit, after=after)
+        return queue.ended_tasks_of(database, *of_key, limit, after=after)
+
+    for task in paged(read, count, f"more ended tasks may follow the last {count}"):
+        yield _row(database, task)
 
 
 def _key(text: str, as_text: bool) -> object:

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator
 import click
 
 from fdbqueue.cli.ended import told_end
-from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.held import processes_of, progress_of
 from fdbqueue.cli.many import remove_all, step_by_step
+from fdbqueue.cli.paging import paged
 from fdbqueue.cli.rows import STATES, failure_rows, holder_row, task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound
+from fdbqueue.page import Page
 from fdbqueue.signals import Signals
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
@@ -43,15 +45,12 @@ def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as
 
 def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Row]:
     """Read the first tasks in that state, page by page."""
-    left, after = count, None
-    while left:
-        page = queue.tasks(database, state, left, after=after)
-        for task in page:
-            yield _listed_row(database, queue, task)
-        left, after = left - len(page), page.next
-        if after is None:
-            return
-    say(f"more tasks follow the first {count}: -n N lists N")
+
+    def read(limit: int, after: str | None) -> Page[Task]:
+        return queue.tasks(database, state, limit, after=after)
+
+    for task in paged(read, count, f"more tasks follow the first {count}"):
+        yield _listed_row(database, queue, task)
 
 
 def _listed_row(database: Database, queue: TaskQueue, task: Task) -> Row:
