@@ -9,6 +9,7 @@ import click
 from fdbqueue import limits
 from fdbqueue.cli.exits import CommandError, say
 from fdbqueue.cli.group import cli, in_a_place
+from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import Place
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.local_names import is_loopback
@@ -27,7 +28,7 @@ EXTRA = ("starlette", "anyio", "jinja2", "uvicorn")
 @click.option("--write", is_flag=True, help="allow actions: pause, kick, delete, edit, redrive")
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    type=UsablePath(exists=True, dir_okay=False, readable=True, path_type=Path),
     metavar="FILE",
     help=f"the token that browsers sign in with [${TOKEN_VARIABLE}]",
 )

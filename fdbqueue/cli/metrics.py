@@ -7,6 +7,7 @@ import click
 
 from fdbqueue.cli.exits import CommandError, say
 from fdbqueue.cli.group import cli, in_a_place, queue_names, stdout_of
+from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import CONNECT_TIMEOUT_S, Place
 from fdbqueue.signals import Signals
 
@@ -22,7 +23,7 @@ PORT = 9464
 @click.option("--keys", type=click.IntRange(0, 50), default=10, metavar="N", help="busiest task keys [10]")
 @click.option(
     "--processes",
-    type=click.Path(exists=True, file_okay=False, readable=True, path_type=Path),
+    type=UsablePath(exists=True, file_okay=False, readable=True, path_type=Path),
     envvar="PROMETHEUS_MULTIPROC_DIR",
     metavar="DIR",
     help="also the metrics that processes keep there [$PROMETHEUS_MULTIPROC_DIR]",

@@ -37,6 +37,8 @@ BASES = {
     "clear": ["plain", "--yes"],
     "completion": ["bash"],
     "create": ["new"],
+    # It serves until it is stopped: the missing token is told after all options have been judged.
+    "dashboard": ["--host", "0.0.0.0"],
     "delete": ["fair", "ID"],
     "drop": ["fair", "--yes"],
     "elements add": ["simple", "data"],
