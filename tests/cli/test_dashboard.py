@@ -19,6 +19,11 @@ from tests.support import PATIENCE_S
 HUNG_UP = 128 + signal.SIGHUP
 
 
+def hang_up_by_default() -> None:
+    """The tests may run under nohup: their programs inherit that SIGHUP is ignored, and obey."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
     """An open stream of events does not keep it."""
     ending, status = (
@@ -26,7 +31,7 @@ def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
     )
     with fdbqueue.open(shell.url) as db:
         TaskQueue.create(db, "mails", root=root_of(shell))
-    process = shell.start("dashboard", "--port", "0")
+    process = shell.start("dashboard", "--port", "0", preexec_fn=hang_up_by_default)
     assert process.stderr is not None
     try:
         served = re.search(r"serving (http://127.0.0.1:\d+), read-only", process.stderr.readline())

@@ -183,6 +183,7 @@ def test_a_buried_task_is_edited_and_kicked(here: Tab, site: Site) -> None:
 def test_a_keyboard_alone_reaches_an_action(here: Tab, site: Site) -> None:
     queue = queue_of(site, "by-keys")
     page = here.open()
+    row(page, "by-keys").wait_for()  # the page may show a look from before
     page.keyboard.press("Tab")
     assert here.focused() == "Skip to the content"
     page.keyboard.press("Enter")

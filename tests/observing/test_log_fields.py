@@ -117,6 +117,7 @@ def test_a_line_of_a_handler_in_a_fleet_names_its_task(db, space, queue, monkeyp
     """A line of the worker has the task in its text already."""
     for logger in (mine, logging.getLogger("fdbqueue")):
         monkeypatch.setattr(logger, "propagate", False)  # to the handlers of pytest
+        monkeypatch.setattr(logger, "handlers", [])  # a demo of an earlier test has left one
     task = queue.put(db, "a")
     with logging_at("debug"):  # as a process of a fleet does
         Worker(db, queue, lambda _: mine.warning("sent"), threads=1, root=space).run(until_empty=True)
