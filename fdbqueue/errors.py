@@ -8,9 +8,10 @@ would commit half of its work.
 from collections.abc import Mapping
 from typing import Any
 
-from fdbqueue.visible import shortened, shown, told, visible
+from fdbqueue.error_root import FdbQueueError
 
 __all__ = [
+    "BlockingCall",
     "CannotLock",
     "ClientLibraryMissing",
     "ClientLibraryTooOld",
@@ -87,39 +88,26 @@ __all__ = [
     "VerdictReturned",
     "WaitStopped",
     "WorkerUsed",
+    "WrongFace",
+    "WrongLoop",
     "WrongType",
 ]
-
-MESSAGE_LENGTH_MAX = 900
-
-
-class FdbQueueError(Exception):
-    """fdbqueue failed."""
-
-    def __init__(self, message: str | None = None, **data: Any) -> None:
-        for name, value in data.items():
-            setattr(self, name, value)
-        if message is None:
-            message = (self.__doc__ or "").strip().format(**{name: _Shown(data[name]) for name in data})
-        short = shortened(message, MESSAGE_LENGTH_MAX)
-        super().__init__(shortened(visible(short, keep="\n"), MESSAGE_LENGTH_MAX))
-
-
-class _Shown:
-    """A value in a message: short, and without control characters."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return shown(self._value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._value, spec) if spec else told(self._value)
 
 
 class NotADatabase(FdbQueueError, TypeError):
     """Expected a database or a transaction (ours or the binding's), got {got}."""
+
+
+class WrongFace(NotADatabase):
+    """A {got} of fdbqueue.aio was given to a blocking call: use the class of the same name in fdbqueue.aio, and await its verbs."""
+
+
+class BlockingCall(FdbQueueError, RuntimeError):
+    """This call would stop the event loop while it waits: await a verb of fdbqueue.aio, or await db.run(function), which runs blocking code beside the loop."""
+
+
+class WrongLoop(FdbQueueError, RuntimeError):
+    """A database of fdbqueue.aio works on the event loop that opened it, in the same process. {reason} Open it again with fdbqueue.aio.open()."""
 
 
 class DatabaseClosed(FdbQueueError):
