@@ -57,18 +57,27 @@ class Committer:
 
     def commit(self, request: CommitRequest) -> None:
         """Return when `request` is finished: `version` is set, or `error`."""
+        self.commit_all([request])
+
+    def commit_all(self, requests: Sequence[CommitRequest]) -> None:
+        """Return when all of `requests` are finished. Those that no other thread commits share a batch."""
         try:
-            self._join(request)
-            if request.turn is not None:
-                request.turn.acquire()  # released once the request is finished, or leads
-                if request.finished:
-                    return
-            self._lead()
+            for request in requests:
+                self._join(request)
+            for request in requests:
+                self._finish(request)
         except BaseException:
             # An interrupt may come between any two steps. No other thread may wait for this one afterwards.
-            # If another leader's batch holds the request already, its result stays unknown.
-            self._leave(request)
+            # If another leader's batch holds a request already, its result stays unknown.
+            for request in requests:
+                self._leave(request)
             raise
+
+    def _finish(self, request: CommitRequest) -> None:
+        if request.turn is not None:
+            request.turn.acquire()  # released once the request is finished, or leads
+        if not request.finished:
+            self._lead()
 
     def close(self) -> None:
         if self._pool is not None:

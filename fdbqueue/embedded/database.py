@@ -16,6 +16,7 @@ from fdbqueue.embedded.options import (
     options_for,
 )
 from fdbqueue.embedded.rangeread import FDBRange, KeyValue
+from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.values import Value
@@ -50,9 +51,17 @@ class Database:
 
     def create_transaction(self) -> Transaction:
         """Raises: DatabaseClosed."""
+        self.require_open()
+        return Transaction(self)
+
+    def require_open(self) -> None:
+        """Raises: DatabaseClosed."""
         if self._closed:
             raise DatabaseClosed
-        return Transaction(self)
+
+    def commit(self, request: CommitRequest) -> None:
+        """Return when `request` is finished: `version` is set, or `error`."""
+        self._store.committer.commit(request)
 
     def close(self) -> None:
         """Close this database; the store ends with its last database."""

@@ -155,7 +155,7 @@ class Steps(ReadTransaction):
         if self._snapshot is not None and self._snapshot.expires_s <= now_s and self._reads:
             raise FDBError(1007)  # the log may lack commits after the read version
         self._store.end_expired(now_s)
-        self._store.committer.commit(request)
+        self._database.commit(request)
         if request.error is not None:
             raise request.error
 
