@@ -1,7 +1,8 @@
 """`open(url)`: the engine and the place that a URL names."""
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from fdbqueue import binding, client_knobs, limits
 from fdbqueue.arguments import checked_span
@@ -16,6 +17,14 @@ PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 _SHARED_SCHEME = "embedded+shared"
 DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
+
+
+class Engines(NamedTuple):
+    """How the database of each kind of URL is opened."""
+
+    cluster: Callable[[str | None], Any]
+    directory: Callable[..., Any]
+    private: Callable[[Any], Any]
 
 
 def open(
@@ -51,13 +60,18 @@ def open(
     if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
         raise WrongType(name="runtime", wanted="a Runtime", got=runtime)
     if url is None or isinstance(url, str):
-        named = url_from_environment() if url is None else _checked_url(url)
-        named = shared_url(named) if shared_directory else named
-        return _open_url(named, create, runtime, session_ttr_s)
+        named = checked_url(url, shared_directory)
+        return open_url(named, create, runtime or RealRuntime(), session_ttr_s, _ENGINES)
     return adopted(url, session_ttr_s)
 
 
-def _checked_url(url: str) -> str:
+def checked_url(url: str | None, shared_directory: bool) -> str:
+    """The URL to open. Raises UnknownUrl; InvalidArgument for `shared_directory` with another engine."""
+    named = url_from_environment() if url is None else _possible(url)
+    return shared_url(named) if shared_directory else named
+
+
+def _possible(url: str) -> str:
     """Raises UnknownUrl for a text that cannot be the name of a file."""
     try:
         written = os.fsencode(url)
@@ -78,18 +92,18 @@ def shared_url(url: str) -> str:
     return f"{_SHARED_SCHEME}:{path}"
 
 
-def _open_url(url: str, create: bool, runtime: Runtime | None, session_ttr_s: float) -> Database:
+def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, engines: Engines) -> Database:
+    """The database that `url` names, opened by `engines`. Raises as `open`."""
     scheme, colon, rest = url.partition(":")
-    runtime = runtime or RealRuntime()
     if colon and scheme == "fdb":
-        return Database(_open_cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
+        return Database(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
     if scheme in DIRECTORY_SCHEMES and rest:
         if not create and not is_database(rest):
             raise DatabaseNotFound(url=url)
-        engine = open_directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
+        engine = engines.directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
         return Database(engine, runtime, engine.close, session_ttr_s)
     if url == PRIVATE_URL:
-        engine = open_private(runtime)
+        engine = engines.private(runtime)
         return Database(engine, runtime, engine.close, session_ttr_s)
     raise UnknownUrl(url=url)
 
@@ -103,7 +117,11 @@ def url_from_environment() -> str:
     return f"fdb:{cluster_file}" if cluster_file else _DEFAULT_URL
 
 
-def _open_cluster(cluster_file: str | None) -> Any:
+def open_cluster(cluster_file: str | None) -> Any:
+    """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld."""
     fdb = binding.load()
     client_knobs.hand_to(fdb)
     return fdb.open(cluster_file)
+
+
+_ENGINES = Engines(open_cluster, open_directory, open_private)
