@@ -116,6 +116,21 @@ class FairQueue(KeepsAside):
         else:
             run_once(as_database(tr), self._root, body)
 
+    def give_back(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
+        """Put an item again, whatever the capacity: for a caller that has taken it and cannot use it.
+
+        It counts as newly put. All else is as in `put`.
+        """
+        new = draft(
+            checked_payload(self._codec.encode(item)), self._key_of(item), checked_units("cost", cost)
+        )
+        if is_transaction(tr):
+            runtime = runtime_of(tr)
+            random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+            self._items.append(writable(tr), [new], random, runtime.now_us())
+        else:
+            self._calls_of(tr).put(new)
+
     def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
         """Remove the next item and return it; None if there is none. All else is as in `take_item`."""
         return self.take_item(tr, timeout, stop=stop)[1]

@@ -99,6 +99,24 @@ class Recipe(Untimed):
             self._store(tr, suffix(index, random), payload)
         self._add_size(tr, len(payloads))
 
+    def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items before the first one, in order.
+
+        Reads: the first item and the floor, by snapshot.
+        Writes: the items and the size.
+        Conflicts: takers, as their first item changes.
+        """
+        check = self.guard(tr)
+        items, snapshot = self.keys.items, tr.snapshot
+        floor = snapshot.get(self.keys.floor)
+        head = snapshot.get_range(items.start, items.stop, limit=1).to_list()
+        check()
+        index = self.keys.index_of(head[0].key) if head else floor_of(floor.value)
+        before = max(0, (index or 0) - 1)
+        for number, payload in enumerate(payloads):
+            self._store(tr, suffix(before, random + struct.pack(">H", number)), payload)
+        self._add_size(tr, len(payloads))
+
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items, up to `count`, for the transaction of a caller.
 

@@ -2,6 +2,7 @@
 
     -        enqueue, enqueue_many   ->  an item, last
     first    dequeue, dequeue_many   ->  gone
+    gone     give_back               ->  first again
     first    peek, items             ->  still there
     all      clear                   ->  gone
 
@@ -25,6 +26,7 @@ from fdbqueue.arguments import (
     writable,
 )
 from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.once import run_once
 from fdbqueue.codec import checked_codec, codec_named, encoded_each, stored_codec
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function
@@ -38,7 +40,7 @@ from fdbqueue.recipe.observed import ObservedCalls, ObservedRecipe
 from fdbqueue.registry.registry import Guard, Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.ending import register_sessionless
 
 D = TypeVar("D")
@@ -206,6 +208,29 @@ class Queue(KeepsAside):
             recipe = self._watched(tr) if observing.observers else self._recipe
             return list(recipe.take(writable(tr), n, runtime_of(tr).now_us()).values)
         return list(self._calls_of(tr).take(n))
+
+    def give_back(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
+        """Add `values` before the first one, in order: for a caller that has dequeued them and cannot use
+        them.
+
+        Given a database: exactly once, by a receipt as in `enqueue`.
+        Reads: the first item, by snapshot.
+        Writes: the items, the size.
+        Conflicts: takers.
+        Raises: TypeError, PayloadTooLarge, TooMuchForOneTransaction, as `enqueue_many`.
+        """
+        encoded = encoded_each(self._codec, checked_items("values", values))
+        payloads = checked_batch([checked_payload(payload) for payload in encoded])
+        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
+        random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+
+        def body(tr: Transaction) -> None:
+            self._recipe.prepend(tr, payloads, random)
+
+        if is_transaction(tr):
+            body(writable(tr))
+        else:
+            run_once(as_database(tr), self._root, body)
 
     def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
         """The first value, which stays; `default` if there is none.
