@@ -13,9 +13,10 @@ from itertools import count
 from typing import Any, TypeGuard, TypeVar
 
 from fdbqueue import limits, observing
+from fdbqueue.awaited import Awaited
 from fdbqueue.binding import require_match
 from fdbqueue.counters import Counters
-from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull
+from fdbqueue.errors import DatabaseClosed, DatabaseNotFound, NotADatabase, StorageFull, WrongFace
 from fdbqueue.fdberror import FDBError as EmbeddedError
 from fdbqueue.logger import logger
 from fdbqueue.runtime import RealRuntime, Runtime, Stop
@@ -172,8 +173,16 @@ _companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDiction
 
 
 def is_transaction(target: object) -> TypeGuard[Transaction]:
-    """True if `target` is a transaction (or a snapshot) of either engine."""
-    return not isinstance(target, Database) and hasattr(target, "get_read_version")
+    """True if `target` is a transaction (or a snapshot) of either engine. Raises WrongFace."""
+    if isinstance(target, Database) or not hasattr(target, "get_read_version"):
+        return False
+    _require_blocking(target)
+    return True
+
+
+def _require_blocking(target: object) -> None:
+    if isinstance(target, Awaited):
+        raise WrongFace(got=type(target).__name__)
 
 
 def is_database(target: object) -> bool:
@@ -181,9 +190,10 @@ def is_database(target: object) -> bool:
 
 
 def as_database(target: Any) -> Database:
-    """Our Database for a database of either engine, wrapped or raw. Raises NotADatabase."""
+    """Our Database for a database of either engine, wrapped or raw. Raises NotADatabase, WrongFace."""
     if isinstance(target, Database):
         return target
+    _require_blocking(target)
     if not is_database(target) or isinstance(target, type):
         raise NotADatabase(got=repr(type(target).__name__))
     companion = _companions.get(target)
@@ -243,10 +253,7 @@ def run(
         return body(target)
     database = as_database(target)
     transaction = database.create_transaction()
-    if retry_limit is not None:
-        transaction.options.set_retry_limit(min(retry_limit, limits.OPTION_MAX))
-    if timeout_s is not None and timeout_s * 1000 < limits.OPTION_MAX:  # a longer one is for ever
-        transaction.options.set_timeout(max(1, round(timeout_s * 1000)))
+    limit_attempts(transaction.options, retry_limit, timeout_s)
     while True:
         try:
             result = body(transaction)
@@ -258,6 +265,14 @@ def run(
         except engine_errors() as error:
             database.counters.note_error(error.code)
             transaction.on_error(error).wait()
+
+
+def limit_attempts(options: Any, retry_limit: int | None, timeout_s: float | None) -> None:
+    """Set the options of a transaction that bound its attempts; None is no limit."""
+    if retry_limit is not None:
+        options.set_retry_limit(min(retry_limit, limits.OPTION_MAX))
+    if timeout_s is not None and timeout_s * 1000 < limits.OPTION_MAX:  # a longer one is for ever
+        options.set_timeout(max(1, round(timeout_s * 1000)))
 
 
 def require_answer(database: Database, url: str, timeout_s: float) -> None:

@@ -83,6 +83,8 @@ STOP_LOOK_S = 0.05
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
+# A cancelled call of fdbqueue.aio that cannot end its transaction finishes alone after this time.
+CANCEL_PATIENCE_S = 5.0
 # The client library connects anew each second to servers of another release.
 CLIENT_STATUS_LOOKS = 12
 CLIENT_STATUS_DELAY_S = 0.1

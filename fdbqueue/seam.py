@@ -91,6 +91,17 @@ class Transaction(ReadTransaction, Protocol):
     def __delitem__(self, key: Any) -> None: ...
 
 
+class AnySession(Protocol):
+    """A session of either face: `fdbqueue.Session`, and `fdbqueue.aio.Session` in a call of fdbqueue.aio."""
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def ttr(self) -> float: ...
+    @property
+    def lost(self) -> bool: ...
+
+
 class AnyDatabase(Protocol):
     """A database: ours, the binding's or the embedded engine's."""
 

@@ -3,10 +3,12 @@
 import functools
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_text, checked_timeout, checked_whole
+from fdbqueue.awaited import Awaited
 from fdbqueue.database import is_transaction, run
 from fdbqueue.deferred import deferred_body, require_finished
 from fdbqueue.errors import DeferredBody, WrongType
@@ -40,6 +42,9 @@ def transactional(
     `retry_limit` is the number of retries, `timeout_s` the time for all of them; None is no limit. The
     decorator of the binding has the same contract. For a type checker the function keeps its signature.
 
+    Given a database or a transaction of `fdbqueue.aio`, a call returns an awaitable, and the function itself
+    still gets a blocking transaction.
+
     At decoration, raises: DeferredBody for a generator or coroutine function, as its body would run after the
     commit; WrongType for a function without the parameter; InvalidArgument for a limit below 0.
     In a call, raises: NotADatabase for an argument of another type; DeferredResult if the function returns a
@@ -51,33 +56,37 @@ def transactional(
     if timeout_s is not None:
         checked_timeout(timeout_s, "timeout_s")
 
-    def decorate(inner: F) -> F:
-        if not callable(inner):
-            raise WrongType(name="function", wanted="a function", got=inner)
-        _refuse_deferred_bodies(inner)
-        position = _position_of(inner, parameter)
+    limited = partial(run, retry_limit=retry_limit, timeout_s=timeout_s)
+    if function is None:
+        return lambda inner: _decorated(inner, parameter, limited)
+    return _decorated(function, parameter, limited)
 
-        @functools.wraps(inner)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            by_keyword = parameter in kwargs
-            if not by_keyword and len(args) <= position:
-                return inner(*args, **kwargs)  # Python's own TypeError for the missing argument
-            target = kwargs[parameter] if by_keyword else args[position]
-            if is_transaction(target):
-                return inner(*args, **kwargs)
 
-            def body(tr: Any) -> Any:
-                if by_keyword:
-                    result = inner(*args, **{**kwargs, parameter: tr})
-                else:
-                    result = inner(*args[:position], tr, *args[position + 1 :], **kwargs)
-                return require_finished(_name_of(inner), result)
+def _decorated(inner: F, parameter: str, run_limited: Callable[..., Any]) -> F:
+    if not callable(inner):
+        raise WrongType(name="function", wanted="a function", got=inner)
+    _refuse_deferred_bodies(inner)
+    position = position_of(inner, parameter)
 
-            return run(target, body, retry_limit=retry_limit, timeout_s=timeout_s)
+    @functools.wraps(inner)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        by_keyword = parameter in kwargs
+        if not by_keyword and len(args) <= position:
+            return inner(*args, **kwargs)  # Python's own TypeError for the missing argument
+        target = kwargs[parameter] if by_keyword else args[position]
 
-        return wrapper  # type: ignore[return-value]  # functools.wraps keeps the signature
+        def call_with(function: Callable[..., Any], tr: Any) -> Any:
+            if by_keyword:
+                return function(*args, **{**kwargs, parameter: tr})
+            return function(*args[:position], tr, *args[position + 1 :], **kwargs)
 
-    return decorate if function is None else decorate(function)
+        if isinstance(target, Awaited):
+            return target.run_blocking(partial(call_with, wrapper))
+        if is_transaction(target):
+            return inner(*args, **kwargs)
+        return run_limited(target, lambda tr: require_finished(_name_of(inner), call_with(inner, tr)))
+
+    return wrapper  # type: ignore[return-value]  # functools.wraps keeps the signature
 
 
 def _refuse_deferred_bodies(function: Callable[..., Any]) -> None:
@@ -89,7 +98,8 @@ def _refuse_deferred_bodies(function: Callable[..., Any]) -> None:
         raise DeferredBody(message, name="function", kind=kind, got=function)
 
 
-def _position_of(function: Callable[..., Any], parameter: str) -> int:
+def position_of(function: Callable[..., Any], parameter: str) -> int:
+    """The index of a function's parameter. Raises: WrongType if it has none of that name."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # functions in C may have no signature

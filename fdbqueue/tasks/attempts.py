@@ -5,8 +5,7 @@ from functools import partial
 
 from fdbqueue.arguments import checked_count, checked_fraction, checked_instance, checked_items, writable
 from fdbqueue.database import run
-from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.sessions.session import Session
+from fdbqueue.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.task import Renewed, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.excusing import excuse
@@ -52,7 +51,7 @@ class Attempts(TaskHandle):
         task: Task | str,
         fraction: float,
         *,
-        session: Session | None = None,
+        session: AnySession | None = None,
     ) -> Task:
         """Store the progress of a held task, from 0 to 1. It goes with the lease. Not counted.
 

@@ -14,7 +14,7 @@ from fdbqueue.aside import KeepsAside
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry
-from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
@@ -115,14 +115,14 @@ class TaskHandle(KeepsAside):
     def _own_session(self, target: DatabaseOrTransaction) -> Session:
         return own_session_of(self._of(target), self._shape.root).get()
 
-    def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: Session | None) -> Target:
+    def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: AnySession | None) -> Target:
         if isinstance(task, Task):
             holder = b"" if task.token else self._holder(tr, session)
             # Without a lease, the payload may have been edited since.
             return Target(id_bytes(task.id), task.token, holder, task.data if task.token else UNKNOWN)
         return Target(id_bytes(task), None, self._holder(tr, session))
 
-    def _holder(self, tr: DatabaseOrTransaction, session: Session | None) -> bytes:
+    def _holder(self, tr: DatabaseOrTransaction, session: AnySession | None) -> bytes:
         if session is not None:
             return checked_instance("session", session, Session).id
         return own_session_of(self._of(tr), self._shape.root).id()

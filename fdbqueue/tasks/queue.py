@@ -32,7 +32,7 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.seam import AnyDatabase, AnySession, DatabaseOrTransaction
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure, Task
@@ -168,6 +168,7 @@ class TaskQueue(Looks, Managing, Attempts):
 
     def put_many(
         self,
+        /,
         tr: DatabaseOrTransaction,
         data: Iterable[Any],
         *,
@@ -190,7 +191,7 @@ class TaskQueue(Looks, Managing, Attempts):
         tr: DatabaseOrTransaction,
         timeout: float | None = None,
         *,
-        session: Session | None = None,
+        session: AnySession | None = None,
         stop: Stop | None = None,
     ) -> Task | None:
         """Take the next task: for its ttr it is leased to this session, and to no other.
@@ -214,7 +215,7 @@ class TaskQueue(Looks, Managing, Attempts):
         n: int,
         timeout: float | None = 0,
         *,
-        session: Session | None = None,
+        session: AnySession | None = None,
         stop: Stop | None = None,
     ) -> list[Task]:
         """Take the next tasks, up to `n`. The call waits for the first of them as `take` does.
@@ -224,27 +225,25 @@ class TaskQueue(Looks, Managing, Attempts):
         """
         checked_batch_count("n", n)
         timeout_s = checked_take_timeout(timeout)
-        if session is not None:
-            checked_instance("session", session, Session)
+        given = _checked(session)
         checked_stop(stop, tr)
         self.require_codec()
         if is_transaction(tr):
-            holder = self._own_session(tr) if session is None else session
+            holder = given or self._own_session(tr)
             calls = self._watched(tr, "take") if observing.observers else self._calls(tr)
             return list(calls.take_within(writable(tr), n, holder))
-        return list(self._take(as_database(tr), n, timeout_s, session, stop))
+        return list(self._take(as_database(tr), n, timeout_s, given, stop))
 
-    def end_waits(self, db: AnyDatabase, *, session: Session | None = None) -> None:
+    def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so
         far.
         """
-        if session is not None:
-            checked_instance("session", session, Session)
-        self._calls(db).takes(self._own_session(db) if session is None else session).end_waits()
+        given = _checked(session)
+        self._calls(db).takes(given or self._own_session(db)).end_waits()
 
     # Verbs of the holder.
 
-    def ack(self, tr: DatabaseOrTransaction, task: Task | str, *, session: Session | None = None) -> Task:
+    def ack(self, tr: DatabaseOrTransaction, task: Task | str, *, session: AnySession | None = None) -> Task:
         """Remove a task that is done. In the transaction of the work's own writes the effect is exactly-once.
 
         Reads: the task, serialisably.
@@ -269,7 +268,7 @@ class TaskQueue(Looks, Managing, Attempts):
         *,
         delay: float = 0,
         failure: Failure | None = None,
-        session: Session | None = None,
+        session: AnySession | None = None,
     ) -> Task:
         """Give the task back to its old place. With a `delay`, it is ready after that many seconds, and lives
         longer by them.
@@ -290,7 +289,7 @@ class TaskQueue(Looks, Managing, Attempts):
         return self._end(tr, task, verb, lambda change: verbs.release(change, target, later_us, failure))
 
     def defer(
-        self, tr: DatabaseOrTransaction, task: Task | str, delay: float, *, session: Session | None = None
+        self, tr: DatabaseOrTransaction, task: Task | str, delay: float, *, session: AnySession | None = None
     ) -> Task:
         """Give the task back, ready in `delay` seconds. This is `release` for queues of every kind.
 
@@ -303,7 +302,12 @@ class TaskQueue(Looks, Managing, Attempts):
         return self._end(tr, task, "release", lambda change: verbs.release(change, target, later_us, None))
 
     def touch(
-        self, tr: DatabaseOrTransaction, task: Task | str, increment: float, *, session: Session | None = None
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        increment: float,
+        *,
+        session: AnySession | None = None,
     ) -> Task:
         """Lengthen the lease, the life and all later leases of the task by `increment` seconds.
 
@@ -402,3 +406,8 @@ class TaskQueue(Looks, Managing, Attempts):
                 if session is not None:
                     raise
                 timeout_s = max(0.0, until - monotonic())
+
+
+def _checked(session: AnySession | None) -> Session | None:
+    """Raises WrongType."""
+    return None if session is None else checked_instance("session", session, Session)

@@ -1,0 +1,26 @@
+"""fdbqueue for asyncio: the classes and functions of fdbqueue, awaited (docs/asyncio.md).
+
+Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
+"""
+
+from fdbqueue.aio.consuming import Consumption as Consumption
+from fdbqueue.aio.database import Database as Database
+from fdbqueue.aio.database import open as open
+from fdbqueue.aio.dead import DeadLetters as DeadLetters
+from fdbqueue.aio.elements import ElementQueue as ElementQueue
+from fdbqueue.aio.elements import NullQueue as NullQueue
+from fdbqueue.aio.elements import QueueSet as QueueSet
+from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
+from fdbqueue.aio.functions import Overview as Overview
+from fdbqueue.aio.functions import list_queues as list_queues
+from fdbqueue.aio.functions import statistics as statistics
+from fdbqueue.aio.functions import verify as verify
+from fdbqueue.aio.functions import workers as workers
+from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
+from fdbqueue.aio.persistent import Proxy as Proxy
+from fdbqueue.aio.queues import FairQueue as FairQueue
+from fdbqueue.aio.queues import Queue as Queue
+from fdbqueue.aio.queues import TaskQueue as TaskQueue
+from fdbqueue.aio.sessions import Session as Session
+from fdbqueue.aio.transaction import Transaction as Transaction
+from fdbqueue.aio.transactional import transactional as transactional

@@ -1,0 +1,125 @@
+"""The embedded engine on an event loop: it reads at once, and commits in a thread.
+
+A read looks into mapped memory. A commit of a directory waits for the disk and for other processes, so one
+thread for each open directory makes them: all that wait are one batch. The commits of a private database wait
+for no disk, and are made on the loop.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+
+from fdbqueue.aio.fiber import current_fiber
+from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
+from fdbqueue.aio.threads import in_thread
+from fdbqueue.embedded import stores
+from fdbqueue.embedded.database import Database
+from fdbqueue.embedded.futures import Future, PendingFuture
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.runtime import RealRuntime
+
+_Waiting = tuple[CommitRequest, Callable[[], None]]
+
+
+class CommitThread:
+    """The thread that commits for the fibers of one loop on one directory."""
+
+    def __init__(self, hub: Hub, store: Store) -> None:
+        self._hub = hub
+        self._committer = store.committer
+        self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
+        RealRuntime().spawn(self._work, "fdbqueue-commits")
+
+    def commit(self, request: CommitRequest) -> None:
+        """Park until `request` is finished. An interrupt is raised after that: the commit goes on anyway."""
+        done = LoopEvent(self._hub)
+        self._waiting.put((request, done.set))
+        interrupt: BaseException | None = None
+        while not done.is_set():
+            try:
+                done.wait()
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def end(self) -> None:
+        """End the thread when it has committed all that wait."""
+        self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            waiting = [first, *self._others()]
+            self._committer.commit_all([request for request, _ in waiting])
+            for _, tell in waiting:
+                tell()
+
+    def _others(self) -> list[_Waiting]:
+        """Those that wait by now."""
+        found = [self._waiting.get() for _ in range(self._waiting.qsize())]
+        if None in found:
+            self.end()  # after these
+        return [waiting for waiting in found if waiting is not None]
+
+
+class LoopDatabase(Database):
+    """A database of the embedded engine for one event loop. `commits`: None for a private one."""
+
+    def __init__(self, store: Store, runtime: LoopRuntime, commits: CommitThread | None) -> None:
+        super().__init__(store, runtime)
+        self.hub = runtime.hub
+        self._commits = commits
+
+    def create_transaction(self) -> "LoopTransaction":
+        self.require_open()
+        return LoopTransaction(self)
+
+    def commit(self, request: CommitRequest) -> None:
+        if self._commits is None or current_fiber() is None:  # without a fiber: the loop has ended
+            super().commit(request)
+        else:
+            self._commits.commit(request)
+
+    def close(self) -> None:
+        if self._commits is None or current_fiber() is None:
+            super().close()
+        else:
+            in_thread(self.hub, super().close)
+        if self._commits is not None:
+            self._commits.end()
+
+
+class LoopTransaction(Transaction):
+    """A transaction whose commit parks a fiber. Outside of a fiber, the commit is a pending future."""
+
+    def __init__(self, database: LoopDatabase) -> None:
+        super().__init__(database)
+        self._hub = database.hub
+
+    def commit(self) -> Future:
+        if current_fiber() is not None or not self._hub.loop.is_running():
+            return super().commit()
+        future = PendingFuture(self._runtime)
+        self._hub.spawn(partial(self._complete, future), "fdbqueue-commit")
+        return future
+
+    def _complete(self, future: PendingFuture) -> None:
+        try:
+            future.complete(super().commit().wait())
+        except Exception as error:  # raised where the future is awaited
+            future.complete(error=error)
+
+
+def open_directory(path: str, runtime: LoopRuntime, *, shared: bool) -> LoopDatabase:
+    """As `embedded.database.open_directory`, in a fiber."""
+    # The store may have users in other threads, and its own threads are real ones.
+    store = in_thread(runtime.hub, partial(stores.acquire, path, RealRuntime(), shared))
+    return LoopDatabase(store, runtime, CommitThread(runtime.hub, store))
+
+
+def open_private(runtime: LoopRuntime) -> LoopDatabase:
+    """As `embedded.database.open_private`."""
+    return LoopDatabase(stores.acquire_private(RealRuntime()), runtime, None)

@@ -1,0 +1,142 @@
+"""A database on an event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+from fdbqueue import database as blocking
+from fdbqueue import limits
+from fdbqueue.aio import cluster, committing
+from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.runtime import LoopRuntime
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.arguments import checked_span
+from fdbqueue.awaited import Awaited
+from fdbqueue.open import Engines, checked_url, open_url
+
+T = TypeVar("T")
+
+
+class Database(Awaited):
+    """An open database of one event loop; an async context manager that closes it. `aio.open` makes it."""
+
+    def __init__(self, hub: Hub, blocking_database: blocking.Database) -> None:
+        self._hub = hub
+        self._blocking = blocking_database
+
+    @property
+    def blocking(self) -> blocking.Database:
+        """The blocking database underneath, for blocking code that runs in `run` or `run_blocking`."""
+        return self._blocking
+
+    @property
+    def hub(self) -> Hub:
+        """What runs its blocking code."""
+        return self._hub
+
+    @property
+    def options(self) -> Any:
+        return self._blocking.options
+
+    @property
+    def counters(self) -> Any:
+        """What the calls of this database have met: see `fdbqueue.Database.counters`."""
+        return self._blocking.counters
+
+    @property
+    def closed(self) -> bool:
+        """True as soon as closing has begun."""
+        return self._blocking.closed
+
+    def create_transaction(self) -> Transaction:
+        """A fresh transaction. Raises DatabaseClosed, WrongLoop."""
+        self._hub.require_here()
+        return Transaction(self._hub, self._blocking.create_transaction())
+
+    async def run(self, body: Callable[[Any], T]) -> T:
+        """Run blocking code in a transaction until it commits: `await db.run(lambda tr: place(tr, 17))`.
+
+        Raises: the errors of the body; the engine's FDBError; WrongLoop.
+        """
+        return await self._hub.call(lambda: blocking.run(self._blocking, body))
+
+    def run_blocking(self, function: Callable[[Any], T]) -> Coroutine[Any, Any, T]:
+        """Run blocking code with the blocking database, beside the loop. Raises: its errors, WrongLoop."""
+        return self._hub.call(lambda: function(self._blocking))
+
+    async def close(self) -> None:
+        """End the calls that wait, this process's session and all services; twice is once."""
+        await self._hub.call(self._blocking.close)
+
+    async def __aenter__(self) -> "Database":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # One transaction each, as the binding's database has them.
+
+    async def get(self, key: Any) -> bytes | None:
+        value: bytes | None = await self._each("get", key)
+        return value
+
+    async def set(self, key: Any, value: Any) -> None:
+        await self._each("set", key, value)
+
+    async def clear(self, key: Any) -> None:
+        await self._each("clear", key)
+
+    async def clear_range(self, begin: Any, end: Any) -> None:
+        await self._each("clear_range", begin, end)
+
+    async def get_range(
+        self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = -2
+    ) -> list[Any]:
+        rows: list[Any] = await self._each("get_range", begin, end, limit, reverse, streaming_mode)
+        return rows
+
+    def _each(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
+        return self._hub.call(partial(getattr(self._blocking, name), *args))
+
+
+class Opening:
+    """Await it, or enter it: `db = await aio.open(url)`, `async with aio.open(url) as db`."""
+
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, Database]]) -> None:
+        self._opened = opened
+        self._database: Database | None = None
+
+    def __await__(self) -> Generator[Any, None, Database]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> Database:
+        self._database = await self._opened()
+        return self._database
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._database is not None
+        await self._database.close()
+
+
+def open(
+    url: str | None = None,
+    *,
+    create: bool = True,
+    session_ttr_s: float = limits.SESSION_TTR_S,
+    shared_directory: bool = False,
+) -> Opening:
+    """Open a database on the running event loop: `async with aio.open(url) as db`, or `await aio.open(url)`.
+
+    URLs, arguments and errors are those of `fdbqueue.open`.
+    """
+    return Opening(partial(_open, url, create, session_ttr_s, shared_directory))
+
+
+async def _open(url: str | None, create: bool, session_ttr_s: float, shared_directory: bool) -> Database:
+    session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
+    named = checked_url(url, shared_directory)
+    hub = hub_of(asyncio.get_running_loop())
+    engines = Engines(partial(cluster.open_on, hub), committing.open_directory, committing.open_private)
+    opened = partial(open_url, named, create, LoopRuntime(hub), session_ttr_s, engines)
+    return Database(hub, await hub.call(opened, undo=blocking.Database.close))

@@ -1,0 +1,153 @@
+"""Element queues: those of fdbqueue, awaited."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Self, TypeVar
+
+from fdbqueue.aio.database import Database
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain
+from fdbqueue.database import Database as BlockingDatabase
+from fdbqueue.elements.base import ElementBase, LockToken
+from fdbqueue.elements.null import NullQueue as BlockingNullQueue
+from fdbqueue.elements.queue import ElementQueue as BlockingElementQueue
+from fdbqueue.elements.queue_set import QueueSet as BlockingQueueSet
+from fdbqueue.elements.simple import SimpleElementQueue as BlockingSimpleElementQueue
+
+E = TypeVar("E", bound=ElementBase)
+
+Pair = tuple["ElementFace[Any] | NullQueue", str] | tuple[None, None]
+
+
+def _unlock(
+    queue: ElementBase, db: BlockingDatabase, locked: LockToken | bool | None, name: str, *_: Any, **__: Any
+) -> None:
+    if locked:
+        token = locked if isinstance(locked, str) else None
+        queue.unlock(db, name, permissive=True, token=token)
+
+
+class ElementFace(Face[E]):
+    """The verbs that all element queues have. One task at a time may use the cursor of an object."""
+
+    acquire = awaited(ElementBase.acquire, undo=_unlock)
+    lock = awaited(ElementBase.lock, undo=_unlock)
+    unlock = awaited(ElementBase.unlock)
+    touch = awaited(ElementBase.touch)
+    remove = awaited(ElementBase.remove)
+    count = awaited(ElementBase.count)
+    first = awaited(ElementBase.first)
+    next = awaited(ElementBase.next)
+    names = Iteration(ElementBase.names)
+    purge = awaited(ElementBase.purge)
+    aside = awaited(ElementBase.aside)
+    remove_aside = awaited(ElementBase.remove_aside)
+    unreadable = awaited(ElementBase.unreadable)
+
+    @property
+    def id(self) -> str:
+        """The same for all objects on the same queue."""
+        return self._blocking.id
+
+    @property
+    def path(self) -> str:
+        return self._blocking.path
+
+    def copy(self) -> Self:
+        """An independent object on the same queue, without a pass."""
+        twin = type(self).__new__(type(self))
+        twin._blocking, twin._hub = self._blocking.copy(), self._hub
+        return twin
+
+
+class ElementQueue(ElementFace[BlockingElementQueue]):
+    """`fdbqueue.ElementQueue`, awaited."""
+
+    @constructor_of(BlockingElementQueue)
+    def __init__(self) -> None: ...
+
+    named = Maker(BlockingElementQueue.named)
+    add = awaited(BlockingElementQueue.add)
+    enqueue = awaited(BlockingElementQueue.enqueue)
+    get = awaited(BlockingElementQueue.get)
+    dequeue = awaited(BlockingElementQueue.dequeue)
+    get_element = awaited(BlockingElementQueue.get_element)
+
+
+class SimpleElementQueue(ElementFace[BlockingSimpleElementQueue]):
+    """`fdbqueue.SimpleElementQueue`, awaited."""
+
+    @constructor_of(BlockingSimpleElementQueue)
+    def __init__(self) -> None: ...
+
+    named = Maker(BlockingSimpleElementQueue.named)
+    add = awaited(BlockingSimpleElementQueue.add)
+    add_ref = awaited(BlockingSimpleElementQueue.add_ref)
+    add_path = awaited(BlockingSimpleElementQueue.add_path)
+    enqueue = awaited(BlockingSimpleElementQueue.enqueue)
+    get = awaited(BlockingSimpleElementQueue.get)
+    get_ref = awaited(BlockingSimpleElementQueue.get_ref)
+    get_path = awaited(BlockingSimpleElementQueue.get_path)
+    dequeue = awaited(BlockingSimpleElementQueue.dequeue)
+    get_element = awaited(BlockingSimpleElementQueue.get_element)
+
+
+class NullQueue(ElementFace[Any]):
+    """`fdbqueue.NullQueue`, awaited."""
+
+    @constructor_of(BlockingNullQueue)
+    def __init__(self) -> None: ...
+
+    add = awaited(BlockingNullQueue.add)
+    add_ref = awaited(BlockingNullQueue.add_ref)
+    add_path = awaited(BlockingNullQueue.add_path)
+    enqueue = awaited(BlockingNullQueue.enqueue)
+    get = awaited(BlockingNullQueue.get)
+    get_ref = awaited(BlockingNullQueue.get_ref)
+    get_path = awaited(BlockingNullQueue.get_path)
+
+
+class QueueSet(Face[BlockingQueueSet]):
+    """`fdbqueue.QueueSet`, awaited. Its members are element queues of fdbqueue.aio."""
+
+    @constructor_of(BlockingQueueSet)
+    def __init__(self) -> None: ...
+
+    count = awaited(BlockingQueueSet.count)
+
+    def add(self, *queues: Any) -> None:
+        """Add copies of more queues, all or none; a new pass begins. Raises WrongType, QueueInSet."""
+        self._blocking.add(*map(plain, queues))
+
+    def remove(self, queue: ElementFace[Any]) -> None:
+        """Take a queue out, also in the middle of a pass; no effect if it is not in. Raises WrongType."""
+        self._blocking.remove(plain(queue))
+
+    async def first(self, tr: Database | Transaction) -> Pair:
+        """Start a pass: the first element of all queues, with its queue; (None, None) if there is none."""
+        return _pair(await tr.run_blocking(self._blocking.first))
+
+    async def next(self, tr: Database | Transaction) -> Pair:
+        """The next element of the pass; (None, None) at its end, or if there is no pass."""
+        return _pair(await tr.run_blocking(self._blocking.next))
+
+    async def names(self, tr: Database | Transaction) -> AsyncIterator[Pair]:
+        """Every element: a pass, with the same cursor as `first` and `next`."""
+        pair = await self.first(tr)
+        while pair[0] is not None:
+            yield pair
+            pair = await self.next(tr)
+
+
+def _pair(found: tuple[Any, Any]) -> Pair:
+    queue, name = found
+    if isinstance(queue, BlockingElementQueue):
+        return _over(ElementQueue, queue), name
+    if isinstance(queue, BlockingSimpleElementQueue):
+        return _over(SimpleElementQueue, queue), name
+    return queue, name
+
+
+def _over(face: type[ElementFace[Any]], queue: Any) -> ElementFace[Any]:
+    made = face.__new__(face)
+    made._blocking = queue
+    return made

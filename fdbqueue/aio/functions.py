@@ -1,0 +1,38 @@
+"""The functions of the package that read a database, awaited."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, plain_each
+from fdbqueue.fleet import presence
+from fdbqueue.overview.overview import Overview as BlockingOverview
+from fdbqueue.tasks import all_queues
+from fdbqueue.verifying import verify as verifying
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _awaited(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        _, hub = place_of(None, args, kwargs)
+        return await hub.call(partial(function, *map(plain, args), **plain_each(kwargs)))
+
+    return call
+
+
+list_queues = _awaited(all_queues.list_queues)
+statistics = _awaited(all_queues.statistics)
+workers = _awaited(presence.workers)
+verify = _awaited(verifying.verify)
+
+
+class Overview(Face[BlockingOverview]):
+    """`fdbqueue.Overview`, awaited."""
+
+    @constructor_of(BlockingOverview)
+    def __init__(self) -> None: ...
+
+    figures = awaited(BlockingOverview.figures)

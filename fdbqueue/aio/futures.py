@@ -1,0 +1,89 @@
+"""Futures of a transaction, to be awaited: those of either engine, one callback each."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.aio.hub import Hub
+from fdbqueue.seam import KeyValue
+
+T = TypeVar("T")
+
+_END: Any = object()
+
+
+class Ready:
+    """A sleeper of one future: the coroutine that awaits it."""
+
+    __slots__ = ("_awaited", "turn")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.turn = 0
+        self._awaited: asyncio.Future[None] = loop.create_future()
+
+    def park(self, timeout_s: float | None) -> bool:
+        raise NotImplementedError
+
+    def wake(self, turn: int) -> None:  # noqa: ARG002
+        if not self._awaited.done():
+            self._awaited.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._awaited.__await__()
+
+
+class Future(Generic[T]):
+    """The result of a step of a transaction: await it. Cancelling the await cancels the step.
+
+    Raises: the engine's FDBError.
+    """
+
+    __slots__ = ("_hub", "_raw")
+
+    def __init__(self, hub: Hub, raw: Any) -> None:
+        self._hub = hub
+        self._raw = raw
+
+    def __await__(self) -> Generator[Any, None, T]:
+        raw, hub = self._raw, self._hub
+        if not raw.is_ready():
+            hub.require_here()
+            ready = Ready(hub.loop)
+            raw.on_ready(lambda _: hub.wake(ready, 0))
+            try:
+                yield from ready.__await__()
+            except asyncio.CancelledError:
+                raw.cancel()
+                raise
+        result: T = raw.wait()
+        return result
+
+    def is_ready(self) -> bool:
+        return bool(self._raw.is_ready())
+
+    def cancel(self) -> None:
+        self._raw.cancel()
+
+
+class Range:
+    """The rows of a range: `async for row in ...` reads them as they are needed, `await ...` gives a list."""
+
+    __slots__ = ("_hub", "_raw")
+
+    def __init__(self, hub: Hub, raw: Any) -> None:
+        self._hub = hub
+        self._raw = raw
+
+    def __await__(self) -> Generator[Any, None, list[KeyValue]]:
+        return self.to_list().__await__()
+
+    async def to_list(self) -> list[KeyValue]:
+        """All rows. Raises: the engine's FDBError."""
+        rows: Callable[[], list[KeyValue]] = self._raw.to_list
+        return await self._hub.call(rows)
+
+    async def __aiter__(self) -> AsyncIterator[KeyValue]:
+        rows: Iterator[KeyValue] = iter(self._raw)
+        while (row := await self._hub.call(partial(next, rows, _END))) is not _END:
+            yield row

@@ -1,0 +1,195 @@
+"""The hub of an event loop: it drives the fibers of the loop, and wakes them from any thread.
+
+A coroutine that awaits a blocking call drives its fiber itself (`call`), so the result of the call is
+returned in the step of the loop in which it came: no cancellation falls between the two. Fibers without a
+caller, as a session's heartbeat, have tasks of their own (`spawn`).
+
+**Cancellation.** A blocking call cannot be dropped in the middle: it may stand in a waiting line, or lead the
+transaction of other calls. If it has a stop event, cancelling sets that event, and the call leaves the line
+and gives back results. Otherwise its park raises CancelledError, as an interrupt does in a thread. Either
+way the call may have to finish a transaction. The cancelled coroutine waits for that, but no longer than
+limits.CANCEL_PATIENCE_S; after that, the fiber finishes alone.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from fdbqueue import limits
+from fdbqueue.aio.fiber import Fiber, current_fiber
+from fdbqueue.errors import BlockingCall, WaitStopped, WrongLoop
+from fdbqueue.runtime import RealRuntime
+
+T = TypeVar("T")
+
+
+class Sleeper(Protocol):
+    """A fiber, a coroutine, or a thread outside of the loop, that waits."""
+
+    turn: int
+
+    def park(self, timeout_s: float | None) -> bool: ...
+    def wake(self, turn: int) -> None: ...
+
+
+class ThreadSleeper:
+    """A thread that waits: one without a loop, as at the end of a program."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self._woken = RealRuntime.event()
+
+    def park(self, timeout_s: float | None) -> bool:
+        return self._woken.wait(timeout_s)
+
+    def wake(self, turn: int) -> None:  # noqa: ARG002
+        self._woken.set()
+
+
+class Settable(Protocol):
+    def set(self) -> None: ...
+
+
+class Hub:
+    """Fibers of one event loop. Only `wake` and `post` may be called in other threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._thread_id = RealRuntime.thread_id()
+        self._process_id = RealRuntime.process_id()
+        self._posted: deque[tuple[Sleeper, int]] = deque()
+        self._will_drain = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- waking -------------------------------------------------------------------------------------------
+
+    def wake(self, sleeper: Sleeper, turn: int) -> None:
+        """Wake a sleeper, in any thread. Wakes of other threads share one call of the loop."""
+        if isinstance(sleeper, ThreadSleeper) or RealRuntime.thread_id() == self._thread_id:
+            sleeper.wake(turn)
+            return
+        self._posted.append((sleeper, turn))
+        if not self._will_drain:  # looked at after the append, and `_drain` clears it before it looks
+            self._will_drain = True
+            with suppress(RuntimeError):  # the loop is closed: its fibers do not go on
+                self.loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._will_drain = False
+        while self._posted:
+            sleeper, turn = self._posted.popleft()
+            sleeper.wake(turn)
+
+    def sleeper(self) -> Sleeper:
+        """The sleeper for code that has to wait now.
+
+        Raises: BlockingCall on the thread of the running loop, outside of a fiber.
+        """
+        fiber = current_fiber()
+        if fiber is not None and fiber.loop is self.loop:
+            return fiber
+        if RealRuntime.thread_id() == self._thread_id and self.loop.is_running():
+            raise BlockingCall
+        return ThreadSleeper()
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def require_here(self) -> None:
+        """Raises WrongLoop unless this code runs on this hub's loop, in the process that opened it."""
+        try:
+            is_here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_here = False
+        if not is_here or self._process_id != RealRuntime.process_id():
+            raise WrongLoop(reason=self._reason())
+
+    def _reason(self) -> str:
+        if self._process_id != RealRuntime.process_id():
+            return "It was opened before this process was forked."
+        return "Its event loop is closed." if self.loop.is_closed() else "Another event loop opened it."
+
+    async def call(
+        self, function: Callable[[], T], stop: Settable | None = None, undo: Callable[[T], None] | None = None
+    ) -> T:
+        """Run a blocking function in a fiber.
+
+        If this call is cancelled, it sets `stop`, or interrupts the function; if there is a result all the
+        same, `undo` takes it back.
+        Raises: WrongLoop, the errors of the function.
+        """
+        self.require_here()
+        fiber = Fiber(self.loop, function, asyncio.current_task())
+        answer: T = fiber.resume()
+        while not fiber.dead:
+            try:
+                await fiber.until_woken()
+            except asyncio.CancelledError:
+                await self._finish(fiber, stop, undo)
+                raise
+            answer = fiber.resume()
+        return answer
+
+    async def _finish(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
+        """Let a cancelled fiber end. Return then, or when patience is over; further cancels do not count."""
+        end = self._start(self._end(fiber, stop, undo))
+        until = self.loop.time() + limits.CANCEL_PATIENCE_S
+        while not end.done() and self.loop.time() < until:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([end], timeout=until - self.loop.time())
+
+    async def _end(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
+        with suppress(asyncio.CancelledError, WaitStopped):
+            if stop is None:
+                answer = fiber.interrupt(asyncio.CancelledError())
+            else:
+                stop.set()
+                answer = None
+            while not fiber.dead:
+                await fiber.until_woken()
+                answer = fiber.resume()
+            if undo is not None:
+                await self.call(lambda: undo(answer))
+
+    def spawn(self, function: Callable[[], object], name: str) -> Fiber:
+        """Run a blocking function in a fiber without a caller, in this thread or another."""
+        fiber = Fiber(self.loop, function)
+        if RealRuntime.thread_id() == self._thread_id:
+            self._drive_alone(fiber, name)
+        else:
+            self.loop.call_soon_threadsafe(self._drive_alone, fiber, name)
+        return fiber
+
+    def _drive_alone(self, fiber: Fiber, name: str) -> None:
+        if not self.loop.is_closed():
+            self._start(self._drive(fiber)).set_name(name)
+
+    async def _drive(self, fiber: Fiber) -> None:
+        try:
+            await asyncio.sleep(0)
+            fiber.resume()
+            while not fiber.dead:
+                await fiber.until_woken()
+                fiber.resume()
+        except asyncio.CancelledError:  # the loop ends, and runs this fiber no more
+            while not fiber.dead:
+                fiber.interrupt(asyncio.CancelledError())
+
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+
+
+def hub_of(loop: asyncio.AbstractEventLoop) -> Hub:
+    """The hub of a loop, made at first use on the thread of the loop."""
+    hub = _hubs.get(loop)
+    if hub is None:
+        hub = _hubs[loop] = Hub(loop)
+    return hub

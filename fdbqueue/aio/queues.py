@@ -1,0 +1,164 @@
+"""Queues: those of fdbqueue, awaited."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fdbqueue.aio.consuming import Consumption
+from fdbqueue.aio.database import Database
+from fdbqueue.aio.handle import HandleFace
+from fdbqueue.aio.verbs import Face, Maker, awaited, constructor_of
+from fdbqueue.database import Database as BlockingDatabase
+from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
+from fdbqueue.recipe.queue import Queue as BlockingQueue
+from fdbqueue.runtime import Stop
+from fdbqueue.seam import AnySession
+from fdbqueue.task import Task
+from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
+
+
+def _release(
+    queue: BlockingTaskQueue, db: BlockingDatabase, taken: Task | Sequence[Task] | None, *_: Any, **__: Any
+) -> None:
+    """The tasks of a cancelled take are ready again, and no attempt has ended."""
+    for task in [taken] if isinstance(taken, Task) else taken or ():
+        queue.give_back(db, task)
+
+
+def _prepend(
+    queue: BlockingQueue, db: BlockingDatabase, value: Any, default: Any = None, *_: Any, **__: Any
+) -> None:
+    if value is not default:
+        queue.give_back(db, [value])
+
+
+def _prepend_all(queue: BlockingQueue, db: BlockingDatabase, values: list[Any], *_: Any, **__: Any) -> None:
+    if values:
+        queue.give_back(db, values)
+
+
+def _put_again(queue: BlockingFairQueue, db: BlockingDatabase, item: Any, *_: Any, **__: Any) -> None:
+    if item is not None:
+        queue.give_back(db, item)
+
+
+def _put_found_again(
+    queue: BlockingFairQueue, db: BlockingDatabase, found: tuple[bool, Any], *_: Any, **__: Any
+) -> None:
+    if found[0]:
+        queue.give_back(db, found[1])
+
+
+class Queue(Face[BlockingQueue]):
+    """`fdbqueue.Queue`, awaited."""
+
+    @constructor_of(BlockingQueue)
+    def __init__(self) -> None: ...
+
+    named = Maker(BlockingQueue.named)
+
+    enqueue = awaited(BlockingQueue.enqueue)
+    enqueue_many = awaited(BlockingQueue.enqueue_many)
+    dequeue = awaited(BlockingQueue.dequeue, undo=_prepend)
+    dequeue_many = awaited(BlockingQueue.dequeue_many, undo=_prepend_all)
+    give_back = awaited(BlockingQueue.give_back)
+    peek = awaited(BlockingQueue.peek)
+    items = awaited(BlockingQueue.items)
+    empty = awaited(BlockingQueue.empty)
+    size = awaited(BlockingQueue.size)
+    clear = awaited(BlockingQueue.clear)
+    aside = awaited(BlockingQueue.aside)
+    remove_aside = awaited(BlockingQueue.remove_aside)
+    unreadable = awaited(BlockingQueue.unreadable)
+
+
+class FairQueue(Face[BlockingFairQueue]):
+    """`fdbqueue.FairQueue`, awaited."""
+
+    @constructor_of(BlockingFairQueue)
+    def __init__(self) -> None: ...
+
+    put = awaited(BlockingFairQueue.put)
+    get = awaited(BlockingFairQueue.get, undo=_put_again)
+    take_item = awaited(BlockingFairQueue.take_item, undo=_put_found_again)
+    give_back = awaited(BlockingFairQueue.give_back)
+    size = awaited(BlockingFairQueue.size)
+    key_statistics = awaited(BlockingFairQueue.key_statistics)
+    snapshot = awaited(BlockingFairQueue.snapshot)
+    aside = awaited(BlockingFairQueue.aside)
+    remove_aside = awaited(BlockingFairQueue.remove_aside)
+    unreadable = awaited(BlockingFairQueue.unreadable)
+
+
+class TaskQueue(HandleFace[BlockingTaskQueue]):
+    """`fdbqueue.TaskQueue`, awaited."""
+
+    create = Maker(BlockingTaskQueue.create)
+    open = Maker(BlockingTaskQueue.open)
+
+    put = awaited(BlockingTaskQueue.put)
+    put_many = awaited(BlockingTaskQueue.put_many)
+    take = awaited(BlockingTaskQueue.take, undo=_release)
+    take_many = awaited(BlockingTaskQueue.take_many, undo=_release)
+    end_waits = awaited(BlockingTaskQueue.end_waits)
+
+    def consume(
+        self,
+        db: Database,
+        timeout: float | None = None,
+        *,
+        session: AnySession | None = None,
+        stop: Stop | None = None,
+    ) -> Consumption:
+        """The tasks as they come: `async for task in emails.consume(db)`.
+
+        A task is acked when the body has run to its end, before the next one is taken. It is released after
+        an exception, a break, a return or a cancellation: then another consumer gets it. If the body has
+        ended the lease itself (ack, release, bury ...), nothing more is done. The lease is not renewed: a
+        body that may last longer than the ttr calls `touch`, or is the handler of a `Worker`.
+
+        The other arguments are those of `take`. The loop ends when a take has waited for `timeout` seconds
+        in vain; without a timeout, it has no end.
+        """
+        return Consumption(self, db, {"timeout": timeout, "session": session, "stop": stop})
+
+    ack = awaited(BlockingTaskQueue.ack)
+    release = awaited(BlockingTaskQueue.release)
+    defer = awaited(BlockingTaskQueue.defer)
+    touch = awaited(BlockingTaskQueue.touch)
+    bury = awaited(BlockingTaskQueue.bury)
+    cancel = awaited(BlockingTaskQueue.cancel)
+    delete = awaited(BlockingTaskQueue.delete)
+
+    give_back = awaited(BlockingTaskQueue.give_back)
+    renew = awaited(BlockingTaskQueue.renew)
+    progress = awaited(BlockingTaskQueue.progress)
+    exhaust = awaited(BlockingTaskQueue.exhaust)
+    excuse = awaited(BlockingTaskQueue.excuse)
+
+    peek = awaited(BlockingTaskQueue.peek)
+    wait_for_progress = awaited(BlockingTaskQueue.wait_for_progress)
+    explain = awaited(BlockingTaskQueue.explain)
+    holder = awaited(BlockingTaskQueue.holder)
+    ended_task = awaited(BlockingTaskQueue.ended_task)
+    ended_tasks = awaited(BlockingTaskQueue.ended_tasks)
+    ended_tasks_of = awaited(BlockingTaskQueue.ended_tasks_of)
+    paused = awaited(BlockingTaskQueue.paused)
+    failures = awaited(BlockingTaskQueue.failures)
+    statistics = awaited(BlockingTaskQueue.statistics)
+    key_statistics = awaited(BlockingTaskQueue.key_statistics)
+    tasks = awaited(BlockingTaskQueue.tasks)
+
+    kick = awaited(BlockingTaskQueue.kick)
+    release_all = awaited(BlockingTaskQueue.release_all)
+    release_some = awaited(BlockingTaskQueue.release_some)
+    truncate = awaited(BlockingTaskQueue.truncate)
+    truncate_some = awaited(BlockingTaskQueue.truncate_some)
+    pause = awaited(BlockingTaskQueue.pause)
+    resume = awaited(BlockingTaskQueue.resume)
+    busy = awaited(BlockingTaskQueue.busy)
+    drop = awaited(BlockingTaskQueue.drop)
+
+    def on_task_change(self, callback: Callback | None = None) -> Callback | None:
+        """As `fdbqueue.TaskQueue.on_task_change`: `callback` is a plain function, called in a fiber."""
+        return self._blocking.on_task_change(callback)

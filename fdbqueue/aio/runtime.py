@@ -1,0 +1,169 @@
+"""LoopRuntime: the `fdbqueue.runtime.Runtime` of a database that belongs to an event loop.
+
+Its threads are fibers, and to wait means to park. Outside of fibers, as at the end of the program when the
+loop has gone, it waits as a thread does.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from fdbqueue import runtime as runtimes
+from fdbqueue.aio.fiber import Fiber, current_fiber
+from fdbqueue.aio.hub import Hub, Sleeper
+from fdbqueue.runtime import Listeners, RealRuntime, Waitable
+
+
+class LoopEvent:
+    """An event that fibers wait for, and that any thread may set."""
+
+    __slots__ = ("_hub", "_is_set", "_listeners", "_waiting")
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._is_set = False
+        self._waiting: dict[Sleeper, int] = {}
+        self._listeners = Listeners()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        for sleeper, turn in list(self._waiting.items()):
+            self._hub.wake(sleeper, turn)
+        self._listeners.tell()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._is_set:
+            return True
+        sleeper = self._hub.sleeper()
+        self._waiting[sleeper] = sleeper.turn
+        try:
+            # Looked at after adding: another thread may have set it just before.
+            return self._is_set or sleeper.park(timeout) or self._is_set
+        finally:
+            del self._waiting[sleeper]
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._listeners.add(callback, self.is_set)
+
+
+class LoopLock:
+    """A lock between fibers. Holders may park, so a second fiber may find it taken."""
+
+    __slots__ = ("_hub", "_is_locked", "_waiting")
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._is_locked = False
+        self._waiting: deque[LoopEvent] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        until = None if timeout < 0 else RealRuntime.monotonic() + timeout
+        while self._is_locked:
+            left_s = None if until is None else until - RealRuntime.monotonic()
+            if not blocking or (left_s is not None and left_s <= 0):
+                return False
+            self._wait(left_s)
+        self._is_locked = True
+        return True
+
+    def _wait(self, timeout_s: float | None) -> None:
+        released = LoopEvent(self._hub)
+        self._waiting.append(released)
+        try:
+            released.wait(timeout_s)
+        except BaseException:
+            if released.is_set():  # woken and interrupted at once: the wake is for the next one
+                self._wake_next()
+            raise
+        finally:
+            if not released.is_set():
+                self._waiting.remove(released)
+
+    def release(self) -> None:
+        if not self._is_locked:
+            raise RuntimeError("release unlocked lock")
+        self._is_locked = False
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class LoopThread:
+    """A fiber without a caller, in the shape of a thread."""
+
+    def __init__(self, hub: Hub, target: Callable[[], object], name: str) -> None:
+        self._ended = LoopEvent(hub)
+        self._target = target
+        hub.spawn(self._run, name)
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        finally:
+            self._ended.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+
+class LoopRuntime(RealRuntime):
+    """The clock and the randomness of this process; locks, events and threads of one event loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+    def sleep(self, seconds: float) -> None:  # type: ignore[override]  # a function of the module there
+        self.hub.sleeper().park(max(0.0, seconds))
+
+    def lock(self) -> LoopLock:  # type: ignore[override]
+        return LoopLock(self.hub)
+
+    def event(self) -> LoopEvent:  # type: ignore[override]
+        return LoopEvent(self.hub)
+
+    def spawn(self, target: Callable[[], None], name: str) -> LoopThread:
+        return LoopThread(self.hub, target, name)
+
+    def thread_id(self) -> int:
+        fiber = current_fiber()
+        return RealRuntime.thread_id() if fiber is None else fiber.number
+
+    def thread_is_alive(self) -> Callable[[], bool]:
+        fiber = current_fiber()
+        return super().thread_is_alive() if fiber is None else _life_of(fiber)
+
+    def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        return runtimes.wait_any(self, futures, timeout_s)
+
+
+def _life_of(fiber: Fiber) -> Callable[[], bool]:
+    """Whether the task that awaits the fiber runs; of a fiber without a task, whether the fiber does."""
+    if fiber.caller is None:
+        return lambda: not fiber.dead
+    caller = weakref.ref(fiber.caller)
+
+    def is_alive() -> bool:
+        task = caller()
+        return task is not None and not task.done()
+
+    return is_alive

@@ -1,0 +1,53 @@
+"""Blocking work of fibers that cannot park, done in threads."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.runtime import LoopEvent
+from fdbqueue.runtime import RealRuntime
+
+T = TypeVar("T")
+
+
+class Job:
+    """A function to be run in another thread, and its end."""
+
+    __slots__ = ("_done", "_error", "_function", "_result")
+
+    def __init__(self, hub: Hub, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._done = LoopEvent(hub)
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:  # `result` raises it in the fiber that waits
+            self._error = error
+        self._done.set()
+
+    def result(self) -> Any:
+        """Park until the function has returned, and return its result. Raises: its errors.
+
+        An interrupt is raised after that, because the work goes on without the fiber, and its result counts.
+        """
+        interrupt: BaseException | None = None
+        while not self._done.is_set():
+            try:
+                self._done.wait()
+            except BaseException as met:
+                interrupt = met
+        error = interrupt or self._error
+        if error is not None:
+            raise error
+        return self._result
+
+
+def in_thread(hub: Hub, function: Callable[[], T]) -> T:
+    """Run `function` in a thread of its own, and park until it returns. Raises: its errors."""
+    job = Job(hub, function)
+    RealRuntime().spawn(job.run, "fdbqueue-aio")
+    result: T = job.result()
+    return result

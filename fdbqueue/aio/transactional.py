@@ -1,0 +1,101 @@
+"""The decorator of coroutine functions of a transaction."""
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, overload
+
+from fdbqueue import limits, observing
+from fdbqueue.aio.database import Database
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.arguments import checked_text, checked_timeout, checked_whole
+from fdbqueue.database import engine_errors, limit_attempts
+from fdbqueue.errors import NotADatabase, WrongType
+from fdbqueue.transactional import position_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def transactional(
+    function: Callable[P, Coroutine[Any, Any, R]], /
+) -> Callable[P, Coroutine[Any, Any, R]]: ...
+@overload
+def transactional(
+    *, parameter: str = "tr", retry_limit: int | None = None, timeout_s: float | None = None
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+
+def transactional(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    parameter: str = "tr",
+    retry_limit: int | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Make a coroutine function run in a transaction, whether its `parameter` is a database or a transaction.
+
+    Given an `aio.Database`, a call creates an `aio.Transaction`, runs the function and commits. After a
+    conflict it retries, so the function may run several times. Given an `aio.Transaction`, a call only runs
+    the function. The arguments are those of `fdbqueue.transactional`, which is for blocking functions.
+
+    At decoration, raises: WrongType for a function without the parameter, or one that is no coroutine
+    function; InvalidArgument for a limit below 0.
+    In a call, raises: NotADatabase for an argument that is not of fdbqueue.aio.
+    """
+    checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
+    if retry_limit is not None:
+        checked_whole("retry_limit", retry_limit, 0)
+    if timeout_s is not None:
+        checked_timeout(timeout_s, "timeout_s")
+
+    def decorate(inner: Callable[..., Any]) -> Callable[..., Any]:
+        if not inspect.iscoroutinefunction(inner):
+            raise WrongType(name="function", wanted="a coroutine function (async def)", got=inner)
+        position = position_of(inner, parameter)
+
+        @functools.wraps(inner)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            by_keyword = parameter in kwargs
+            if not by_keyword and len(args) <= position:
+                return await inner(*args, **kwargs)  # Python's own TypeError for the missing argument
+            target = kwargs[parameter] if by_keyword else args[position]
+            if isinstance(target, Transaction):
+                return await inner(*args, **kwargs)
+
+            async def body(tr: Transaction) -> Any:
+                if by_keyword:
+                    return await inner(*args, **{**kwargs, parameter: tr})
+                return await inner(*args[:position], tr, *args[position + 1 :], **kwargs)
+
+            return await _run(target, body, retry_limit, timeout_s)
+
+        return wrapper
+
+    return decorate if function is None else decorate(function)
+
+
+async def _run(
+    target: Any,
+    body: Callable[[Transaction], Coroutine[Any, Any, R]],
+    retry_limit: int | None,
+    timeout_s: float | None,
+) -> R:
+    """As `fdbqueue.database.run`, for a body that awaits."""
+    if not isinstance(target, Database):
+        raise NotADatabase(got=repr(type(target).__name__))
+    tr, counters = target.create_transaction(), target.counters
+    limit_attempts(tr.options, retry_limit, timeout_s)
+    while True:
+        try:
+            result = await body(tr)
+            await tr.commit()
+            counters.commits += 1
+            if observing.observers:
+                observing.tell_committed()
+            return result
+        except engine_errors() as error:
+            counters.note_error(error.code)
+            await tr.on_error(error)

@@ -1,0 +1,239 @@
+"""Verbs: the methods of the blocking classes, awaited.
+
+Both faces have one source. A class of fdbqueue.aio names the methods of its blocking class, and each call
+runs the blocking method in a fiber. So the signature, for readers and for type checkers, is that of the
+blocking method.
+
+A *face* holds its blocking object. An argument of fdbqueue.aio is replaced by its blocking counterpart, and a
+result that has verbs of its own gets a face.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from fdbqueue.aio.database import Database
+from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.arguments import checked_event
+from fdbqueue.database import is_database, is_transaction
+from fdbqueue.errors import NotADatabase, WrongFace
+from fdbqueue.runtime import Event, Stop
+from fdbqueue.waiters import DeafStops
+
+P = ParamSpec("P")
+R = TypeVar("R")
+B = TypeVar("B")
+F = TypeVar("F", bound="Face[Any]")
+N = TypeVar("N")
+
+_END: Any = object()
+
+Undo = Callable[..., object]
+"""Takes back a cancelled verb: (the blocking object, the blocking database, the result) and what follows the
+database in the call.
+"""
+
+
+class Face(Generic[B]):
+    """The awaited face of a blocking object."""
+
+    _blocking: B
+    _hub: Hub | None = None
+
+    @classmethod
+    def over(cls, blocking: Any, hub: Hub) -> Self:
+        """The face of an object that exists."""
+        face = cls.__new__(cls)
+        face._blocking, face._hub = blocking, hub
+        return face
+
+    @property
+    def blocking(self) -> B:
+        """The blocking object, for blocking code: a function with `fdbqueue.transactional`, `db.run`."""
+        return self._blocking
+
+    def __repr__(self) -> str:
+        return f"aio.{getattr(self, '_blocking', type(self).__name__)!r}"
+
+
+def constructor_of(
+    blocking_class: Callable[P, Any],
+) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]:
+    """Make `__init__` of a face: it takes the arguments of a blocking class that reads no database."""
+
+    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
+        def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            self._blocking = blocking_class(*map(plain, args), **plain_each(kwargs))
+
+        return named_after(construct, blocking_class)
+
+    return decorate
+
+
+def named_after(new: N, old: Any) -> N:
+    """`new`, with the name, the text and the signature of `old`: of its `__init__`, if it is a class."""
+    update_wrapper(new, vars(old)["__init__"] if isinstance(old, type) else old)  # type: ignore[arg-type]
+    return new
+
+
+class Verb(Generic[P, R]):
+    """A blocking method, awaited."""
+
+    def __init__(self, method: Callable[..., Any], wrap: type[Face[Any]] | None, undo: Undo | None) -> None:
+        named_after(self, method)
+        self.name = method.__name__
+        self.wrap = wrap
+        self.undo = undo
+        self.may_wait = "stop" in inspect.signature(method).parameters
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name  # a subclass of the blocking class may have a method of its own
+
+    @overload
+    def __get__(self, face: None, owner: type) -> "Verb[P, R]": ...
+    @overload
+    def __get__(self, face: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, face: Any, owner: type) -> Any:
+        return self if face is None else partial(call_verb, self, face)
+
+
+async def call_verb(verb: Verb[P, R], face: Face[Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a blocking method in a fiber.
+
+    If it is cancelled, a call that may wait leaves the line, and a result that comes all the same is taken
+    back. A call within a transaction is interrupted, as is a call without these two means.
+    """
+    target, hub = place_of(face, args, kwargs)
+    plain_args, stop, undo = plain_each(kwargs), None, None
+    if not isinstance(target, Transaction) and (verb.may_wait or verb.undo is not None):
+        stop = LoopEvent(hub)
+        if verb.may_wait:
+            plain_args["stop"] = _either(stop, kwargs.get("stop"), hub)
+        if verb.undo is not None:
+            undo = partial(_undone, verb.undo, face._blocking, target, args, kwargs)
+    call = partial(getattr(face._blocking, verb.name), *map(plain, args), **plain_args)
+    answer = await hub.call(call, stop, undo)
+    return answer if verb.wrap is None else _wrapped(answer, verb.wrap, hub)
+
+
+def _undone(undo: Undo, blocking: Any, target: Any, args: Any, kwargs: Any, answer: Any) -> None:
+    others = {name: value for name, value in kwargs.items() if value is not target}
+    undo(blocking, plain(target), answer, *(value for value in args if value is not target), **others)
+
+
+def awaited(method: Callable[Concatenate[Any, P], R], *, undo: Undo | None = None) -> Verb[P, R]:
+    """The verb of a method. `undo` takes back a result that came while the call was cancelled."""
+    return Verb(method, None, undo)
+
+
+def giving(face: type[F], method: Callable[Concatenate[Any, P], Any]) -> Verb[P, F]:
+    """The verb of a method whose result gets a face."""
+    return Verb(method, face, None)
+
+
+class Maker(Generic[P]):
+    """A class method that makes an object, awaited: its result is of the class that it is called on."""
+
+    def __init__(self, method: Callable[P, Any]) -> None:
+        named_after(self, method)
+        self._method = method
+
+    def __get__(self, face: object, owner: type[F]) -> Callable[P, Coroutine[Any, Any, F]]:
+        return partial(self._call, owner)
+
+    async def _call(self, owner: type[Face[Any]], *args: Any, **kwargs: Any) -> Any:
+        _, hub = place_of(None, args, kwargs)
+        made = partial(self._method, *map(plain, args), **plain_each(kwargs))
+        return owner.over(await hub.call(made), hub)
+
+
+class Iteration(Generic[P, R]):
+    """A method that iterates over a database, awaited: `async for name in queue.names(db)`."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Iterator[R]]) -> None:
+        named_after(self, method)
+        self._name = method.__name__
+
+    @overload
+    def __get__(self, face: None, owner: type) -> "Iteration[P, R]": ...
+    @overload
+    def __get__(self, face: object, owner: type) -> Callable[P, AsyncIterator[R]]: ...
+    def __get__(self, face: Any, owner: type) -> Any:
+        return self if face is None else partial(self._iterate, face)
+
+    async def _iterate(self, face: Face[Any], *args: Any, **kwargs: Any) -> AsyncIterator[R]:
+        _, hub = place_of(face, args, kwargs)
+        call = partial(getattr(face._blocking, self._name), *map(plain, args), **plain_each(kwargs))
+        rows = iter(await hub.call(call))
+        while (row := await hub.call(partial(next, rows, _END))) is not _END:
+            yield row
+
+
+def plain(value: Any) -> Any:
+    """The blocking counterpart of an argument; of each member of a list."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value)) if any(isinstance(part, Face) for part in value) else value
+    return value.blocking if isinstance(value, Database | Transaction | Face) else value
+
+
+def plain_each(kwargs: Any) -> dict[str, Any]:
+    return {name: plain(value) for name, value in kwargs.items()}
+
+
+def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database | Transaction | None, Hub]:
+    """The database or the transaction that the call is given, if it is given one; the hub of the call.
+
+    Raises: WrongFace for a blocking one; NotADatabase if there is none to be found.
+    """
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Database | Transaction):
+            return value, value.hub
+        if is_transaction(value) or is_database(value):
+            raise WrongFace(_USE_BLOCKING.format(type(value).__name__))
+    if face is None or face._hub is None:
+        raise NotADatabase(got="none of fdbqueue.aio")
+    return None, face._hub
+
+
+_USE_BLOCKING = (
+    "A blocking {} was given to a verb of fdbqueue.aio: call the verb of `queue.blocking` there, or "
+    "await this one with a database or a transaction of fdbqueue.aio."
+)
+
+
+def _wrapped(answer: Any, face: type[Face[Any]], hub: Hub) -> Any:
+    return None if answer is None else face.over(answer, hub)
+
+
+class _Either:
+    """The stop event of a cancel, and the one that the caller gave. An `Event` for calls that wait."""
+
+    def __init__(self, own: LoopEvent, given: Stop, deaf: DeafStops) -> None:
+        self._own = own
+        self._given = given
+        self._deaf = deaf
+        self.set, self.clear, self.wait = own.set, own.clear, own.wait
+
+    def is_set(self) -> bool:
+        return self._own.is_set() or self._given.is_set()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        forget_own = self._own.listen(callback)
+        given = self._given
+        forget = given.listen(callback) if isinstance(given, Event) else self._deaf.listen(given, callback)
+
+        def forget_both() -> None:
+            forget_own()
+            forget()
+
+        return forget_both
+
+
+def _either(own: LoopEvent, given: Stop | None, hub: Hub) -> Stop:
+    if given is None:
+        return own
+    checked_event("stop", given)
+    return _Either(own, given, DeafStops(LoopRuntime(hub)))

@@ -1,0 +1,193 @@
+"""A cancelled call leaves the line, keeps nothing, and disturbs no other call."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import aio
+from tests.aio.support import on_loop
+
+
+async def cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def waits_in_line(db: aio.Database, requests: int) -> None:
+    """Return when this many calls have registered."""
+    while db.counters.requests < requests:
+        await asyncio.sleep(0.001)
+
+
+@on_loop
+async def test_a_cancelled_take_leaves_the_task_to_another(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        waiting = asyncio.create_task(emails.take(db))
+        await waits_in_line(db, 1)
+        await cancel(waiting)
+        await emails.put(db, 1)
+
+        assert await emails.take(db, timeout=60) is not None
+        assert (await aio.verify(db, "emails", root=root)).findings == ()
+
+
+@on_loop
+async def test_a_cancelled_follower_leaves_its_leader_waiting(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        leader, follower = (asyncio.create_task(emails.take(db, timeout=60)) for _ in range(2))
+        await waits_in_line(db, 1)
+        await cancel(follower)
+        await emails.put(db, 1)
+
+        assert await leader is not None
+
+
+@on_loop
+async def test_a_cancelled_leader_leaves_the_line_to_its_followers(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        leader, *followers = (asyncio.create_task(emails.take(db, timeout=60)) for _ in range(3))
+        await waits_in_line(db, 1)
+        await cancel(leader)
+        await emails.put_many(db, [1, 2])
+
+        assert all(await asyncio.gather(*followers))
+
+
+@on_loop
+async def test_cancels_at_any_moment_lose_no_task(url: str, root: Subspace) -> None:
+    """Takes are cancelled after each number of turns of the loop: in the line, in a commit, at the answer."""
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put(db, 1)
+        for turns in range(40):
+            taking = asyncio.create_task(emails.take(db, timeout=60))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            taking.cancel()
+            with suppress(asyncio.CancelledError):
+                task = await taking
+                assert task is not None
+                await emails.release(db, task)
+
+        assert (await emails.take(db, timeout=60)) is not None
+
+
+async def take_one(queue: aio.Queue, db: aio.Database) -> list[Any]:
+    return [await queue.dequeue(db, timeout=60)]
+
+
+async def take_many(queue: aio.Queue, db: aio.Database) -> list[Any]:
+    return await queue.dequeue_many(db, 1)
+
+
+@pytest.mark.parametrize("take", [take_one, take_many])
+@on_loop
+async def test_cancels_at_any_moment_lose_no_item(
+    url: str, root: Subspace, take: Callable[[aio.Queue, aio.Database], Coroutine[Any, Any, list[Any]]]
+) -> None:
+    async with aio.open(url) as db:
+        queue = aio.Queue(root["items"])
+        await queue.enqueue_many(db, [1, 2])
+        for turns in range(40):
+            taking = asyncio.create_task(take(queue, db))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            taking.cancel()
+            with suppress(asyncio.CancelledError):
+                await queue.give_back(db, await taking)
+
+        assert await queue.dequeue_many(db, 10) == [1, 2]
+
+
+@on_loop
+async def test_a_timeout_ends_a_take(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await emails.take(db)
+
+
+@on_loop
+async def test_a_failed_task_group_cancels_its_takes(url: str, root: Subspace) -> None:
+    async def fail() -> None:
+        raise KeyError("planned")
+
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012  # the group is the statement
+            async with asyncio.TaskGroup() as group:
+                group.create_task(emails.take(db))
+                await waits_in_line(db, 1)
+                group.create_task(fail())
+
+        assert raised.group_contains(KeyError)
+
+
+@on_loop
+async def test_a_cancel_scope_of_anyio_ends_a_take(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        with anyio.move_on_after(0.05) as scope:
+            await emails.take(db)
+
+        assert scope.cancelled_caught
+        await emails.put(db, 1)
+        assert await emails.take(db, timeout=60) is not None
+
+
+@on_loop
+async def test_a_cancelled_body_commits_nothing(url: str, root: Subspace) -> None:
+    begun = asyncio.Event()
+
+    @aio.transactional
+    async def write(tr: Any) -> None:
+        tr[root["x"].key()] = b"x"
+        begun.set()
+        await asyncio.sleep(60)
+
+    async with aio.open(url) as db:
+        writing = asyncio.create_task(write(db))
+        await begun.wait()
+        await cancel(writing)
+
+        assert await db.get(root["x"].key()) is None
+
+
+@on_loop
+async def test_a_cancelled_watch_is_cancelled_in_the_engine(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        tr = db.create_transaction()
+        watch = tr.watch(root["x"].key())
+        await tr.commit()
+
+        async def wait() -> None:
+            await watch
+
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        await cancel(waiting)
+
+        while not watch.is_ready():
+            await asyncio.sleep(0.001)
+
+
+@on_loop
+async def test_a_stop_event_of_the_caller_still_counts(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        for stop in (db.blocking.runtime.event(), asyncio.Event()):
+            waiting = asyncio.create_task(emails.take(db, stop=stop))
+            await asyncio.sleep(0)
+            stop.set()
+            with pytest.raises(Exception, match="stop"):
+                await waiting

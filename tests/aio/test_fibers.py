@@ -1,0 +1,301 @@
+"""Fibers, their locks and events, and the hub that drives them."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from fdbqueue import limits
+from fdbqueue.aio.futures import Future
+from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.runtime import LoopRuntime
+from fdbqueue.runtime import RealRuntime
+from tests.aio.support import on_loop, until
+
+
+def runtime() -> LoopRuntime:
+    return LoopRuntime(hub())
+
+
+def hub() -> Hub:
+    return hub_of(asyncio.get_running_loop())
+
+
+@on_loop
+async def test_a_fiber_that_waits_lets_the_loop_run() -> None:
+    here, woken = runtime(), []
+    event = here.event()
+    waiting = asyncio.create_task(hub().call(lambda: woken.append(event.wait(60))))
+    await asyncio.sleep(0)
+    assert woken == []
+    event.set()
+    await waiting
+
+    assert woken == [True]
+
+
+@on_loop
+async def test_a_wait_ends_after_its_timeout() -> None:
+    assert await hub().call(lambda: runtime_of_fiber().event().wait(0.001)) is False
+
+
+def runtime_of_fiber() -> LoopRuntime:
+    return LoopRuntime(hub_of(asyncio.get_running_loop()))
+
+
+@on_loop
+async def test_an_event_of_another_thread_wakes_a_fiber() -> None:
+    here = runtime()
+    event = here.event()
+    waiting = asyncio.create_task(hub().call(lambda: event.wait(60)))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(event.set)
+
+    assert await waiting is True
+
+
+@on_loop
+async def test_wakes_of_other_threads_share_a_call_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, loop, calls = runtime(), asyncio.get_running_loop(), []
+    posted = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        calls.append(callback)
+        return posted(callback, *args, **kwargs)
+
+    events = [here.event() for _ in range(500)]
+    waiting = [asyncio.create_task(hub().call(event.wait)) for event in events]
+    await asyncio.sleep(0)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+
+    def set_all() -> None:
+        for event in events:
+            event.set()
+
+    setter = threading.Thread(target=set_all)
+    setter.start()
+    setter.join()  # the loop stands still meanwhile, so all wakes are of one turn
+    monkeypatch.undo()
+    await asyncio.gather(*waiting)
+
+    assert len(calls) == 1
+
+
+@on_loop
+async def test_a_lock_is_held_across_a_wait() -> None:
+    here, order = runtime(), []
+    lock = here.lock()
+
+    def hold(name: str) -> None:
+        with lock:
+            order.append(f"{name} begins")
+            here.sleep(0.001)
+            order.append(f"{name} ends")
+
+    await asyncio.gather(*(hub().call(lambda name=name: hold(name)) for name in "abc"))  # type: ignore[misc]
+
+    assert order == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+
+
+@on_loop
+async def test_a_lock_is_given_up_waiting_for() -> None:
+    here = runtime()
+    lock = here.lock()
+    lock.acquire()
+
+    assert await hub().call(lambda: lock.acquire(timeout=0.001)) is False
+    assert await hub().call(lambda: lock.acquire(blocking=False)) is False
+    lock.release()
+    assert await hub().call(lock.acquire) is True
+
+
+@on_loop
+async def test_an_interrupted_waiter_passes_the_lock_on() -> None:
+    here = runtime()
+    lock = here.lock()
+    lock.acquire()
+    first, second = (asyncio.create_task(hub().call(lock.acquire)) for _ in range(2))
+    await asyncio.sleep(0)
+    lock.release()  # wakes the first
+    first.cancel()
+
+    assert await second is True
+
+
+@on_loop
+async def test_a_cancelled_call_runs_its_cleanup() -> None:
+    here, cleaned = runtime(), []
+
+    def work() -> None:
+        try:
+            here.event().wait()
+        finally:
+            here.sleep(0.001)  # cleanup may wait, too
+            cleaned.append(True)
+
+    working = asyncio.create_task(hub().call(work))
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert cleaned == [True]
+
+
+@on_loop
+async def test_a_call_that_cannot_end_finishes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0.001)
+    here, undone = runtime(), list[str]()
+    answered, stop = here.event(), here.event()
+
+    def work() -> str:
+        answered.wait()
+        return "late"
+
+    working = asyncio.create_task(hub().call(work, stop, undone.append))
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert stop.is_set()
+    assert undone == []
+    answered.set()
+    await until(lambda: undone == ["late"])
+
+
+@on_loop
+async def test_a_second_cancel_does_not_cut_the_cleanup_short() -> None:
+    here, cleaned = runtime(), []
+    goes_on = here.event()
+
+    def work() -> None:
+        try:
+            here.event().wait()
+        finally:
+            goes_on.wait()
+            cleaned.append(True)
+
+    working = asyncio.create_task(hub().call(work))
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.sleep(0)
+    assert not working.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert cleaned == [True]
+
+
+@on_loop
+async def test_a_spawned_fiber_is_a_thread_to_blocking_code() -> None:
+    here = runtime()
+    goes_on = here.event()
+
+    def wait() -> None:
+        goes_on.wait()
+
+    thread = here.spawn(wait, "test")
+    assert thread.is_alive()
+    goes_on.set()
+    await hub().call(thread.join)
+
+    assert not thread.is_alive()
+
+
+@on_loop
+async def test_calls_of_one_task_are_one_thread_to_blocking_code() -> None:
+    here = runtime()
+
+    async def twice() -> tuple[int, int]:
+        return await hub().call(here.thread_id), await hub().call(here.thread_id)
+
+    pairs = await asyncio.gather(*(asyncio.create_task(twice()) for _ in range(3)))
+
+    assert all(first == second for first, second in pairs)
+    assert len({first for first, _ in pairs}) == 3
+    assert RealRuntime.thread_id() not in {first for first, _ in pairs}
+
+
+color: ContextVar[str] = ContextVar("color", default="none")
+
+
+@on_loop
+async def test_a_fiber_keeps_its_context_across_waits() -> None:
+    here, seen = runtime(), []
+
+    def work() -> None:
+        color.set(color.get() + "!")
+        here.sleep(0.001)
+        seen.append(color.get())
+
+    async def run(name: str) -> None:
+        color.set(name)
+        await hub().call(work)
+        assert color.get() == name
+
+    await asyncio.gather(*(run(name) for name in ("red", "green", "blue")))
+
+    assert sorted(seen) == ["blue!", "green!", "red!"]
+
+
+def test_fibers_end_with_their_loop() -> None:
+    ends: list[str] = []
+
+    async def leave_one_behind() -> None:
+        here = runtime()
+
+        def wait_for_ever() -> None:
+            try:
+                here.event().wait()
+            finally:
+                ends.append("ended")
+
+        here.spawn(wait_for_ever, "test")
+        await asyncio.sleep(0.01)
+
+    asyncio.run(leave_one_behind())
+
+    assert ends == ["ended"]
+
+
+class Late:
+    """A future of an engine that another thread completes."""
+
+    def __init__(self) -> None:
+        self._callback: Callable[[Any], None] | None = None
+        self._is_ready = False
+
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+
+    def complete(self) -> None:
+        self._is_ready = True
+        assert self._callback is not None
+        self._callback(self)
+
+    def wait(self) -> str:
+        return "done"
+
+
+@on_loop
+async def test_an_awaited_future_is_completed_by_another_thread() -> None:
+    late = Late()
+
+    async def wait() -> str:
+        return await Future(hub(), late)
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    # No other callback is due, so only the completion ends the sleep of the loop.
+    threading.Timer(0.05, late.complete).start()
+
+    assert await waiting == "done"

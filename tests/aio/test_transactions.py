@@ -1,0 +1,185 @@
+"""Transactions on a loop: awaited reads, both decorators, both faces."""
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import aio
+from fdbqueue.errors import NotADatabase, WrongType
+from tests.aio.support import code_of, on_loop
+
+
+@fdbqueue.transactional
+def count_blocking(tr: Any, key: bytes) -> Any:
+    found = tr[key]
+    number = int(found.value or b"0") + 1 if found.present() else 1
+    tr[key] = b"%d" % number
+    return number
+
+
+@aio.transactional
+async def count_up(tr: Any, key: bytes) -> int:
+    found = await tr.get(key)
+    number = int(bytes(found)) + 1 if found.present() else 1
+    tr[key] = b"%d" % number
+    return number
+
+
+@on_loop
+async def test_a_coroutine_function_runs_in_a_transaction(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        assert [await count_up(db, root["n"].key()) for _ in range(3)] == [1, 2, 3]
+
+
+@on_loop
+async def test_transactions_of_many_tasks_are_serializable(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        counts = await asyncio.gather(*(count_up(db, root["n"].key()) for _ in range(20)))
+
+        assert sorted(counts) == list(range(1, 21))
+
+
+@on_loop
+async def test_a_blocking_function_runs_under_both_faces(url: str, root: Subspace) -> None:
+    key = root["n"].key()
+    async with aio.open(url) as db:
+        assert await count_blocking(db, key) == 1
+        assert await count_blocking(tr=db, key=key) == 2
+        tr = db.create_transaction()
+        assert await count_blocking(tr, key) == 3
+        await tr.commit()
+        if not url.startswith("memory"):
+            assert await asyncio.to_thread(count_in_a_thread, url, key) == 4
+
+
+def count_in_a_thread(url: str, key: bytes) -> int:
+    with fdbqueue.open(url) as db:
+        number: int = count_blocking(db, key)
+        return number
+
+
+@on_loop
+async def test_a_put_is_part_of_the_callers_transaction(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+
+        @aio.transactional
+        async def place(tr: Any, number: int, fails: bool) -> None:
+            tr[root["orders"].pack((number,))] = b"placed"
+            await emails.put(tr, number)
+            if fails:
+                raise KeyError(number)
+
+        await place(db, 1, fails=False)
+        with pytest.raises(KeyError):
+            await place(db, 2, fails=True)
+
+        assert (await emails.statistics(db))["tasks"]["ready"] == 1
+        orders = root["orders"].range()
+        assert len(await db.get_range(orders.start, orders.stop)) == 1
+
+
+@on_loop
+async def test_a_blocking_function_puts_with_the_blocking_queue(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+
+        @fdbqueue.transactional
+        def place(tr: Any) -> Any:
+            return emails.blocking.put(tr, 1).data
+
+        assert await place(db) == 1
+        assert await db.run(lambda tr: place(tr)) == 1
+
+        assert (await emails.statistics(db))["tasks"]["ready"] == 2
+
+
+@on_loop
+async def test_a_range_is_awaited_or_iterated(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        numbers = root["n"]
+
+        @aio.transactional
+        async def write(tr: Any) -> None:
+            for number in range(300):
+                tr[numbers.pack((number,))] = b"x" * 500
+
+        await write(db)
+        tr, span = db.create_transaction(), numbers.range()
+        assert len(await tr.get_range(span.start, span.stop)) == 300
+        assert len(await tr[span.start : span.stop].to_list()) == 300
+        assert len([row async for row in tr.snapshot.get_range(span.start, span.stop)]) == 300
+
+
+@on_loop
+async def test_a_watch_is_awaited(url: str, root: Subspace) -> None:
+    key = root["watched"].key()
+    async with aio.open(url) as db:
+        tr = db.create_transaction()
+        watch = tr.watch(key)
+        await tr.commit()
+        assert not watch.is_ready()
+        await db.set(key, b"x")
+        await watch
+
+
+@on_loop
+async def test_an_error_is_raised_where_its_future_is_awaited(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        tr = db.create_transaction()
+        tr[root["big"].key()] = b"x" * 200_000
+        assert await code_of(tr.commit()) == 2103
+
+
+@on_loop
+async def test_the_limits_of_transactional_hold(url: str, root: Subspace) -> None:
+    key, attempts = root["n"].key(), []
+
+    @aio.transactional(retry_limit=2)
+    async def always_conflicts(tr: Any, db: aio.Database) -> None:
+        attempts.append(1)
+        await tr.get(key)
+        await db.set(key, b"%d" % len(attempts))
+        tr[key] = b"mine"
+
+    async with aio.open(url) as db:
+        assert await code_of(always_conflicts(db, db)) == 1020
+        assert len(attempts) == 3
+
+
+label: ContextVar[str] = ContextVar("label", default="none")
+
+
+@on_loop
+async def test_a_body_sees_the_context_of_its_awaiting_task(url: str, root: Subspace) -> None:
+    @fdbqueue.transactional
+    def read(tr: Any) -> Any:
+        tr[root["x"].key()].present()
+        seen = label.get()
+        label.set("changed")  # in the fiber's copy
+        return seen
+
+    async with aio.open(url) as db:
+
+        async def ask(name: str) -> tuple[str, str]:
+            label.set(name)
+            return await read(db), label.get()
+
+        answers = await asyncio.gather(*(ask(str(number)) for number in range(10)))
+
+        assert answers == [(str(number), str(number)) for number in range(10)]
+
+
+def test_a_blocking_function_is_no_coroutine_function() -> None:
+    with pytest.raises(WrongType, match="async def"):
+        aio.transactional(print)  # type: ignore[arg-type]
+
+
+@on_loop
+async def test_a_coroutine_function_refuses_a_blocking_database() -> None:
+    with fdbqueue.open("memory:") as blocking, pytest.raises(NotADatabase):
+        await count_up(blocking, b"x")
