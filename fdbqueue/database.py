@@ -38,6 +38,8 @@ _AWAY = (
 )
 
 
+_UNKNOWN_RESULT = 1021
+
 S = TypeVar("S", bound=Service)
 
 
@@ -228,6 +230,15 @@ def engine_errors() -> tuple[type[EmbeddedError], ...]:
     """
     binding = sys.modules.get("fdb.impl")
     return (EmbeddedError,) if binding is None else (EmbeddedError, binding.FDBError)
+
+
+def unknown_result(database: Database) -> Exception:
+    """The error 1021 of the engine of `database`."""
+    binding = sys.modules.get("fdb.impl")
+    if binding is not None and isinstance(database.engine, binding.Database):
+        error: Exception = binding.FDBError(_UNKNOWN_RESULT)
+        return error
+    return EmbeddedError(_UNKNOWN_RESULT)
 
 
 def is_away(error: BaseException) -> bool:

@@ -118,7 +118,8 @@ class Waiters:
         until = self.runtime.monotonic() + timeout_s
         # A call of this very thread is below us on the stack, under a signal handler: it cannot return now.
         mine = self.runtime.thread_id()
-        while any(waiter.thread_id != mine for waiter in list(self._inside)):
+        mine_inside = sum(waiter.thread_id == mine for waiter in list(self._inside))
+        while len(self._inside) > mine_inside:
             patience_s = until - self.runtime.monotonic()
             if patience_s <= 0:
                 return

@@ -10,6 +10,7 @@ call that is not claimed leaves when its time is over. A claimed call waits for 
 transaction may be getting an item for it. A stopped call is not claimed again.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -94,7 +95,8 @@ class Combiner:
         self._wake = wake
         self._lock = runtime.lock()
         self._led = False
-        self._pending: list[Call] = []
+        # Ordered, the oldest first: with ten thousand waiting calls, each step costs what one call costs.
+        self._pending: OrderedDict[Call, None] = OrderedDict()
         self._claimed: list[Call] = []
         self._last = _Batch()
         self._gathered: Event | None = None
@@ -116,7 +118,7 @@ class Combiner:
         mine = Call(payload, count, size_bytes, until)
         try:
             with self._lock:
-                self._pending.append(mine)
+                self._pending[mine] = None
                 if self._gathered is not None and len(self._pending) >= self._last.count:
                     self._gathered.set()
                 mine.leads, self._led = not self._led, True
@@ -149,20 +151,32 @@ class Combiner:
         The claims of a failed attempt are included, so a retried transaction simply claims again.
         """
         with self._lock:
-            waiting: list[Call] = []
-            for call in (*self._claimed, *self._pending):
+            self._prepend([call for call in self._claimed if call.state is not CallState.LEFT])
+            self._claimed = []
+            count = size_bytes = 0
+            while self._pending:
+                call = next(iter(self._pending))
                 if call.stopped:
                     self._leave(call)
                     call.signal()
-                if call.state is not CallState.LEFT:
-                    waiting.append(call)
-            number = _fitting(waiting, count_max, size_bytes_max)
-            self._claimed, self._pending = waiting[:number], waiting[number:]
-            for call in self._claimed:
-                call.state = CallState.CLAIMED
-            for call in self._pending:
-                call.state = CallState.PENDING
+                    continue
+                count, size_bytes = count + call.count, size_bytes + call.size_bytes
+                if self._claimed and (count > count_max or size_bytes > size_bytes_max):
+                    break
+                self._claim(call)
             return list(self._claimed)
+
+    def _claim(self, call: Call) -> None:
+        del self._pending[call]
+        self._claimed.append(call)
+        call.state = CallState.CLAIMED
+
+    def _prepend(self, calls: Sequence[Call]) -> None:
+        """Make `calls` pending, ahead of all others."""
+        for call in reversed(calls):
+            self._pending[call] = None
+            self._pending.move_to_end(call, last=False)
+            call.state = CallState.PENDING
 
     def deal(self, answers: Sequence[Any], *, to_all: bool) -> None:
         """Deal `answers` out to the claimed calls, in order, at most `count` to each.
@@ -211,14 +225,11 @@ class Combiner:
         self._put_back(claimed)
 
     def _put_back(self, calls: Sequence[Call]) -> None:
-        """Make `calls` pending, ahead of all others."""
-        if not calls:
-            return
+        """Make `calls` pending again, and let those leave whose time is over."""
         present = [call for call in calls if call.state is not CallState.LEFT]
-        self._pending = [*present, *self._pending]
+        self._prepend(present)
         for call in present:
-            call.state = CallState.PENDING
-            call.signal()  # its time may be over, and it may leave now
+            call.signal()
 
     # For the callers.
 
@@ -305,13 +316,15 @@ class Combiner:
 
     def _leave(self, mine: Call) -> None:
         mine.state = CallState.LEFT
-        if mine in self._pending:
-            self._pending.remove(mine)
+        self._pending.pop(mine, None)
 
     def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
         """Pass on the lead. False if `only_to_another` and there is no other: then `mine` still leads."""
         with self._lock:
-            if only_to_another and not any(call is not mine for call in (*self._claimed, *self._pending)):
+            others = (
+                len(self._pending) - (mine in self._pending) + len(self._claimed) - (mine in self._claimed)
+            )
+            if only_to_another and not others:
                 return False
             if self._claimed:
                 self._unclaim()
@@ -320,8 +333,9 @@ class Combiner:
                 self._leave(mine)
             self._led = bool(self._pending)
             if self._pending:
-                self._pending[0].leads = True
-                self._pending[0].signal()
+                first = next(iter(self._pending))
+                first.leads = True
+                first.signal()
             return True
 
     def _forget(self, mine: Call) -> None:
@@ -331,17 +345,6 @@ class Combiner:
             self._leave(mine)
         if promoted:
             self._pass_on(mine)
-
-
-def _fitting(calls: Sequence[Call], count_max: int, size_bytes_max: int) -> int:
-    """Number of the first `calls` that are within both bounds. The first call always counts."""
-    count = size_bytes = 0
-    for number, call in enumerate(calls):
-        count += call.count
-        size_bytes += call.size_bytes
-        if number and (count > count_max or size_bytes > size_bytes_max):
-            return number
-    return len(calls)
 
 
 def slices(answers: Sequence[Any], counts: Iterable[int]) -> list[Sequence[Any]]:

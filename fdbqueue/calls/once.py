@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from fdbqueue import limits, observing
 from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
-from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.database import Database, engine_errors, run, unknown_result
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
@@ -110,6 +110,7 @@ def run_once(
     *,
     wrote: Callable[[T], bool] | None = None,
     keep: Callable[[T], None] | None = None,
+    doubt: Callable[[Exception], None] | None = None,
     yield_to_conflict: bool = False,
 ) -> T:
     """Run `body` in transactions of `database` until one commits; its effect happens once.
@@ -118,6 +119,8 @@ def run_once(
 
     `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `keep(answer)`: called
     as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
+    `doubt(error)`: called if an interrupt leaves the result of an attempt unknown, with the error 1021 for
+    callers that share it: for them, a repetition might be a second effect.
     Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
     LostConflict for a conflict that certainly changed nothing.
     """
@@ -126,11 +129,13 @@ def run_once(
     call = _Call(database, receipts, slot, body, wrote, keep, yield_to_conflict)
     try:
         answer: T = call.run()
-    except BaseException:
+    except BaseException as error:
         # An attempt may still be under way, and would overwrite the receipt of the next call in this slot. So
         # the slot is not used again.
         if not call.is_in_doubt:
             receipts.give_slot(slot)
+        elif doubt is not None and not isinstance(error, Exception):
+            doubt(unknown_result(database))
         raise
     receipts.give_slot(slot)
     return answer

@@ -62,5 +62,6 @@ def write_claimed(
         partial(write, items=items, random=random),
         wrote=wrote,
         keep=partial(combiner.deal, to_all=True),
+        doubt=combiner.fail,
         yield_to_conflict=yield_to_conflict,
     )

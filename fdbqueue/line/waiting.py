@@ -7,6 +7,7 @@ the line that waits. One request stands for all callers of a Combiner.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
@@ -159,7 +160,8 @@ class Place:
         def keep(turn: Turn) -> None:
             _answer(crew, turn, to_all=leader.until is None)
 
-        turn = run_once(self._database, self._root, body, wrote=lambda turn: turn.wrote, keep=keep)
+        wrote = attrgetter("wrote")
+        turn = run_once(self._database, self._root, body, wrote=wrote, keep=keep, doubt=crew.fail)
         if turn.renewed:
             self._renew_at = self._runtime.monotonic() + self._jittered(limits.REQUEST_RENEW_S)
         if turn.outcome not in _UNDECIDED:

@@ -10,7 +10,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
-from tests.aio.support import on_loop
+from fdbqueue.aio.committing import LoopTransaction
+from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.fdberror import FDBError
+from tests.aio.support import code_of, on_loop, until
 
 
 async def cancel(task: "asyncio.Task[Any]") -> None:
@@ -191,3 +195,34 @@ async def test_a_stop_event_of_the_caller_still_counts(url: str, root: Subspace)
             stop.set()
             with pytest.raises(Exception, match="stop"):
                 await waiting
+
+
+@on_loop
+async def test_a_cancel_in_doubt_repeats_no_call_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader is cancelled between an unknown result and its retry, which would have found the receipt."""
+    async with aio.open("memory:") as db:
+        queue = aio.Queue(Subspace(("items",)))
+        retrying = db.blocking.runtime.event()
+        commit = LoopTransaction.step_commit
+
+        def commit_and_lose_the_answer(tr: LoopTransaction, request: CommitRequest) -> None:
+            db.blocking.runtime.sleep(0)  # the second call joins
+            commit(tr, request)
+            raise FDBError(1021)
+
+        def wait_before_the_retry(*_: object) -> Any:
+            retrying.set()
+            return PendingFuture(db.blocking.runtime)
+
+        monkeypatch.setattr(LoopTransaction, "step_commit", commit_and_lose_the_answer)
+        monkeypatch.setattr(LoopTransaction, "on_error", wait_before_the_retry)
+        first = asyncio.create_task(queue.enqueue(db, 0))
+        await asyncio.sleep(0)
+        leader, follower = (asyncio.create_task(queue.enqueue(db, number)) for number in (1, 2))
+        first.cancel()  # before its commit, so it passes the lead on to two callers at once
+        await until(retrying.is_set)
+        monkeypatch.undo()
+        await cancel(leader)
+        code = await code_of(follower)
+
+        assert (code, sorted(await queue.dequeue_many(db, 10))) == (1021, [1, 2])

@@ -291,7 +291,7 @@ PLANTS = (
     Plant(
         "a leader that forgets its followers",
         combine.Combiner._pass_on,
-        "self._pending[0].signal()",
+        "first.signal()",
         "pass",
         "recipe",
         50,
