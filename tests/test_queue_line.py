@@ -754,11 +754,15 @@ def test_a_wait_behind_a_dead_crowd_ends_in_time(db: Database, space: Subspace) 
 
 def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
-    requests = QueueKeys(space[0])
+    line = Recipe(QueueKeys(space[0]), codec_named("json")).line.keys.requests
+
+    def requests() -> int:
+        return len(list(db.get_range(line.start, line.stop)))
+
     with in_threads(8, lambda _: queue.dequeue(db, "nothing", timeout=PATIENCE_S)) as answers:
-        db.runtime.sleep(0.2)
-        line = Recipe(requests, codec_named("json")).line.keys.requests
-        assert len(list(db.get_range(line.start, line.stop))) == 1
+        wait_until(lambda: requests() > 0)
+        db.runtime.sleep(0.2)  # the other threads begin to wait
+        assert requests() == 1
         queue.enqueue_many(db, range(5))
         for number in range(5, 8):
             queue.enqueue(db, number)
