@@ -24,3 +24,5 @@ from fdbqueue.aio.queues import TaskQueue as TaskQueue
 from fdbqueue.aio.sessions import Session as Session
 from fdbqueue.aio.transaction import Transaction as Transaction
 from fdbqueue.aio.transactional import transactional as transactional
+from fdbqueue.aio.working import HeldTask as HeldTask
+from fdbqueue.aio.working import Worker as Worker

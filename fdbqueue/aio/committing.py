@@ -9,10 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
+from fdbqueue.aio.cluster import let_fibers_park
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread
+from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.futures import Future, PendingFuture
@@ -34,17 +36,10 @@ class CommitThread:
         RealRuntime().spawn(self._work, "fdbqueue-commits")
 
     def commit(self, request: CommitRequest) -> None:
-        """Park until `request` is finished. An interrupt is raised after that: the commit goes on anyway."""
+        """Park until `request` is finished."""
         done = LoopEvent(self._hub)
         self._waiting.put((request, done.set))
-        interrupt: BaseException | None = None
-        while not done.is_set():
-            try:
-                done.wait()
-            except BaseException as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+        done.wait()
 
     def end(self) -> None:
         """End the thread when it has committed all that wait."""
@@ -73,6 +68,10 @@ class LoopDatabase(Database):
         self.hub = runtime.hub
         self._commits = commits
 
+    @property
+    def has_commit_thread(self) -> bool:
+        return self._commits is not None
+
     def create_transaction(self) -> "LoopTransaction":
         self.require_open()
         return LoopTransaction(self)
@@ -93,17 +92,23 @@ class LoopDatabase(Database):
 
 
 class LoopTransaction(Transaction):
-    """A transaction whose commit parks a fiber. Outside of a fiber, the commit is a pending future."""
+    """A transaction whose commit does not wait, where it would have to: its future is pending, as a
+    cluster's.
+
+    A fiber of its own waits for the commit. So an interrupt of the call that waits for the future leaves the
+    commit alone, and the call can still learn its result.
+    """
 
     def __init__(self, database: LoopDatabase) -> None:
         super().__init__(database)
         self._hub = database.hub
+        self._commits_at_once = not database.has_commit_thread
 
     def commit(self) -> Future:
-        if current_fiber() is not None or not self._hub.loop.is_running():
+        if self._commits_at_once or not self._hub.loop.is_running():
             return super().commit()
         future = PendingFuture(self._runtime)
-        self._hub.spawn(partial(self._complete, future), "fdbqueue-commit")
+        self._hub.begin(partial(self._complete, future), "fdbqueue-commit")
         return future
 
     def _complete(self, future: PendingFuture) -> None:
@@ -111,6 +116,19 @@ class LoopTransaction(Transaction):
             future.complete(super().commit().wait())
         except Exception as error:  # raised where the future is awaited
             future.complete(error=error)
+
+
+def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
+    """A database over the same engine, for fibers of `hub`. Closing it leaves the engine open."""
+    runtime, engine = LoopRuntime(hub), database.engine
+    if not isinstance(engine, Database):
+        let_fibers_park()
+        return BlockingDatabase(engine, runtime, session_ttr_s=database.session_ttr_s)
+    store = engine.lmdb_store
+    commits = None if store.private else CommitThread(hub, store)
+    shared = LoopDatabase(store, runtime, commits)
+    end = None if commits is None else commits.end
+    return BlockingDatabase(shared, runtime, end, database.session_ttr_s)
 
 
 def open_directory(path: str, runtime: LoopRuntime, *, shared: bool) -> LoopDatabase:

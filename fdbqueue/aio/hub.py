@@ -25,6 +25,8 @@ from fdbqueue.runtime import RealRuntime
 
 T = TypeVar("T")
 
+_INTERRUPTS_MAX = 100  # the waits of one cleanup
+
 
 class Sleeper(Protocol):
     """A fiber, a coroutine, or a thread outside of the loop, that waits."""
@@ -153,6 +155,13 @@ class Hub:
             if undo is not None:
                 await self.call(lambda: undo(answer))
 
+    def begin(self, function: Callable[[], object], name: str) -> None:
+        """As `spawn`, on the loop's thread: the function runs at once, until it waits."""
+        fiber = Fiber(self.loop, function)
+        fiber.resume()
+        if not fiber.dead:
+            self._start(self._drive_on(fiber)).set_name(name)
+
     def spawn(self, function: Callable[[], object], name: str) -> Fiber:
         """Run a blocking function in a fiber without a caller, in this thread or another."""
         fiber = Fiber(self.loop, function)
@@ -167,15 +176,19 @@ class Hub:
             self._start(self._drive(fiber)).set_name(name)
 
     async def _drive(self, fiber: Fiber) -> None:
+        await asyncio.sleep(0)
+        fiber.resume()
+        await self._drive_on(fiber)
+
+    async def _drive_on(self, fiber: Fiber) -> None:
         try:
-            await asyncio.sleep(0)
-            fiber.resume()
             while not fiber.dead:
                 await fiber.until_woken()
                 fiber.resume()
         except asyncio.CancelledError:  # the loop ends, and runs this fiber no more
-            while not fiber.dead:
-                fiber.interrupt(asyncio.CancelledError())
+            for _ in range(_INTERRUPTS_MAX):
+                if not fiber.dead:
+                    fiber.interrupt(asyncio.CancelledError())
 
     def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self.loop.create_task(coroutine)

@@ -31,17 +31,15 @@ class Job:
     def result(self) -> Any:
         """Park until the function has returned, and return its result. Raises: its errors.
 
-        An interrupt is raised after that, because the work goes on without the fiber, and its result counts.
+        An interrupt is raised after that, as the work goes on without the fiber.
         """
-        interrupt: BaseException | None = None
-        while not self._done.is_set():
-            try:
-                self._done.wait()
-            except BaseException as met:
-                interrupt = met
-        error = interrupt or self._error
-        if error is not None:
-            raise error
+        try:
+            self._done.wait()
+        except BaseException:
+            self._done.wait()
+            raise
+        if self._error is not None:
+            raise self._error
         return self._result
 
 

@@ -16,8 +16,8 @@ import click
 
 from fdbqueue.cli.output import ReaderGone
 from fdbqueue.database import engine_errors
+from fdbqueue.error_root import MESSAGE_LENGTH_MAX
 from fdbqueue.errors import (
-    MESSAGE_LENGTH_MAX,
     FdbQueueError,
     InvalidArgument,
     NoRedrive,

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fdbqueue import limits
 from fdbqueue.cli import execute
 from fdbqueue.cli.exits import DONE, REFUSED, CommandError
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names
@@ -52,6 +53,13 @@ class WithCommand(click.Command):
 @click.option("--create", is_flag=True, help="make a plain queue for --into if there is none")
 @click.option("--processes", type=click.IntRange(min=1), default=2, metavar="N", help="worker processes [2]")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="per process [8; 1 with --exec]")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1, max=limits.CONCURRENCY_MAX),
+    default=100,
+    metavar="N",
+    help="coroutines per process, if the function is one [100]",
+)
 @click.option("--until-empty", is_flag=True, help="end when only buried tasks are left")
 @click.option("--transactional", is_flag=True, help="call function(tr, task) in the transaction of the ack")
 @click.option(

@@ -152,4 +152,4 @@ def main(arguments: list[str]) -> int:
     orders = orders_of(line)
     write_above_the_bar()
     with logging_at(orders.log_level):
-        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.options.threads)).run()
+        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.options.places)).run()

@@ -1,5 +1,6 @@
 """A task that a worker holds: HeldTask, which the handler sees, and Hold, which the worker keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from fdbqueue.database import Database
@@ -39,6 +40,8 @@ class Hold:
         self._held_until(task.until, asked_at)
         self._lock = database.runtime.lock()
         self._claimant: object = None
+        self.interrupt: Callable[[], object] | None = None
+        """Ends the handler, when the lease is taken away; None for one that runs in a thread."""
         self._taken_away = False
         self.cancelled = task.cancel_asked is not None
         """True if the task was cancelled, and this process knows it."""
@@ -74,6 +77,8 @@ class Hold:
 
     def take_away(self) -> None:
         self._taken_away = True
+        if self.interrupt is not None:
+            self.interrupt()
 
     def renewed(self, until: float | None, asked_at: float) -> None:
         """Note that a call renewed the lease. It began at `asked_at`, by the wall clock."""

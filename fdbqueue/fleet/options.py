@@ -12,6 +12,7 @@ class WorkerKeywords(TypedDict, total=False):
     """The keywords of `Worker` and `Fleet` that become WorkerOptions, which documents them."""
 
     threads: int
+    concurrency: int
     transactional: bool
     max_attempts: int | None
     backoff: Backoff
@@ -23,7 +24,9 @@ class WorkerKeywords(TypedDict, total=False):
 @dataclass(frozen=True)
 class WorkerOptions:
     threads: int = 8
-    """Number of handlers that run at the same time."""
+    """Number of blocking handlers that run at the same time."""
+    concurrency: int = 100
+    """Number of coroutine functions that run at the same time, if the handler is one."""
     transactional: bool = False
     """True if the handler is called as `handler(tr, task)`, in the transaction of the ack."""
     max_attempts: int | None = 5
@@ -37,6 +40,11 @@ class WorkerOptions:
     session_ttr_s: float = limits.SESSION_TTR_S
     """Time from the death of the process until its tasks are ready again, if their own ttr is longer."""
 
+    @property
+    def places(self) -> int:
+        """Enough for the handlers of either sort that run at the same time."""
+        return max(self.threads, self.concurrency)
+
     @classmethod
     def checked(cls, **given: Unpack[WorkerKeywords]) -> "WorkerOptions":
         """Raises InvalidArgument."""
@@ -44,6 +52,7 @@ class WorkerOptions:
         most, timeout_s = options.max_attempts, options.timeout_s
         return cls(
             threads=checked_count("threads", options.threads, limits.THREADS_MAX),
+            concurrency=checked_count("concurrency", options.concurrency, limits.CONCURRENCY_MAX),
             transactional=bool(options.transactional),
             max_attempts=None if most is None else checked_count("max_attempts", most),
             backoff=checked_backoff(options.backoff),

@@ -19,9 +19,10 @@ from fdbqueue.aside import DAMAGED
 from fdbqueue.binding import bypass_storage_quota
 from fdbqueue.database import Database, is_transaction, run
 from fdbqueue.errors import UnknownSession
-from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.registry.registry import checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.runtime import Runtime
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.sessions.session import Session
 
@@ -44,6 +45,24 @@ class Presence:
     seen: float
     more_queues: int = 0
     """Number of queues that `queues` has no room for."""
+
+
+def presence_of(
+    runtime: Runtime, queues: Sequence[str], handler: str, threads: int, since: float, status: WorkerStatus
+) -> Presence:
+    told = fitting(queues)
+    return Presence(
+        host=runtime.host_name(),
+        process_id=runtime.process_id(),
+        queues=told,
+        handler=handler,
+        threads=threads,
+        since=since,
+        tally=status.tally,
+        running=fitting(status.running[: limits.RUNNING_SHOWN]),
+        seen=runtime.now(),
+        more_queues=len(queues) - len(told),
+    )
 
 
 _to_bytes = msgspec.json.Encoder().encode

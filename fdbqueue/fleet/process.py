@@ -46,7 +46,7 @@ class Process:
         their_lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._reports, their_reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
-        self._at_work = AtWork.create(orders.options.threads)
+        self._at_work = AtWork.create(orders.options.places)
         theirs = (their_lifeline, their_reports, self._at_work.descriptor)
         command = [sys.executable, "-c", BOOT, *map(str, theirs), *sys.path]
         self._popen = subprocess.Popen(

@@ -5,6 +5,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_items
+from fdbqueue.database import as_database
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.registry.registry import checked_name
 from fdbqueue.seam import AnyDatabase
@@ -15,8 +16,12 @@ Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
 
 def opened(db: AnyDatabase, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
     """Open the queues; return each with its weight. Raises InvalidArgument, QueueNotFound, UnknownKind."""
+    database = as_database(db)
     return [
-        (queue if isinstance(queue, TaskQueue) else TaskQueue.open(db, queue, root=root), weight)
+        (
+            queue._on(database) if isinstance(queue, TaskQueue) else TaskQueue.open(db, queue, root=root),
+            weight,
+        )
         for queue, weight in _weights_of(queues).items()
     ]
 

@@ -14,6 +14,7 @@ from fdbqueue.arguments import checked_bytes, checked_timeout
 from fdbqueue.database import as_database
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import NotTaken, QueueNotFound, UnknownSession, WorkerUsed
+from fdbqueue.fleet.asynchronous import ChosenByHandler
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
@@ -34,7 +35,7 @@ from fdbqueue.fleet.outcomes import (
     stack_of,
     troubles,
 )
-from fdbqueue.fleet.presence import Appearance, Presence, fitting
+from fdbqueue.fleet.presence import Appearance, Presence, presence_of
 from fdbqueue.fleet.queues import Queues, opened
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
 from fdbqueue.fleet.starting import Start, Starting
@@ -54,13 +55,15 @@ _STOPPING_LOOK_S = 0.05
 _log = logger("fdbqueue.worker")
 
 
-class Worker:
+class Worker(ChosenByHandler):
     """Takes tasks from `queues`, and calls `handler` with each, in several threads.
 
     `handler(task)` runs outside any transaction; meanwhile the worker renews its lease. docs/workers.md says
     what each outcome means for the task. With `transactional`, `handler(tr, task)` runs in the transaction of
     the ack, so its writes there happen exactly once.
     """
+
+    _chooses = True
 
     def __init__(
         self,
@@ -79,8 +82,11 @@ class Worker:
         of a fleet that counts the outcomes.
 
         Reads: the definitions of the queues.
-        Raises: InvalidArgument, QueueNotFound, UnknownKind; DeferredBody for a handler that is asynchronous
-        or a generator.
+        If `handler` is a coroutine function, it runs on an event loop of the worker, in one thread, and its
+        task is a `fdbqueue.aio.HeldTask`. That needs the extra `aio`.
+
+        Raises: InvalidArgument, QueueNotFound, UnknownKind; DeferredBody for a generator function, and for a
+        coroutine function without the extra.
         """
         self._database = as_database(db)
         self._runtime = self._database.runtime
@@ -136,7 +142,7 @@ class Worker:
             undo.callback(self._say_ended)
             self._session = self._new_session()
             undo.callback(self._end_session)
-            self._pool = ThreadPool(self._database, self._options.threads, self._work, self._freed)
+            self._pool = ThreadPool(self._database, self._places(), self._work, self._freed)
             undo.callback(self._pool.end)
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
@@ -387,22 +393,14 @@ class Worker:
             return now + _STOPPING_LOOK_S
         return self._appearance.tick()
 
+    def _places(self) -> int:
+        """The number of handlers that run at the same time."""
+        return self._options.threads
+
     def _presence(self) -> Presence:
-        status = self.status()
         names = [queue.name for queue, _ in self._queues]
-        told = fitting(names)
-        return Presence(
-            host=self._runtime.host_name(),
-            process_id=self._runtime.process_id(),
-            queues=told,
-            handler=getattr(self._handler, "__qualname__", type(self._handler).__name__),
-            threads=self._options.threads,
-            since=self._since,
-            tally=status.tally,
-            running=fitting(status.running[: limits.RUNNING_SHOWN]),
-            seen=self._runtime.now(),
-            more_queues=len(names) - len(told),
-        )
+        handler = getattr(self._handler, "__qualname__", type(self._handler).__name__)
+        return presence_of(self._runtime, names, handler, self._places(), self._since, self.status())
 
     # The end.
 

@@ -1,7 +1,8 @@
 """The handle of a task queue: its names, and how its verbs reach a transaction."""
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -72,6 +73,12 @@ class TaskHandle(KeepsAside):
     def require_codec(self) -> None:
         """Raises: UnknownCodec if this process has not registered the codec of the queue."""
         self._shape.codec.require()
+
+    def _on(self, db: Database) -> Self:
+        """The same handle for calls within transactions of another database object."""
+        twin = copy.copy(self)
+        twin._database = db
+        return twin
 
     def _once(
         self, target: DatabaseOrTransaction, name: str, body: Callable[[Change], T], task: Task | str = ""

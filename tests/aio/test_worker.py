@@ -1,0 +1,277 @@
+"""Workers with coroutine functions: on a loop of their own, and on the loop of their caller."""
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import aio
+from fdbqueue.errors import DeferredBody
+from tests.aio.support import on_loop
+
+
+@pytest.fixture
+def queue(db: fdbqueue.Database, space: Subspace) -> fdbqueue.TaskQueue:
+    return fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=60, root=space["root"])
+
+
+def work(db: fdbqueue.Database, space: Subspace, handler: Any, **options: Any) -> fdbqueue.Worker:
+    worker = fdbqueue.Worker(db, "emails", handler, root=space["root"], **options)
+    worker.run(until_empty=True)
+    return worker
+
+
+def ends(db: fdbqueue.Database, queue: fdbqueue.TaskQueue) -> dict[str, int]:
+    return {name: number for name, number in queue.statistics(db)["ends"].items() if number}
+
+
+def test_a_coroutine_function_handles_tasks(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    seen = []
+
+    async def send(task: aio.HeldTask) -> None:
+        await asyncio.sleep(0)
+        seen.append(task.data)
+
+    queue.put_many(db, list(range(20)))
+    work(db, space, send)
+
+    assert sorted(seen) == list(range(20))
+    assert ends(db, queue) == {"acked": 20}
+
+
+class Sender:
+    def __init__(self, seen: list[Any]) -> None:
+        self._seen = seen
+
+    async def __call__(self, task: aio.HeldTask) -> None:
+        self._seen.append(task.data)
+
+
+async def send_to(seen: list[Any], task: aio.HeldTask) -> None:
+    seen.append(task.data)
+
+
+@pytest.mark.parametrize("made", [Sender, lambda seen: functools.partial(send_to, seen)])
+def test_objects_and_partials_are_coroutine_functions_too(
+    db: fdbqueue.Database,
+    space: Subspace,
+    queue: fdbqueue.TaskQueue,
+    made: Callable[[list[Any]], Callable[[aio.HeldTask], Any]],
+) -> None:
+    seen: list[Any] = []
+    queue.put(db, 1)
+    work(db, space, made(seen))
+
+    assert seen == [1]
+
+
+def test_coroutines_run_at_the_same_time_on_one_thread(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    together, threads = asyncio.Barrier(50), set()
+
+    async def meet(_: aio.HeldTask) -> None:
+        threads.add(threading.get_ident())
+        await together.wait()
+
+    queue.put_many(db, list(range(50)))
+    work(db, space, meet, concurrency=50)
+
+    assert len(threads) == 1
+
+
+def test_the_database_of_the_task_is_awaited(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    key = space["sent"].key()
+
+    async def send(task: aio.HeldTask) -> None:
+        await task.progress(0.5)
+        await task.database.set(key, b"yes")
+
+    queue.put(db, 1)
+    work(db, space, send)
+
+    assert db[key] == b"yes"
+
+
+def test_a_transactional_coroutine_awaits_its_transaction(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    key = space["n"].key()
+
+    async def count(tr: aio.Transaction, _: aio.HeldTask) -> None:
+        found = await tr.get(key)
+        tr[key] = b"%d" % (int(bytes(found)) + 1 if found.present() else 1)
+
+    queue.put_many(db, list(range(10)))
+    work(db, space, count, transactional=True)
+
+    assert db[key] == b"10"
+    assert ends(db, queue) == {"acked": 10}
+
+
+def test_verdicts_and_errors_of_coroutines_count(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    async def judge(task: aio.HeldTask) -> None:
+        if task.data == "bury":
+            raise fdbqueue.Bury("no such address")
+        if task.data == "fail" and task.failures == 0:
+            raise KeyError(task.data)
+
+    queue.put_many(db, ["bury", "fail"])
+    work(db, space, judge, backoff=fdbqueue.Backoff(first_s=0.001))
+
+    assert ends(db, queue) == {"acked": 1, "buried": 1}
+    assert queue.statistics(db)["calls"]["release"] == 1
+
+
+def test_a_coroutine_over_its_time_is_cancelled(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    cleaned = []
+
+    async def hang(_: aio.HeldTask) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned.append(True)
+
+    queue.put(db, 1)
+    work(db, space, hang, timeout_s=0.2, max_attempts=1)
+
+    assert cleaned == [True]
+    (buried,) = queue.tasks(db, fdbqueue.TaskState.BURIED, 10)
+    assert [failure.error for failure in queue.failures(db, buried)] == ["Timeout"]
+
+
+def test_a_stopped_worker_cancels_what_is_not_done(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    begun, cleaned = threading.Event(), []
+
+    async def hang(_: aio.HeldTask) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned.append(True)
+
+    queue.put(db, 1)
+    worker = fdbqueue.Worker(db, "emails", hang, root=space["root"])
+    worker.start()
+    assert begun.wait(60)
+    assert [running.queue for running in worker.status().running] == ["emails"]
+    worker.stop(at_once=True)
+    assert worker.join(60)
+
+    assert cleaned == [True]
+    assert queue.statistics(db)["tasks"]["ready"] == 1
+    assert worker.status().state == "ended"
+
+
+def test_a_lease_is_renewed_while_a_coroutine_runs(db: fdbqueue.Database, space: Subspace) -> None:
+    queue = fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=1, root=space["root"])
+    attempts = []
+
+    async def outlast(task: aio.HeldTask) -> None:
+        attempts.append(task.attempts)
+        while not task.lost and db.runtime.now() < (task.taken or 0) + 2:
+            await asyncio.sleep(0.01)
+
+    queue.put(db, 1)
+    work(db, space, outlast)
+
+    assert attempts == [1]
+
+
+def test_a_worker_without_greenlet_names_the_extra(
+    db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name, name="greenlet")
+
+    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+    with pytest.raises(DeferredBody, match=r"fdbqueue\[aio\]"):
+        fdbqueue.Worker(db, queue, Sender([]))
+
+
+async def generate(_: aio.HeldTask) -> Any:
+    yield 1
+
+
+def test_an_asynchronous_generator_stays_refused(db: fdbqueue.Database, queue: fdbqueue.TaskQueue) -> None:
+    with pytest.raises(DeferredBody, match="generator"):
+        fdbqueue.Worker(db, queue, generate)
+
+
+def test_an_awaitable_of_a_blocking_handler_fails_its_attempt(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    queue.put(db, 1)
+    work(db, space, lambda task: send_to([], task), max_attempts=1)
+
+    assert ends(db, queue) == {"buried": 1}
+
+
+@on_loop
+async def test_a_worker_runs_on_the_loop_of_its_caller(url: str, root: Subspace) -> None:
+    here, seen = threading.get_ident(), []
+
+    async def send(task: aio.HeldTask) -> None:
+        seen.append((task.data, threading.get_ident() == here))
+
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put_many(db, [1, 2, 3])
+        worker = aio.Worker(db, emails, send, root=root)
+        await worker.run(until_empty=True)
+
+        assert sorted(seen) == [(1, True), (2, True), (3, True)]
+        assert worker.emptied
+        assert worker.status().state == "ended"
+
+
+@on_loop
+async def test_a_blocking_handler_runs_in_a_thread(url: str, root: Subspace) -> None:
+    here, seen = threading.get_ident(), []
+
+    def send(task: fdbqueue.HeldTask) -> None:
+        seen.append((task.data, threading.get_ident() == here))
+
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put(db, 1)
+        await aio.Worker(db, "emails", send, root=root).run(until_empty=True)
+
+        assert seen == [(1, False)]
+
+
+@on_loop
+async def test_a_cancelled_run_lets_its_handlers_end(url: str, root: Subspace) -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def send(task: aio.HeldTask) -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+        ended.append(task.data)
+
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put(db, 1)
+        running = asyncio.create_task(aio.Worker(db, "emails", send, root=root).run())
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+        assert ended == [1]
+        assert (await emails.statistics(db))["tasks"]["done"] == 1
