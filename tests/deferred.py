@@ -87,8 +87,8 @@ def async_factory(_: Any) -> Any:
     return coroutine()
 
 
-def factory_of_async(_: Any) -> Any:
-    return coroutine
+def factory_of_generator(_: Any) -> Any:
+    return generator
 
 
 def make_hooks() -> Hooks:

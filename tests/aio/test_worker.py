@@ -4,6 +4,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import DeferredBody
+from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
 
@@ -275,3 +277,15 @@ async def test_a_cancelled_run_lets_its_handlers_end(url: str, root: Subspace) -
 
         assert ended == [1]
         assert (await emails.statistics(db))["tasks"]["done"] == 1
+
+
+def test_processes_of_a_fleet_run_coroutines(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    with fdbqueue.open(url) as db:
+        emails = fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=60)
+        emails.put_many(db, list(range(50)))
+        fleet = fdbqueue.Fleet(url, "emails", "tests.aio.handlers:send", processes=2, until_empty=True)
+        fleet.run()
+
+        assert emails.statistics(db)["ends"]["acked"] == 50
+        assert int(db[SENT] or b"0") == sum(range(50))

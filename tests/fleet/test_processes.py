@@ -394,7 +394,7 @@ def test_hooks_are_named_like_handlers(fleet_of, db, queue, capfd):
         ("tests.fleet.handlers:missing", "tests.fleet.handlers has no missing"),
         ("tests.fleet.handlers:not_callable", "it cannot be called"),
         ("handler", 'written as "module:function"'),
-        ("tests.deferred:coroutine", "must be a plain function, not a coroutine function"),
+        ("tests.deferred:generator", "must be a plain function, not a generator function"),
     ],
 )
 def test_a_handler_that_cannot_be_imported_is_refused(fleet_of, db, queue, handler, why):
@@ -416,7 +416,10 @@ def test_a_factory_that_fails_is_refused(fleet_of):
     ("options", "why"),
     [
         ({"handler": "tests.deferred:async_factory", "argument": 1}, "it returned a coroutine"),
-        ({"handler": "tests.deferred:factory_of_async", "argument": 1}, "handler must be a plain function"),
+        (
+            {"handler": "tests.deferred:factory_of_generator", "argument": 1},
+            "handler must be a plain function",
+        ),
         ({"handler": OBEY, "hooks": "tests.deferred:make_hooks"}, "it is not an fdbqueue.Hooks"),
     ],
 )

@@ -1,0 +1,17 @@
+"""A coroutine function for processes of a fleet."""
+
+from typing import Any
+
+from fdbqueue import aio
+
+SENT = b"sent"
+
+
+@aio.transactional
+async def add(tr: Any, number: int) -> None:
+    found = await tr.get(SENT)
+    tr[SENT] = b"%d" % (number + int(bytes(found)) if found.present() else number)
+
+
+async def send(task: aio.HeldTask) -> None:
+    await add(task.database, task.data)
