@@ -6,13 +6,14 @@ from pathlib import Path
 from tests.typed.user import mypy_finds
 
 TYPED = Path(__file__).parent / "typed"
+FILES = ("right_calls", "awaited_calls", "wrong_calls")
 WRONG = (TYPED / "wrong_calls.py").read_text().splitlines()
 FIRST = WRONG.index("    # Each line below is wrong.") + 1
 END = WRONG.index("    # Each line above is wrong.")
 
 
 def test_mypy_finds_each_wrong_call_and_nothing_else() -> None:
-    found = mypy_finds([TYPED / "right_calls.py", TYPED / "wrong_calls.py"], TYPED)
+    found = mypy_finds([TYPED / f"{name}.py" for name in FILES], TYPED)
     places = [re.match(r"(\w+)\.py:(\d+): error: ", line) for line in found]
     unexpected, refused = [], set()
     for line, place in zip(found, places, strict=True):

@@ -16,6 +16,7 @@ from fdbqueue.aio.functions import list_queues as list_queues
 from fdbqueue.aio.functions import statistics as statistics
 from fdbqueue.aio.functions import verify as verify
 from fdbqueue.aio.functions import workers as workers
+from fdbqueue.aio.futures import Future as Future
 from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
 from fdbqueue.aio.persistent import Proxy as Proxy
 from fdbqueue.aio.queues import FairQueue as FairQueue

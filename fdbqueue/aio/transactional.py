@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue import limits, observing
 from fdbqueue.aio.database import Database
@@ -15,18 +15,30 @@ from fdbqueue.transactional import position_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
+# For a type checker, the decorated function takes a database in place of its transaction.
+@overload
+def transactional(  # type: ignore[overload-overlap]  # a method of a Transaction would be both
+    function: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]], /
+) -> Callable[Concatenate[Transaction | Database, P], Coroutine[Any, Any, R]]: ...
+@overload  # for a method
+def transactional(
+    function: Callable[Concatenate[S, Transaction, P], Coroutine[Any, Any, R]], /
+) -> Callable[Concatenate[S, Transaction | Database, P], Coroutine[Any, Any, R]]: ...
 @overload
 def transactional(
-    function: Callable[P, Coroutine[Any, Any, R]], /
-) -> Callable[P, Coroutine[Any, Any, R]]: ...
-@overload
-def transactional(
-    *, parameter: str = "tr", retry_limit: int | None = None, timeout_s: float | None = None
-) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
-
-
+    function: None = None,
+    /,
+    *,
+    parameter: str = "tr",
+    retry_limit: int | None = None,
+    timeout_s: float | None = None,
+) -> Callable[
+    [Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]]],
+    Callable[Concatenate[Transaction | Database, P], Coroutine[Any, Any, R]],
+]: ...
 def transactional(
     function: Callable[..., Any] | None = None,
     /,

@@ -1,14 +1,12 @@
 """A coroutine function for processes of a fleet."""
 
-from typing import Any
-
 from fdbqueue import aio
 
 SENT = b"sent"
 
 
 @aio.transactional
-async def add(tr: Any, number: int) -> None:
+async def add(tr: aio.Transaction, number: int) -> None:
     found = await tr.get(SENT)
     tr[SENT] = b"%d" % (number + int(bytes(found)) if found.present() else number)
 

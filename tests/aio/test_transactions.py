@@ -22,7 +22,7 @@ def count_blocking(tr: Any, key: bytes) -> Any:
 
 
 @aio.transactional
-async def count_up(tr: Any, key: bytes) -> int:
+async def count_up(tr: aio.Transaction, key: bytes) -> int:
     found = await tr.get(key)
     number = int(bytes(found)) + 1 if found.present() else 1
     tr[key] = b"%d" % number
@@ -68,7 +68,7 @@ async def test_a_put_is_part_of_the_callers_transaction(url: str, root: Subspace
         emails = await aio.TaskQueue.create(db, "emails", root=root)
 
         @aio.transactional
-        async def place(tr: Any, number: int, fails: bool) -> None:
+        async def place(tr: aio.Transaction, number: int, fails: bool) -> None:
             tr[root["orders"].pack((number,))] = b"placed"
             await emails.put(tr, number)
             if fails:
@@ -140,7 +140,7 @@ async def test_the_limits_of_transactional_hold(url: str, root: Subspace) -> Non
     key, attempts = root["n"].key(), []
 
     @aio.transactional(retry_limit=2)
-    async def always_conflicts(tr: Any, db: aio.Database) -> None:
+    async def always_conflicts(tr: aio.Transaction, db: aio.Database) -> None:
         attempts.append(1)
         await tr.get(key)
         await db.set(key, b"%d" % len(attempts))
