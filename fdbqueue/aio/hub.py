@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from fdbqueue import limits
 from fdbqueue.aio.fiber import Fiber, current_fiber
@@ -128,19 +127,24 @@ class Hub:
         while not fiber.dead:
             try:
                 await fiber.until_woken()
-            except asyncio.CancelledError:
-                await self._finish(fiber, stop, undo)
-                raise
+            except asyncio.CancelledError as cancelled:
+                raise cancelled from await self._finish(fiber, stop, undo)
             answer = fiber.resume()
         return answer
 
-    async def _finish(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
-        """Let a cancelled fiber end. Return then, or when patience is over; further cancels do not count."""
+    async def _finish(
+        self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
+    ) -> BaseException | None:
+        """Let a cancelled fiber end. Return then, or when patience is over; further cancels do not count.
+
+        Returns the error that ended the fiber, if one did. The loop logs an error that comes later.
+        """
         end = self._start(self._end(fiber, stop, undo))
         until = self.loop.time() + limits.CANCEL_PATIENCE_S
         while not end.done() and self.loop.time() < until:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([end], timeout=until - self.loop.time())
+        return end.exception() if end.done() and not end.cancelled() else None
 
     async def _end(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
         with suppress(asyncio.CancelledError, WaitStopped):
@@ -197,12 +201,14 @@ class Hub:
         return task
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+_hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
 
 
 def hub_of(loop: asyncio.AbstractEventLoop) -> Hub:
     """The hub of a loop, made at first use on the thread of the loop."""
     hub = _hubs.get(loop)
     if hub is None:
+        for ended in [other for other in _hubs if other.is_closed()]:
+            del _hubs[ended]
         hub = _hubs[loop] = Hub(loop)
     return hub

@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import limits
 from fdbqueue.aio.futures import Future
-from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.hub import Hub, _hubs, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.runtime import RealRuntime
 from tests.aio.support import on_loop, until
@@ -299,3 +299,31 @@ async def test_an_awaited_future_is_completed_by_another_thread() -> None:
     threading.Timer(0.05, late.complete).start()
 
     assert await waiting == "done"
+
+
+def test_hubs_of_closed_loops_are_forgotten() -> None:
+    async def use() -> None:
+        await hub().call(lambda: None)
+
+    for _ in range(3):
+        asyncio.run(use())
+
+    assert sum(loop.is_closed() for loop in _hubs) == 1  # the last one, until there is another
+
+
+@on_loop
+async def test_the_error_of_a_cancelled_call_is_its_cause() -> None:
+    here = runtime()
+    stop = here.event()
+
+    def work() -> None:
+        stop.wait()
+        raise KeyError("while it ended")
+
+    working = asyncio.create_task(hub().call(work, stop))
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await working
+
+    assert isinstance(raised.value.__cause__, KeyError)

@@ -1,0 +1,100 @@
+"""The loop never waits, and waiting calls cost no threads."""
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+import fdbqueue
+from fdbqueue import aio
+from fdbqueue.embedded import batch
+from tests.aio.support import on_loop
+
+SLOW_S = 0.5
+
+
+@on_loop
+async def test_a_slow_disk_does_not_stop_the_loop(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit that takes a second: asyncio reports no step of the loop that took half of one."""
+    if not url.startswith("embedded"):
+        pytest.skip("only a directory waits for a disk")
+    committed = batch.Batches.commit
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(2 * SLOW_S)
+        return committed(*arguments)
+
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        loop = asyncio.get_running_loop()
+        loop.set_debug(True)
+        loop.slow_callback_duration = SLOW_S
+        monkeypatch.setattr(batch.Batches, "commit", slowly)
+        with caplog.at_level(logging.WARNING, "asyncio"):
+            await asyncio.gather(*(emails.put(db, number) for number in range(10)))
+        monkeypatch.undo()
+        loop.set_debug(False)
+
+        assert [record.message for record in caplog.records if "took" in record.message] == []
+
+
+@on_loop
+async def test_waiting_takes_share_their_threads(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        counts = []
+        for more in (1, 200):
+            begun = [asyncio.create_task(emails.take(db, timeout=60)) for _ in range(more)]
+            await emails.put(db, 1)
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+            counts.append(threading.active_count())
+
+        assert counts[0] == counts[1]
+
+
+@on_loop
+async def test_the_commits_of_one_turn_share_a_batch(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not url.startswith("embedded"):
+        pytest.skip("only a directory has batches")
+    sizes: list[int] = []
+    committed = batch.Batches.commit
+
+    def counted(self: Any, requests: Any, pool: Any) -> Any:
+        sizes.append(len(requests))
+        return committed(self, requests, pool)
+
+    async with aio.open(url) as db:
+        monkeypatch.setattr(batch.Batches, "commit", counted)
+        await asyncio.gather(*(db.set(root.pack((number,)), b"x") for number in range(100)))
+
+        assert sum(sizes) == 100
+        assert len(sizes) <= 10
+
+
+@on_loop
+async def test_a_span_of_the_caller_is_current_in_a_body(url: str, root: Subspace) -> None:
+    tracer = TracerProvider().get_tracer("test")
+
+    @fdbqueue.transactional
+    def current(tr: Any) -> Any:
+        tr[root["x"].key()].present()
+        return trace.get_current_span().get_span_context().span_id
+
+    async def ask() -> bool:
+        with tracer.start_as_current_span("caller") as span:
+            await asyncio.sleep(0)
+            same: bool = await current(db) == span.get_span_context().span_id
+            return same
+
+    async with aio.open(url) as db:
+        assert await asyncio.gather(*(ask() for _ in range(5))) == [True] * 5
