@@ -39,11 +39,13 @@ class Future(Generic[T]):
     Raises: the engine's FDBError.
     """
 
-    __slots__ = ("_hub", "_raw")
+    __slots__ = ("_hub", "_owner", "_raw")
 
-    def __init__(self, hub: Hub, raw: Any) -> None:
+    def __init__(self, hub: Hub, raw: Any, owner: object = None) -> None:
+        """`owner`: the transaction. The binding cancels the reads of one that nothing refers to."""
         self._hub = hub
         self._raw = raw
+        self._owner = owner
 
     def __await__(self) -> Generator[Any, None, T]:
         raw, hub = self._raw, self._hub
@@ -69,11 +71,12 @@ class Future(Generic[T]):
 class Range:
     """The rows of a range: `async for row in ...` reads them as they are needed, `await ...` gives a list."""
 
-    __slots__ = ("_hub", "_raw")
+    __slots__ = ("_hub", "_owner", "_raw")
 
-    def __init__(self, hub: Hub, raw: Any) -> None:
+    def __init__(self, hub: Hub, raw: Any, owner: object) -> None:
         self._hub = hub
         self._raw = raw
+        self._owner = owner
 
     def __await__(self) -> Generator[Any, None, list[KeyValue]]:
         return self.to_list().__await__()

@@ -21,34 +21,38 @@ class Reads:
         self._raw = raw
 
     def get_read_version(self) -> Future[int]:
-        return Future(self._hub, self._raw.get_read_version())
+        return Future(self._hub, self._raw.get_read_version(), self._raw)
 
     def get(self, key: Key) -> Future[Value]:
         """The value of a key: `(await tr.get(key)).present()`, `.value`; it is also usable as bytes."""
-        return Future(self._hub, self._raw.get(key))
+        return Future(self._hub, self._raw.get(key), self._raw)
 
     def get_key(self, key_selector: Any) -> Future[Value]:
-        return Future(self._hub, self._raw.get_key(key_selector))
+        return Future(self._hub, self._raw.get_key(key_selector), self._raw)
 
     def get_range(
         self, begin: Key, end: Key, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
     ) -> Range:
         """The rows of a range: await it for a list, or iterate with `async for`."""
-        return Range(self._hub, self._raw.get_range(begin, end, limit, reverse, streaming_mode))
+        return Range(self._hub, self._raw.get_range(begin, end, limit, reverse, streaming_mode), self._raw)
 
     def get_range_startswith(self, prefix: Key, *args: Any, **kwargs: Any) -> Range:
-        return Range(self._hub, self._raw.get_range_startswith(prefix, *args, **kwargs))
+        return Range(self._hub, self._raw.get_range_startswith(prefix, *args, **kwargs), self._raw)
 
     def get_estimated_range_size_bytes(self, begin_key: Key, end_key: Key) -> Future[int]:
-        return Future(self._hub, self._raw.get_estimated_range_size_bytes(begin_key, end_key))
+        return Future(self._hub, self._raw.get_estimated_range_size_bytes(begin_key, end_key), self._raw)
 
     def get_range_split_points(self, begin_key: Key, end_key: Key, chunk_size: int) -> Future[list[bytes]]:
-        return Future(self._hub, self._raw.get_range_split_points(begin_key, end_key, chunk_size))
+        return Future(self._hub, self._raw.get_range_split_points(begin_key, end_key, chunk_size), self._raw)
 
     def __getitem__(self, key: Any) -> Any:
         """`await tr[key]`, or the rows of `tr[begin:end]`."""
         found = self._raw[key]
-        return Range(self._hub, found) if isinstance(key, slice) else Future(self._hub, found)
+        return (
+            Range(self._hub, found, self._raw)
+            if isinstance(key, slice)
+            else Future(self._hub, found, self._raw)
+        )
 
 
 class Transaction(Reads, Awaited):
@@ -95,20 +99,20 @@ class Transaction(Reads, Awaited):
 
     def watch(self, key: Key) -> Future[None]:
         """Ready when the value of `key` has changed after the commit of this transaction."""
-        return Future(self._hub, self._raw.watch(key))
+        return Future(self._hub, self._raw.watch(key), self._raw)
 
     def commit(self) -> Future[None]:
-        return Future(self._hub, self._raw.commit())
+        return Future(self._hub, self._raw.commit(), self._raw)
 
     def on_error(self, error: Any) -> Future[None]:
         """Ready when the transaction may be tried again. Raises: an error that is not retryable."""
-        return Future(self._hub, self._raw.on_error(error))
+        return Future(self._hub, self._raw.on_error(error), self._raw)
 
     def get_versionstamp(self) -> Future[Value]:
-        return Future(self._hub, self._raw.get_versionstamp())
+        return Future(self._hub, self._raw.get_versionstamp(), self._raw)
 
     def get_approximate_size(self) -> Future[int]:
-        return Future(self._hub, self._raw.get_approximate_size())
+        return Future(self._hub, self._raw.get_approximate_size(), self._raw)
 
     def get_committed_version(self) -> int:
         version: int = self._raw.get_committed_version()

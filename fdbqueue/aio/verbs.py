@@ -20,7 +20,7 @@ from fdbqueue.aio.transaction import Transaction
 from fdbqueue.arguments import checked_event
 from fdbqueue.database import is_database, is_transaction
 from fdbqueue.errors import NotADatabase, WrongFace
-from fdbqueue.runtime import Event, Stop
+from fdbqueue.runtime import Stop
 from fdbqueue.waiters import DeafStops
 
 P = ParamSpec("P")
@@ -223,7 +223,7 @@ class _Either:
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         forget_own = self._own.listen(callback)
         given = self._given
-        forget = given.listen(callback) if isinstance(given, Event) else self._deaf.listen(given, callback)
+        forget = given.listen(callback) if hasattr(given, "listen") else self._deaf.listen(given, callback)
 
         def forget_both() -> None:
             forget_own()

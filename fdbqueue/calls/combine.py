@@ -42,6 +42,7 @@ class Call:
         "error",
         "event",
         "leads",
+        "overdue",
         "payload",
         "size_bytes",
         "state",
@@ -56,6 +57,7 @@ class Call:
         self.until = until
         self.state = CallState.PENDING
         self.leads = False
+        self.overdue = False  # its time was over when it last looked
         self.stopped = False
         self.event: Event | None = None
         self.answer: Any = None
@@ -229,7 +231,8 @@ class Combiner:
         present = [call for call in calls if call.state is not CallState.LEFT]
         self._prepend(present)
         for call in present:
-            call.signal()
+            if call.overdue:
+                call.signal()
 
     # For the callers.
 
@@ -292,13 +295,17 @@ class Combiner:
                 event.clear()
                 if mine.leads or mine.state in (CallState.DONE, CallState.LEFT):
                     return
-                if mine.state is CallState.PENDING and self._is_over(mine):
+                mine.overdue = self._is_over(mine)
+                if mine.state is CallState.PENDING and mine.overdue:
                     self._leave(mine)
                     return
 
     def _patience(self, mine: Call) -> float | None:
-        """Seconds that a follower waits before it looks at its time again; None without a limit."""
-        if mine.until is None or mine.state is CallState.CLAIMED:
+        """Seconds that a follower waits before it looks at its time again; None without a limit.
+
+        An overdue call is claimed, and waits for its answer. If it becomes pending again, it is signalled.
+        """
+        if mine.until is None or mine.overdue:
             return None
         left = mine.until - self._runtime.monotonic()
         return min(max(0.0, left), limits.PATIENCE_MAX_S)

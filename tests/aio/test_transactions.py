@@ -183,3 +183,11 @@ def test_a_blocking_function_is_no_coroutine_function() -> None:
 async def test_a_coroutine_function_refuses_a_blocking_database() -> None:
     with fdbqueue.open("memory:") as blocking, pytest.raises(NotADatabase):
         await count_up(blocking, b"x")
+
+
+@on_loop
+async def test_a_read_outlives_the_name_of_its_transaction(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        await db.set(root["x"].key(), b"x")
+
+        assert bytes(await db.create_transaction().get(root["x"].key())) == b"x"
