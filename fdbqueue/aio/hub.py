@@ -129,6 +129,10 @@ class Hub:
                 await fiber.until_woken()
             except asyncio.CancelledError as cancelled:
                 raise cancelled from await self._finish(fiber, stop, undo)
+            except GeneratorExit:  # the coroutine was closed, or dropped, and cannot await
+                if not self.loop.is_closed():
+                    self._start(self._end(fiber, stop, undo))
+                raise
             answer = fiber.resume()
         return answer
 

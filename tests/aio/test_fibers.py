@@ -193,6 +193,23 @@ async def test_a_second_cancel_does_not_cut_the_cleanup_short() -> None:
 
 
 @on_loop
+async def test_a_closed_coroutine_runs_its_cleanup() -> None:
+    here, cleaned = runtime(), []
+
+    def work() -> None:
+        try:
+            here.event().wait()
+        finally:
+            here.sleep(0.001)
+            cleaned.append(True)
+
+    coroutine = hub().call(work)
+    coroutine.send(None)
+    coroutine.close()
+    await until(lambda: cleaned == [True])
+
+
+@on_loop
 async def test_a_spawned_fiber_is_a_thread_to_blocking_code() -> None:
     here = runtime()
     goes_on = here.event()
