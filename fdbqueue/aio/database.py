@@ -75,7 +75,7 @@ class Database(Awaited):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # One transaction each, as the binding's database has them.
+    # One transaction each, as the binding's database has them. `__getattr__` has the others.
 
     async def get(self, key: Any) -> bytes | None:
         value: bytes | None = await self._each("get", key)
@@ -95,6 +95,11 @@ class Database(Awaited):
     ) -> list[Any]:
         rows: list[Any] = await self._each("get_range", begin, end, limit, reverse, streaming_mode)
         return rows
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if name.startswith("_") or not callable(getattr(self._blocking, name)):
+            raise AttributeError(name)
+        return partial(self._each, name)
 
     def _each(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
         return self._hub.call(partial(getattr(self._blocking, name), *args))

@@ -191,3 +191,17 @@ async def test_a_read_outlives_the_name_of_its_transaction(url: str, root: Subsp
         await db.set(root["x"].key(), b"x")
 
         assert bytes(await db.create_transaction().get(root["x"].key())) == b"x"
+
+
+@on_loop
+async def test_the_database_has_the_other_methods_of_the_binding(url: str, root: Subspace) -> None:
+    key = root["n"].key()
+    async with aio.open(url) as db:
+        await db.add(key, (5).to_bytes(8, "little"))
+        await db.add(key, (7).to_bytes(8, "little"))
+        assert await db.get(key) == (12).to_bytes(8, "little")
+        assert len(await db.get_range_startswith(root.key())) == 1
+        await db.clear_range_startswith(root.key())
+        assert await db.get(key) is None
+        with pytest.raises(AttributeError):
+            _ = db.no_such_method
