@@ -21,7 +21,11 @@ from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import RealRuntime
+
+_UNKNOWN_RESULT = 1021
 
 _Waiting = tuple[CommitRequest, Callable[[], None]]
 
@@ -33,16 +37,20 @@ class CommitThread:
         self._hub = hub
         self._committer = store.committer
         self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._has_ended = False
         RealRuntime().spawn(self._work, "fdbqueue-commits")
 
     def commit(self, request: CommitRequest) -> None:
-        """Park until `request` is finished."""
+        """Park until `request` is finished. Raises: DatabaseClosed."""
+        if self._has_ended:
+            raise DatabaseClosed
         done = LoopEvent(self._hub)
         self._waiting.put((request, done.set))
         done.wait()
 
     def end(self) -> None:
         """End the thread when it has committed all that wait."""
+        self._has_ended = True
         self._waiting.put(None)
 
     def _work(self) -> None:
@@ -56,7 +64,7 @@ class CommitThread:
         """Those that wait by now."""
         found = [self._waiting.get() for _ in range(self._waiting.qsize())]
         if None in found:
-            self.end()  # after these
+            self._waiting.put(None)  # after these
         return [waiting for waiting in found if waiting is not None]
 
 
@@ -116,6 +124,9 @@ class LoopTransaction(Transaction):
             future.complete(super().commit().wait())
         except Exception as error:  # raised where the future is awaited
             future.complete(error=error)
+        except BaseException:  # the loop ends while the commit is under way
+            future.complete(error=FDBError(_UNKNOWN_RESULT))
+            raise
 
 
 def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:

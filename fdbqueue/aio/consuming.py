@@ -1,10 +1,15 @@
 """Tasks as they come: the loop that takes, acks after the body, and releases if the body was left."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.aio.database import Database
+from fdbqueue.database import Database as BlockingDatabase
+from fdbqueue.errors import NotTaken
 from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
 
 if TYPE_CHECKING:
     from fdbqueue.aio.queues import TaskQueue
@@ -47,9 +52,9 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Task:
-        done, self._task = self._task, None
-        if done is not None and not done.has_ended:
-            await self._queue.ack(self._database, done)
+        if self._task is not None and not self._task.has_ended:
+            await self._queue.ack(self._database, self._task)
+        self._task = None  # only now: an ack that was cancelled may have left the task taken
         task = await self._queue.take(self._database, **self._options)
         if task is None:
             raise StopAsyncIteration
@@ -60,7 +65,7 @@ class Consumption:
         """Release the task of the body that was left."""
         left, self._task = self._task, None
         if left is not None and not left.has_ended:
-            await self._queue.release(self._database, left)
+            await self._database.run_blocking(lambda db: _release(self._queue.blocking, db, left))
 
     async def __aenter__(self) -> "Consumption":
         return self
@@ -72,5 +77,9 @@ class Consumption:
         left, hub = self._task, self._database.hub
         if left is None or left.has_ended or self._database.closed or hub.loop.is_closed():
             return
-        queue, database = self._queue.blocking, self._database.blocking
-        hub.spawn(lambda: queue.release(database, left), "fdbqueue-release")
+        hub.spawn(partial(_release, self._queue.blocking, self._database.blocking, left), "fdbqueue-release")
+
+
+def _release(queue: BlockingTaskQueue, db: BlockingDatabase, task: Task) -> None:
+    with suppress(NotTaken):  # its lease is over, or an ack of unknown result has succeeded
+        queue.release(db, task)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fdbqueue import database as blocking
 from fdbqueue import limits
 from fdbqueue.aio import cluster, committing
-from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.arguments import checked_span
@@ -66,8 +66,11 @@ class Database(Awaited):
         return self._hub.call(lambda: function(self._blocking))
 
     async def close(self) -> None:
-        """End the calls that wait, this process's session and all services; twice is once."""
-        await self._hub.call(self._blocking.close)
+        """End the calls that wait, this process's session and all services; twice is once.
+
+        If it is cancelled, it goes on to its end.
+        """
+        await self._hub.call(self._blocking.close, Unheard())
 
     async def __aenter__(self) -> "Database":
         return self

@@ -5,7 +5,7 @@ from typing import Any, Self, TypeVar
 
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
-from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain
+from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain, target_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.elements.base import ElementBase, LockToken
 from fdbqueue.elements.null import NullQueue as BlockingNullQueue
@@ -124,11 +124,11 @@ class QueueSet(Face[BlockingQueueSet]):
 
     async def first(self, tr: Database | Transaction) -> Pair:
         """Start a pass: the first element of all queues, with its queue; (None, None) if there is none."""
-        return _pair(await tr.run_blocking(self._blocking.first))
+        return _pair(await target_of(tr).run_blocking(self._blocking.first))
 
     async def next(self, tr: Database | Transaction) -> Pair:
         """The next element of the pass; (None, None) at its end, or if there is no pass."""
-        return _pair(await tr.run_blocking(self._blocking.next))
+        return _pair(await target_of(tr).run_blocking(self._blocking.next))
 
     async def names(self, tr: Database | Transaction) -> AsyncIterator[Pair]:
         """Every element: a pass, with the same cursor as `first` and `next`."""

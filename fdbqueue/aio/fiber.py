@@ -86,7 +86,7 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
 
     def _go_on(self) -> None:
         self._may_go_on = True
-        if self._awaited is not None and not self._awaited.done():
+        if self._awaited is not None and not self._awaited.done() and not self.loop.is_closed():
             self._awaited.set_result(None)
 
 

@@ -24,6 +24,7 @@ from fdbqueue.runtime import RealRuntime
 
 T = TypeVar("T")
 
+_CALLS_IN_A_TURN = 20  # calls that did not wait; then other tasks and timers of the loop have their turn
 _INTERRUPTS_MAX = 100  # the waits of one cleanup
 
 
@@ -54,6 +55,13 @@ class Settable(Protocol):
     def set(self) -> None: ...
 
 
+class Unheard:
+    """A stop event that ends nothing: a cancelled call goes on to its end."""
+
+    def set(self) -> None:
+        """Do nothing."""
+
+
 class Hub:
     """Fibers of one event loop. Only `wake` and `post` may be called in other threads."""
 
@@ -64,6 +72,7 @@ class Hub:
         self._posted: deque[tuple[Sleeper, int]] = deque()
         self._will_drain = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls_without_a_wait = 0
 
     # -- waking -------------------------------------------------------------------------------------------
 
@@ -122,16 +131,21 @@ class Hub:
         Raises: WrongLoop, the errors of the function.
         """
         self.require_here()
+        if self._calls_without_a_wait >= _CALLS_IN_A_TURN:
+            self._calls_without_a_wait = 0
+            await asyncio.sleep(0)  # before the call: a cancel here has no result to take back
         fiber = Fiber(self.loop, function, asyncio.current_task())
+        self._calls_without_a_wait += 1
         answer: T = fiber.resume()
         while not fiber.dead:
+            self._calls_without_a_wait = 0
             try:
                 await fiber.until_woken()
             except asyncio.CancelledError as cancelled:
                 raise cancelled from await self._finish(fiber, stop, undo)
             except GeneratorExit:  # the coroutine was closed, or dropped, and cannot await
                 if not self.loop.is_closed():
-                    self._start(self._end(fiber, stop, undo))
+                    self._start(fiber, self._end(fiber, stop, undo))
                 raise
             answer = fiber.resume()
         return answer
@@ -143,7 +157,7 @@ class Hub:
 
         Returns the error that ended the fiber, if one did. The loop logs an error that comes later.
         """
-        end = self._start(self._end(fiber, stop, undo))
+        end = self._start(fiber, self._end(fiber, stop, undo))
         until = self.loop.time() + limits.CANCEL_PATIENCE_S
         while not end.done() and self.loop.time() < until:
             with suppress(asyncio.CancelledError):
@@ -168,7 +182,7 @@ class Hub:
         fiber = Fiber(self.loop, function)
         fiber.resume()
         if not fiber.dead:
-            self._start(self._drive_on(fiber)).set_name(name)
+            self._start(fiber, self._drive_on(fiber)).set_name(name)
 
     def spawn(self, function: Callable[[], object], name: str) -> Fiber:
         """Run a blocking function in a fiber without a caller, in this thread or another."""
@@ -181,7 +195,7 @@ class Hub:
 
     def _drive_alone(self, fiber: Fiber, name: str) -> None:
         if not self.loop.is_closed():
-            self._start(self._drive(fiber)).set_name(name)
+            self._start(fiber, self._drive(fiber)).set_name(name)
 
     async def _drive(self, fiber: Fiber) -> None:
         await asyncio.sleep(0)
@@ -189,20 +203,27 @@ class Hub:
         await self._drive_on(fiber)
 
     async def _drive_on(self, fiber: Fiber) -> None:
-        try:
-            while not fiber.dead:
-                await fiber.until_woken()
-                fiber.resume()
-        except asyncio.CancelledError:  # the loop ends, and runs this fiber no more
-            for _ in range(_INTERRUPTS_MAX):
-                if not fiber.dead:
-                    fiber.interrupt(asyncio.CancelledError())
+        while not fiber.dead:
+            await fiber.until_woken()
+            fiber.resume()
 
-    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _start(self, fiber: Fiber, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task that drives `fiber`. If the task is cancelled, as at the end of the loop, the fiber is
+        interrupted. A callback does that, as a task that is cancelled before its first step runs nothing.
+        """
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: _unwind(fiber))
         return task
+
+
+def _unwind(fiber: Fiber) -> None:
+    for _ in range(_INTERRUPTS_MAX):
+        if fiber.dead:
+            return
+        with suppress(asyncio.CancelledError):
+            fiber.interrupt(asyncio.CancelledError())
 
 
 _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
@@ -212,7 +233,7 @@ def hub_of(loop: asyncio.AbstractEventLoop) -> Hub:
     """The hub of a loop, made at first use on the thread of the loop."""
     hub = _hubs.get(loop)
     if hub is None:
-        for ended in [other for other in _hubs if other.is_closed()]:
-            del _hubs[ended]
+        for ended in [other for other in list(_hubs) if other.is_closed()]:
+            _hubs.pop(ended, None)  # another thread may have done so
         hub = _hubs[loop] = Hub(loop)
     return hub

@@ -20,7 +20,7 @@ class Opened(Face[B]):
         return self._opened().__await__()
 
     async def _opened(self) -> Self:
-        if not hasattr(self, "_blocking"):
+        if "_blocking" not in self.__dict__:
             hub = self._hub
             assert hub is not None, "the database of a face that is opened has one"
             self._blocking = await hub.call(self._open, undo=self._undo)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.opened import Opened, opened_as
 from fdbqueue.aio.verbs import Face, awaited, giving
 from fdbqueue.persistent.proxy import Proxy as BlockingProxy
@@ -26,7 +27,7 @@ class ProxyFace(Face[B]):
     qsize = awaited(BlockingProxy.qsize)
     empty = awaited(BlockingProxy.empty)
     full = awaited(BlockingProxy.full)
-    close = awaited(BlockingProxy.close)
+    close = awaited(BlockingProxy.close, finishes=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -39,10 +40,10 @@ class ProxyFace(Face[B]):
             yield self
         except BaseException as error:
             left = partial(block.__exit__, type(error), error, error.__traceback__)
-            if not await hub.call(left):
+            if not await hub.call(left, Unheard()):
                 raise
         else:
-            await hub.call(lambda: block.__exit__(None, None, None))
+            await hub.call(lambda: block.__exit__(None, None, None), Unheard())
 
     @property
     def name(self) -> str:

@@ -1,20 +1,24 @@
 """Queues: those of fdbqueue, awaited."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fdbqueue.aio.consuming import Consumption
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.verbs import Face, Maker, awaited, constructor_of
+from fdbqueue.aio.verbs import Face, Maker, Verb, awaited, constructor_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnySession
+from fdbqueue.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
+
+D = TypeVar("D")
+
+_NOTHING: Any = object()  # an item may be equal to any default, and be None
 
 
 def _release(
@@ -25,21 +29,14 @@ def _release(
         queue.give_back(db, task)
 
 
-def _prepend(
-    queue: BlockingQueue, db: BlockingDatabase, value: Any, default: Any = None, *_: Any, **__: Any
-) -> None:
-    if value is not default:
+def _prepend(queue: BlockingQueue, db: BlockingDatabase, value: Any, *_: Any, **__: Any) -> None:
+    if value is not _NOTHING:
         queue.give_back(db, [value])
 
 
 def _prepend_all(queue: BlockingQueue, db: BlockingDatabase, values: list[Any], *_: Any, **__: Any) -> None:
     if values:
         queue.give_back(db, values)
-
-
-def _put_again(queue: BlockingFairQueue, db: BlockingDatabase, item: Any, *_: Any, **__: Any) -> None:
-    if item is not None:
-        queue.give_back(db, item)
 
 
 def _put_found_again(
@@ -59,7 +56,20 @@ class Queue(Face[BlockingQueue]):
 
     enqueue = awaited(BlockingQueue.enqueue)
     enqueue_many = awaited(BlockingQueue.enqueue_many)
-    dequeue = awaited(BlockingQueue.dequeue, undo=_prepend)
+    _taken = Verb[Any, Any](BlockingQueue.dequeue, None, _prepend, name="dequeue")
+
+    async def dequeue(
+        self,
+        tr: DatabaseOrTransaction,
+        default: D | None = None,
+        timeout: float = 0,
+        *,
+        stop: Stop | None = None,
+    ) -> Any | D | None:
+        """As `fdbqueue.Queue.dequeue`."""
+        found = await self._taken(tr, _NOTHING, timeout, stop=stop)
+        return default if found is _NOTHING else found
+
     dequeue_many = awaited(BlockingQueue.dequeue_many, undo=_prepend_all)
     give_back = awaited(BlockingQueue.give_back)
     peek = awaited(BlockingQueue.peek)
@@ -79,7 +89,11 @@ class FairQueue(Face[BlockingFairQueue]):
     def __init__(self) -> None: ...
 
     put = awaited(BlockingFairQueue.put)
-    get = awaited(BlockingFairQueue.get, undo=_put_again)
+
+    async def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
+        """As `fdbqueue.FairQueue.get`."""
+        return (await self.take_item(tr, timeout, stop=stop))[1]
+
     take_item = awaited(BlockingFairQueue.take_item, undo=_put_found_again)
     give_back = awaited(BlockingFairQueue.give_back)
     size = awaited(BlockingFairQueue.size)

@@ -11,8 +11,8 @@ class Session(Opened[BlockingSession]):
     @opened_as(BlockingSession)
     def __init__(self) -> None: ...
 
-    end = awaited(BlockingSession.end)
-    end_within = awaited(BlockingSession.end_within)
+    end = awaited(BlockingSession.end, finishes=True)
+    end_within = awaited(BlockingSession.end_within, finishes=True)
     beat = awaited(BlockingSession.beat)
     beat_if_due = awaited(BlockingSession.beat_if_due)
 

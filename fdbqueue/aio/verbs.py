@@ -14,12 +14,12 @@ from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from fdbqueue.aio.database import Database
-from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.arguments import checked_event
 from fdbqueue.database import is_database, is_transaction
-from fdbqueue.errors import NotADatabase, WrongFace
+from fdbqueue.errors import InvalidArgument, NotADatabase, WrongFace
 from fdbqueue.runtime import Stop
 from fdbqueue.waiters import DeafStops
 
@@ -55,8 +55,15 @@ class Face(Generic[B]):
         """The blocking object, for blocking code: a function with `fdbqueue.transactional`, `db.run`."""
         return self._blocking
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "_blocking":  # Session, PersistentQueue
+            kind = type(self).__name__
+            wanted = f"an aio.{kind} that was awaited or entered"
+            raise InvalidArgument(name=kind.lower(), wanted=wanted, got=kind)
+        raise AttributeError(name)
+
     def __repr__(self) -> str:
-        return f"aio.{getattr(self, '_blocking', type(self).__name__)!r}"
+        return f"aio.{self.__dict__.get('_blocking', type(self).__name__)!r}"
 
 
 def constructor_of(
@@ -82,15 +89,25 @@ def named_after(new: N, old: Any) -> N:
 class Verb(Generic[P, R]):
     """A blocking method, awaited."""
 
-    def __init__(self, method: Callable[..., Any], wrap: type[Face[Any]] | None, undo: Undo | None) -> None:
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        wrap: type[Face[Any]] | None,
+        undo: Undo | None,
+        finishes: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """`name`: the method to call, if the verb has another name than it."""
         named_after(self, method)
+        self.finishes = finishes
+        self._given_name = name
         self.name = method.__name__
         self.wrap = wrap
         self.undo = undo
         self.may_wait = "stop" in inspect.signature(method).parameters
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name  # a subclass of the blocking class may have a method of its own
+        self.name = self._given_name or name  # a subclass of the blocking class may have a method of its own
 
     @overload
     def __get__(self, face: None, owner: type) -> "Verb[P, R]": ...
@@ -107,8 +124,11 @@ async def call_verb(verb: Verb[P, R], face: Face[Any], *args: Any, **kwargs: Any
     back. A call within a transaction is interrupted, as is a call without these two means.
     """
     target, hub = place_of(face, args, kwargs)
-    plain_args, stop, undo = plain_each(kwargs), None, None
-    if not isinstance(target, Transaction) and (verb.may_wait or verb.undo is not None):
+    plain_args, undo = plain_each(kwargs), None
+    stop: Any = None
+    if verb.finishes:
+        stop = Unheard()
+    elif not isinstance(target, Transaction) and (verb.may_wait or verb.undo is not None):
         stop = LoopEvent(hub)
         if verb.may_wait:
             plain_args["stop"] = _either(stop, kwargs.get("stop"), hub)
@@ -124,9 +144,13 @@ def _undone(undo: Undo, blocking: Any, target: Any, args: Any, kwargs: Any, answ
     undo(blocking, plain(target), answer, *(value for value in args if value is not target), **others)
 
 
-def awaited(method: Callable[Concatenate[Any, P], R], *, undo: Undo | None = None) -> Verb[P, R]:
-    """The verb of a method. `undo` takes back a result that came while the call was cancelled."""
-    return Verb(method, None, undo)
+def awaited(
+    method: Callable[Concatenate[Any, P], R], *, undo: Undo | None = None, finishes: bool = False
+) -> Verb[P, R]:
+    """The verb of a method. `undo` takes back a result that came while the call was cancelled. A verb that
+    `finishes` goes on to its end.
+    """
+    return Verb(method, None, undo, finishes)
 
 
 def giving(face: type[F], method: Callable[Concatenate[Any, P], Any]) -> Verb[P, F]:
@@ -196,6 +220,13 @@ def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database |
     if face is None or face._hub is None:
         raise NotADatabase(got="none of fdbqueue.aio")
     return None, face._hub
+
+
+def target_of(tr: Any) -> Database | Transaction:
+    """`tr`. Raises: WrongFace, NotADatabase."""
+    target, _ = place_of(None, (tr,), {})
+    assert target is not None, "without one, place_of raises"
+    return target
 
 
 _USE_BLOCKING = (

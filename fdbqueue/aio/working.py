@@ -1,7 +1,7 @@
 """Workers on an event loop.
 
 The machinery of `fdbqueue.Worker` runs in fibers: its threads, leases, outcomes and waits are unchanged. A
-coroutine function is run as a task of the loop while its fiber waits. A blocking function runs in a thread.
+coroutine function is run as a task of the loop while its fiber waits.
 
 `LoopWorker` is what `fdbqueue.Worker` becomes if its handler is a coroutine function: it has a loop of its
 own, in one thread. `Worker` works on the loop of its caller.
@@ -19,11 +19,10 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
 from fdbqueue.aio.runtime import LoopEvent
-from fdbqueue.aio.threads import in_thread
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import plain
 from fdbqueue.database import as_database
-from fdbqueue.errors import InvalidArgument, LeaseLost
+from fdbqueue.errors import BlockingCall, InvalidArgument, LeaseLost, WorkerUsed, WrongType
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold
@@ -90,24 +89,6 @@ class CoroutineHandler:
         return running.result()
 
 
-class ThreadHandler:
-    """A blocking function as the handler of a worker on a loop: it runs in a thread."""
-
-    def __init__(self, hub: Hub, function: Callable[..., object]) -> None:
-        with suppress(AttributeError):
-            update_wrapper(self, function)
-        self._hub = hub
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> object:
-        context = copy_context()
-        return in_thread(self._hub, lambda: context.run(self._function, *arguments))
-
-
-def handler_on(hub: Hub, handler: Callable[..., Any]) -> Callable[..., object]:
-    return CoroutineHandler(hub, handler) if is_asynchronous(handler) else ThreadHandler(hub, handler)
-
-
 class FiberWorker(BlockingWorker):
     """A worker with fibers in place of threads. Its methods that wait are for fibers, too."""
 
@@ -139,8 +120,11 @@ class LoopThread:
 
     def call(self, function: Callable[[Hub], T]) -> T:
         """Run a blocking function in a fiber there, and wait for it here. Raises: its errors."""
-        if current_fiber() is not None:  # we are there
+        fiber = current_fiber()
+        if fiber is not None and fiber.loop is self._loop:
             return function(self._hub)
+        if fiber is not None:
+            raise BlockingCall  # the loop of that fiber would stand still
 
         async def run() -> T:
             return await self._hub.call(lambda: function(self._hub))
@@ -172,6 +156,8 @@ class LoopWorker(FiberWorker):
         super().__init__(database, queues, CoroutineHandler(hub, handler), **options)
 
     def start(self, *, until_empty: bool = False) -> None:
+        if self._state != "new":
+            raise WorkerUsed
         self._loop.call(lambda _: super(LoopWorker, self).start(until_empty=until_empty))
 
     def status(self) -> WorkerStatus:
@@ -188,8 +174,8 @@ class LoopWorker(FiberWorker):
 class Worker:
     """`fdbqueue.Worker` on the loop of its caller: `await worker.run()`.
 
-    Up to `concurrency` calls of `handler` run at a time. A coroutine function runs on the loop, a blocking
-    function in threads. Queues are names, or those of fdbqueue.aio. All else is as in `fdbqueue.Worker`.
+    Up to `concurrency` calls of `handler`, a coroutine function, run at a time. Queues are names, or those of
+    fdbqueue.aio. All else is as in `fdbqueue.Worker`, which also runs blocking functions.
     """
 
     def __init__(
@@ -202,8 +188,11 @@ class Worker:
         root: Any = DEFAULT_ROOT,
         **options: Unpack[WorkerKeywords],
     ) -> None:
+        """Raises: WrongType for a blocking function."""
+        if not is_asynchronous(handler):
+            raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
         self._hub = db.hub
-        make = partial(FiberWorker, db.blocking, plain(queues), handler_on(db.hub, handler))
+        make = partial(FiberWorker, db.blocking, plain(queues), CoroutineHandler(db.hub, handler))
         self._make = partial(make, hooks=hooks, root=root, **options)
         self._worker: FiberWorker | None = None
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ from fdbqueue import aio
 from fdbqueue.aio.committing import LoopTransaction
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.errors import DatabaseClosed
 from fdbqueue.fdberror import FDBError
 from tests.aio.support import code_of, on_loop, until
 
@@ -226,3 +228,79 @@ async def test_a_cancel_in_doubt_repeats_no_call_of_another(monkeypatch: pytest.
         code = await code_of(follower)
 
         assert (code, sorted(await queue.dequeue_many(db, 10))) == (1021, [1, 2])
+
+
+@pytest.mark.parametrize("item", [None, 5, "text"])
+@on_loop
+async def test_a_cancelled_dequeue_gives_back_any_item(item: Any, tmp_path: Path) -> None:
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        queue = aio.Queue(Subspace(("items",)))
+        fair = aio.FairQueue(Subspace(("fair",)), key=str)
+        await queue.enqueue(db, item)
+        await fair.put(db, item)
+        for taken in (queue.dequeue(db, 5), fair.get(db)):
+            taking = asyncio.create_task(taken)
+            await asyncio.sleep(0)
+            await cancel(taking)
+
+        assert (await queue.size(db), await fair.size(db)) == (1, 1)
+
+
+@on_loop
+async def test_a_cancelled_close_goes_on_to_its_end(url: str, root: Subspace) -> None:
+    db = await aio.open(url)
+    emails = await aio.TaskQueue.create(db, "emails", root=root)
+    await emails.put(db, 1)
+    await emails.take(db)
+    await cancel_soon(db.close())
+    await until(lambda: db.blocking.closed)
+    with pytest.raises(DatabaseClosed):
+        await emails.put(db, 1)
+    async with aio.open(url) as again:
+        if not url.startswith("memory"):
+            emails = await aio.TaskQueue.open(again, "emails", root=root)
+            assert (await emails.statistics(again))["tasks"]["ready"] == 1
+
+
+async def cancel_soon(call: Coroutine[Any, Any, Any]) -> None:
+    calling = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    calling.cancel()
+    await asyncio.wait([calling])
+
+
+@on_loop
+async def test_a_commit_after_the_close_is_refused(url: str, root: Subspace) -> None:
+    if url.startswith("fdb:"):
+        pytest.skip("a transaction of the binding outlives our database")
+    db = await aio.open(url)
+    tr = db.create_transaction()
+    tr[root["x"].key()] = b"x"
+    await db.close()
+    with pytest.raises(DatabaseClosed):
+        await tr.commit()
+
+
+@on_loop
+async def test_a_cancel_of_all_tasks_leaves_the_database_usable(tmp_path: Path) -> None:
+    """As programs do at their end: that cancels the fibers without a caller, too."""
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        emails = await aio.TaskQueue.create(db, "emails")
+        await emails.put_many(db, [1, 2])
+        taking = asyncio.create_task(emails.take(db))
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            if task.get_coro().__name__ != "_strictly":  # type: ignore[union-attr]
+                task.cancel()
+        await asyncio.wait([taking])
+
+        assert await emails.take(db, timeout=60) is not None
+
+
+@on_loop
+async def test_a_timeout_ends_calls_that_never_wait() -> None:
+    async with aio.open("memory:") as db:
+        with pytest.raises(TimeoutError):  # noqa: PT012  # the timeout is the statement
+            async with asyncio.timeout(0.05):
+                while True:
+                    await db.set(b"x", b"y")

@@ -7,7 +7,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
-from tests.aio.support import on_loop
+from tests.aio.support import on_loop, until
 
 
 async def numbers(db: aio.Database, queue: aio.TaskQueue) -> dict[str, int]:
@@ -102,3 +102,31 @@ async def test_a_verb_in_the_body_decides_about_the_task(url: str, root: Subspac
 
         assert (await queue.statistics(db))["tasks"]["buried"] == 1
         assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 1}
+
+
+@on_loop
+async def test_a_cancel_during_the_ack_leaves_no_task_taken(url: str, root: Subspace) -> None:
+    """Of many acks that combine, some are cancelled before the leader has claimed them."""
+    gate, began = asyncio.Event(), []
+
+    async def consume(db: aio.Database, queue: aio.TaskQueue) -> None:
+        async with queue.consume(db, timeout=0) as tasks:
+            async for task in tasks:
+                began.append(task)
+                await gate.wait()
+
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put_many(db, list(range(20)))
+        consuming = [asyncio.create_task(consume(db, queue)) for _ in range(20)]
+        await until(lambda: len(began) == 20)
+        gate.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for task in consuming:
+            task.cancel()
+        await asyncio.wait(consuming)
+        await released(db, queue)
+
+        found = await numbers(db, queue)
+        assert found["ready"] + found["done"] == 20

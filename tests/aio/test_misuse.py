@@ -8,7 +8,14 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import BlockingCall, DatabaseClosed, NotADatabase, WrongFace, WrongLoop
+from fdbqueue.errors import (
+    BlockingCall,
+    DatabaseClosed,
+    InvalidArgument,
+    NotADatabase,
+    WrongFace,
+    WrongLoop,
+)
 from tests.aio.support import on_loop
 
 
@@ -88,3 +95,16 @@ async def used_in_child(db: aio.Database) -> int:
     except WrongLoop as error:
         return 17 if "forked" in str(error) else 18
     return 19
+
+
+@on_loop
+async def test_an_object_that_was_not_opened_says_so() -> None:
+    async with aio.open("memory:") as db:
+        with pytest.raises(InvalidArgument, match="awaited or entered"):
+            await aio.PersistentQueue(db, "spool").put(1)
+
+
+@on_loop
+async def test_a_set_of_queues_refuses_a_blocking_database() -> None:
+    with fdbqueue.open("memory:") as blocking, pytest.raises(WrongFace):
+        await aio.QueueSet().first(blocking)  # type: ignore[arg-type]

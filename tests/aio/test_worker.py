@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DeferredBody
+from fdbqueue.errors import DeferredBody, WorkerUsed, WrongType
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
@@ -243,18 +243,10 @@ async def test_a_worker_runs_on_the_loop_of_its_caller(url: str, root: Subspace)
 
 
 @on_loop
-async def test_a_blocking_handler_runs_in_a_thread(url: str, root: Subspace) -> None:
-    here, seen = threading.get_ident(), []
-
-    def send(task: fdbqueue.HeldTask) -> None:
-        seen.append((task.data, threading.get_ident() == here))
-
+async def test_a_blocking_handler_is_for_the_blocking_worker(url: str) -> None:
     async with aio.open(url) as db:
-        emails = await aio.TaskQueue.create(db, "emails", root=root)
-        await emails.put(db, 1)
-        await aio.Worker(db, "emails", send, root=root).run(until_empty=True)
-
-        assert seen == [(1, False)]
+        with pytest.raises(WrongType, match="async def"):
+            aio.Worker(db, "emails", print)
 
 
 @on_loop
@@ -289,3 +281,9 @@ def test_processes_of_a_fleet_run_coroutines(tmp_path: Path) -> None:
 
         assert emails.statistics(db)["ends"]["acked"] == 50
         assert int(db[SENT] or b"0") == sum(range(50))
+
+
+def test_a_worker_runs_once(db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue) -> None:  # noqa: ARG001
+    worker = work(db, space, Sender([]))
+    with pytest.raises(WorkerUsed):
+        worker.run()
