@@ -50,16 +50,21 @@ def transactional(
     In a call, raises: NotADatabase for an argument of another type; DeferredResult if the function returns a
     coroutine or a generator, and then nothing is committed.
     """
-    checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
-    if retry_limit is not None:
-        checked_whole("retry_limit", retry_limit, 0)
-    if timeout_s is not None:
-        checked_timeout(timeout_s, "timeout_s")
+    check_options(parameter, retry_limit, timeout_s)
 
     limited = partial(run, retry_limit=retry_limit, timeout_s=timeout_s)
     if function is None:
         return lambda inner: _decorated(inner, parameter, limited)
     return _decorated(function, parameter, limited)
+
+
+def check_options(parameter: str, retry_limit: int | None, timeout_s: float | None) -> None:
+    """Check the options of the decorator. Raises: InvalidArgument."""
+    checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
+    if retry_limit is not None:
+        checked_whole("retry_limit", retry_limit, 0)
+    if timeout_s is not None:
+        checked_timeout(timeout_s, "timeout_s")
 
 
 def _decorated(inner: F, parameter: str, run_limited: Callable[..., Any]) -> F:

@@ -100,8 +100,7 @@ class LoopDatabase(Database):
 
 
 class LoopTransaction(Transaction):
-    """A transaction whose commit does not wait, where it would have to: its future is pending, as a
-    cluster's.
+    """A transaction of an event loop. On a directory, `commit` returns a pending future, as on a cluster.
 
     A fiber of its own waits for the commit. So an interrupt of the call that waits for the future leaves the
     commit alone, and the call can still learn its result.

@@ -35,7 +35,7 @@ class ConsumedTask(Task):
 
 
 class Consumption:
-    """An asynchronous iterator over the tasks of a queue. It also is a context manager, whose end releases.
+    """An asynchronous iterator over the tasks of a queue. It also is a context manager: its end releases.
 
     An `async for` does not tell its iterator that the body was left by a break or an exception. The iterator
     is then dropped, and releases the task in a fiber of its own; with the context manager, the release has

@@ -41,7 +41,7 @@ class Database(Awaited):
 
     @property
     def counters(self) -> Any:
-        """What the calls of this database have met: see `fdbqueue.Database.counters`."""
+        """Counts of commits, conflicts and others: see `fdbqueue.Database.counters`."""
         return self._blocking.counters
 
     @property

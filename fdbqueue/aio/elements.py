@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any, Self, TypeVar
 
+from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain, target_of
@@ -26,7 +27,7 @@ def _unlock(
         queue.unlock(db, name, permissive=True, token=token)
 
 
-class ElementFace(Face[E]):
+class ElementFace(AsideFace[E]):
     """The verbs that all element queues have. One task at a time may use the cursor of an object."""
 
     acquire = awaited(ElementBase.acquire, undo=_unlock)
@@ -39,9 +40,6 @@ class ElementFace(Face[E]):
     next = awaited(ElementBase.next)
     names = Iteration(ElementBase.names)
     purge = awaited(ElementBase.purge)
-    aside = awaited(ElementBase.aside)
-    remove_aside = awaited(ElementBase.remove_aside)
-    unreadable = awaited(ElementBase.unreadable)
 
     @property
     def id(self) -> str:
@@ -54,9 +52,7 @@ class ElementFace(Face[E]):
 
     def copy(self) -> Self:
         """An independent object on the same queue, without a pass."""
-        twin = type(self).__new__(type(self))
-        twin._blocking, twin._hub = self._blocking.copy(), self._hub
-        return twin
+        return self.over(self._blocking.copy(), self._hub)
 
 
 class ElementQueue(ElementFace[BlockingElementQueue]):
@@ -141,13 +137,7 @@ class QueueSet(Face[BlockingQueueSet]):
 def _pair(found: tuple[Any, Any]) -> Pair:
     queue, name = found
     if isinstance(queue, BlockingElementQueue):
-        return _over(ElementQueue, queue), name
+        return ElementQueue.over(queue, None), name
     if isinstance(queue, BlockingSimpleElementQueue):
-        return _over(SimpleElementQueue, queue), name
+        return SimpleElementQueue.over(queue, None), name
     return queue, name
-
-
-def _over(face: type[ElementFace[Any]], queue: Any) -> ElementFace[Any]:
-    made = face.__new__(face)
-    made._blocking = queue
-    return made

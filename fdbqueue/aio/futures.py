@@ -14,18 +14,14 @@ _END: Any = object()
 
 
 class Ready:
-    """A sleeper of one future: the coroutine that awaits it."""
+    """The coroutine that awaits one future. A `Wakeable`."""
 
-    __slots__ = ("_awaited", "turn")
+    __slots__ = ("_awaited",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.turn = 0
         self._awaited: asyncio.Future[None] = loop.create_future()
 
-    def park(self, timeout_s: float | None) -> bool:
-        raise NotImplementedError
-
-    def wake(self, turn: int) -> None:  # noqa: ARG002
+    def wake(self, turn: int) -> None:  # noqa: ARG002  # it waits once
         if not self._awaited.done():
             self._awaited.set_result(None)
 

@@ -3,19 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fdbqueue.aio.verbs import Face, awaited
+from fdbqueue.aio.aside import AsideFace
 from fdbqueue.subspace import Subspace
 from fdbqueue.tasks.handle import TaskHandle
 
 B = TypeVar("B", bound=TaskHandle)
 
 
-class HandleFace(Face[B]):
+class HandleFace(AsideFace[B]):
     """Base of the handles of a task queue."""
-
-    aside = awaited(TaskHandle.aside)
-    remove_aside = awaited(TaskHandle.remove_aside)
-    unreadable = awaited(TaskHandle.unreadable)
 
     @property
     def name(self) -> str:

@@ -28,13 +28,18 @@ _CALLS_IN_A_TURN = 20  # calls that did not wait; then other tasks and timers of
 _INTERRUPTS_MAX = 100  # the waits of one cleanup
 
 
-class Sleeper(Protocol):
-    """A fiber, a coroutine, or a thread outside of the loop, that waits."""
+class Wakeable(Protocol):
+    """What a wake may be posted to: a sleeper, or a coroutine that awaits a future."""
+
+    def wake(self, turn: int) -> None: ...
+
+
+class Sleeper(Wakeable, Protocol):
+    """A fiber, or a thread outside of the loop. It waits by `park`."""
 
     turn: int
 
     def park(self, timeout_s: float | None) -> bool: ...
-    def wake(self, turn: int) -> None: ...
 
 
 class ThreadSleeper:
@@ -47,7 +52,7 @@ class ThreadSleeper:
     def park(self, timeout_s: float | None) -> bool:
         return self._woken.wait(timeout_s)
 
-    def wake(self, turn: int) -> None:  # noqa: ARG002
+    def wake(self, turn: int) -> None:  # noqa: ARG002  # it waits once
         self._woken.set()
 
 
@@ -69,14 +74,14 @@ class Hub:
         self.loop = loop
         self._thread_id = RealRuntime.thread_id()
         self._process_id = RealRuntime.process_id()
-        self._posted: deque[tuple[Sleeper, int]] = deque()
+        self._posted: deque[tuple[Wakeable, int]] = deque()
         self._will_drain = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls_without_a_wait = 0
 
     # -- waking -------------------------------------------------------------------------------------------
 
-    def wake(self, sleeper: Sleeper, turn: int) -> None:
+    def wake(self, sleeper: Wakeable, turn: int) -> None:
         """Wake a sleeper, in any thread. Wakes of other threads share one call of the loop."""
         if isinstance(sleeper, ThreadSleeper) or RealRuntime.thread_id() == self._thread_id:
             sleeper.wake(turn)

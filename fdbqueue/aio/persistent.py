@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.opened import Opened, opened_as
 from fdbqueue.aio.verbs import Face, awaited, giving
@@ -77,16 +78,17 @@ class Proxy(ProxyFace[BlockingProxy]):
         return self
 
 
-class PersistentQueue(ProxyFace[BlockingPersistentQueue], Opened[BlockingPersistentQueue]):
+class PersistentQueue(
+    ProxyFace[BlockingPersistentQueue],
+    Opened[BlockingPersistentQueue],
+    AsideFace[BlockingPersistentQueue],
+):
     """`fdbqueue.PersistentQueue`, awaited: `async with aio.PersistentQueue(db, "spool") as spool`."""
 
     @opened_as(BlockingPersistentQueue)
     def __init__(self) -> None: ...
 
     connect = giving(Proxy, BlockingPersistentQueue.connect)
-    aside = awaited(BlockingPersistentQueue.aside)
-    remove_aside = awaited(BlockingPersistentQueue.remove_aside)
-    unreadable = awaited(BlockingPersistentQueue.unreadable)
 
     @staticmethod
     def _undo(blocking: BlockingPersistentQueue) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.consuming import Consumption
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.verbs import Face, Maker, Verb, awaited, constructor_of
+from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
@@ -46,7 +47,7 @@ def _put_found_again(
         queue.give_back(db, found[1])
 
 
-class Queue(Face[BlockingQueue]):
+class Queue(AsideFace[BlockingQueue]):
     """`fdbqueue.Queue`, awaited."""
 
     @constructor_of(BlockingQueue)
@@ -77,12 +78,9 @@ class Queue(Face[BlockingQueue]):
     empty = awaited(BlockingQueue.empty)
     size = awaited(BlockingQueue.size)
     clear = awaited(BlockingQueue.clear)
-    aside = awaited(BlockingQueue.aside)
-    remove_aside = awaited(BlockingQueue.remove_aside)
-    unreadable = awaited(BlockingQueue.unreadable)
 
 
-class FairQueue(Face[BlockingFairQueue]):
+class FairQueue(AsideFace[BlockingFairQueue]):
     """`fdbqueue.FairQueue`, awaited."""
 
     @constructor_of(BlockingFairQueue)
@@ -99,9 +97,6 @@ class FairQueue(Face[BlockingFairQueue]):
     size = awaited(BlockingFairQueue.size)
     key_statistics = awaited(BlockingFairQueue.key_statistics)
     snapshot = awaited(BlockingFairQueue.snapshot)
-    aside = awaited(BlockingFairQueue.aside)
-    remove_aside = awaited(BlockingFairQueue.remove_aside)
-    unreadable = awaited(BlockingFairQueue.unreadable)
 
 
 class TaskQueue(HandleFace[BlockingTaskQueue]):

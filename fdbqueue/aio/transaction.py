@@ -1,4 +1,4 @@
-"""Transactions whose reads are awaited. Writes are buffered by the client, so they wait for nothing."""
+"""Transactions with awaited reads. Writes are buffered by the client, so they wait for nothing."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar

@@ -5,13 +5,12 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from fdbqueue import limits, observing
+from fdbqueue import observing
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
-from fdbqueue.arguments import checked_text, checked_timeout, checked_whole
 from fdbqueue.database import engine_errors, limit_attempts
 from fdbqueue.errors import NotADatabase, WrongType
-from fdbqueue.transactional import position_of
+from fdbqueue.transactional import check_options, position_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,11 +56,7 @@ def transactional(
     function; InvalidArgument for a limit below 0.
     In a call, raises: NotADatabase for an argument that is not of fdbqueue.aio.
     """
-    checked_text("parameter", parameter, limits.QUEUE_NAME_BYTES_MAX)
-    if retry_limit is not None:
-        checked_whole("retry_limit", retry_limit, 0)
-    if timeout_s is not None:
-        checked_timeout(timeout_s, "timeout_s")
+    check_options(parameter, retry_limit, timeout_s)
 
     def decorate(inner: Callable[..., Any]) -> Callable[..., Any]:
         if not inspect.iscoroutinefunction(inner):

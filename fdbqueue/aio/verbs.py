@@ -44,8 +44,8 @@ class Face(Generic[B]):
     _hub: Hub | None = None
 
     @classmethod
-    def over(cls, blocking: Any, hub: Hub) -> Self:
-        """The face of an object that exists."""
+    def over(cls, blocking: Any, hub: Hub | None) -> Self:
+        """The face of an object that exists. `hub`: None if its calls are given a database."""
         face = cls.__new__(cls)
         face._blocking, face._hub = blocking, hub
         return face
@@ -136,7 +136,7 @@ async def call_verb(verb: Verb[P, R], face: Face[Any], *args: Any, **kwargs: Any
             undo = partial(_undone, verb.undo, face._blocking, target, args, kwargs)
     call = partial(getattr(face._blocking, verb.name), *map(plain, args), **plain_args)
     answer = await hub.call(call, stop, undo)
-    return answer if verb.wrap is None else _wrapped(answer, verb.wrap, hub)
+    return answer if verb.wrap is None else verb.wrap.over(answer, hub)
 
 
 def _undone(undo: Undo, blocking: Any, target: Any, args: Any, kwargs: Any, answer: Any) -> None:
@@ -154,7 +154,7 @@ def awaited(
 
 
 def giving(face: type[F], method: Callable[Concatenate[Any, P], Any]) -> Verb[P, F]:
-    """The verb of a method whose result gets a face."""
+    """The verb of a method. Its result gets a face."""
     return Verb(method, face, None)
 
 
@@ -233,10 +233,6 @@ _USE_BLOCKING = (
     "A blocking {} was given to a verb of fdbqueue.aio: call the verb of `queue.blocking` there, or "
     "await this one with a database or a transaction of fdbqueue.aio."
 )
-
-
-def _wrapped(answer: Any, face: type[Face[Any]], hub: Hub) -> Any:
-    return None if answer is None else face.over(answer, hub)
 
 
 class _Either:

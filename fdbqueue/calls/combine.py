@@ -227,7 +227,7 @@ class Combiner:
         self._put_back(claimed)
 
     def _put_back(self, calls: Sequence[Call]) -> None:
-        """Make `calls` pending again, and let those leave whose time is over."""
+        """Make `calls` pending again. Overdue ones are signalled, so that they leave."""
         present = [call for call in calls if call.state is not CallState.LEFT]
         self._prepend(present)
         for call in present:
