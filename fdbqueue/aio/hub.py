@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from fdbqueue import limits
 from fdbqueue.aio.fiber import Fiber, current_fiber
 from fdbqueue.errors import BlockingCall, WaitStopped, WrongLoop
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.runtime import RealRuntime, Runtime
 
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ class Sleeper(Wakeable, Protocol):
 class ThreadSleeper:
     """A thread that waits: one without a loop, as at the end of a program."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.turn = 0
-        self._woken = RealRuntime.event()
+        self._woken = runtime.event()
 
     def park(self, timeout_s: float | None) -> bool:
         return self._woken.wait(timeout_s)
@@ -70,10 +70,12 @@ class Unheard:
 class Hub:
     """Fibers of one event loop. Only `wake` and `post` may be called in other threads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, runtime: Runtime | None = None) -> None:
+        """`runtime`: that of the loop's thread; by default this process's."""
         self.loop = loop
-        self._thread_id = RealRuntime.thread_id()
-        self._process_id = RealRuntime.process_id()
+        self.runtime: Runtime = RealRuntime() if runtime is None else runtime
+        self._thread_id = self.runtime.thread_id()
+        self._process_id = self.runtime.process_id()
         self._posted: deque[tuple[Wakeable, int]] = deque()
         self._will_drain = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -83,7 +85,7 @@ class Hub:
 
     def wake(self, sleeper: Wakeable, turn: int) -> None:
         """Wake a sleeper, in any thread. Wakes of other threads share one call of the loop."""
-        if isinstance(sleeper, ThreadSleeper) or RealRuntime.thread_id() == self._thread_id:
+        if isinstance(sleeper, ThreadSleeper) or self.runtime.thread_id() == self._thread_id:
             sleeper.wake(turn)
             return
         self._posted.append((sleeper, turn))
@@ -106,9 +108,9 @@ class Hub:
         fiber = current_fiber()
         if fiber is not None and fiber.loop is self.loop:
             return fiber
-        if RealRuntime.thread_id() == self._thread_id and self.loop.is_running():
+        if self.runtime.thread_id() == self._thread_id and self.loop.is_running():
             raise BlockingCall
-        return ThreadSleeper()
+        return ThreadSleeper(self.runtime)
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -118,11 +120,11 @@ class Hub:
             is_here = asyncio.get_running_loop() is self.loop
         except RuntimeError:
             is_here = False
-        if not is_here or self._process_id != RealRuntime.process_id():
+        if not is_here or self._process_id != self.runtime.process_id():
             raise WrongLoop(reason=self._reason())
 
     def _reason(self) -> str:
-        if self._process_id != RealRuntime.process_id():
+        if self._process_id != self.runtime.process_id():
             return "It was opened before this process was forked."
         return "Its event loop is closed." if self.loop.is_closed() else "Another event loop opened it."
 
@@ -192,7 +194,7 @@ class Hub:
     def spawn(self, function: Callable[[], object], name: str) -> Fiber:
         """Run a blocking function in a fiber without a caller, in this thread or another."""
         fiber = Fiber(self.loop, function)
-        if RealRuntime.thread_id() == self._thread_id:
+        if self.runtime.thread_id() == self._thread_id:
             self._drive_alone(fiber, name)
         else:
             self.loop.call_soon_threadsafe(self._drive_alone, fiber, name)

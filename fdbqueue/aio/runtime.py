@@ -12,7 +12,7 @@ from types import TracebackType
 from fdbqueue import runtime as runtimes
 from fdbqueue.aio.fiber import Fiber, current_fiber
 from fdbqueue.aio.hub import Hub, Sleeper
-from fdbqueue.runtime import Listeners, RealRuntime, Waitable
+from fdbqueue.runtime import Listeners, Waitable
 
 
 class LoopEvent:
@@ -64,9 +64,10 @@ class LoopLock:
         self._waiting: deque[LoopEvent] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        until = None if timeout < 0 else RealRuntime.monotonic() + timeout
+        now = self._hub.runtime.monotonic
+        until = None if timeout < 0 else now() + timeout
         while self._is_locked:
-            left_s = None if until is None else until - RealRuntime.monotonic()
+            left_s = None if until is None else until - now()
             if not blocking or (left_s is not None and left_s <= 0):
                 return False
             self._wait(left_s)
@@ -126,19 +127,23 @@ class LoopThread:
         return not self._ended.is_set()
 
 
-class LoopRuntime(RealRuntime):
-    """The clock and the randomness of this process; locks, events and threads of one event loop."""
+class LoopRuntime:
+    """The clock and the randomness of the loop's thread; locks, events and threads of one event loop."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        thread = hub.runtime
+        self.now, self.now_us, self.monotonic = thread.now, thread.now_us, thread.monotonic
+        self.random_bytes, self.random = thread.random_bytes, thread.random
+        self.process_id, self.host_name, self.at_exit = thread.process_id, thread.host_name, thread.at_exit
 
-    def sleep(self, seconds: float) -> None:  # type: ignore[override]  # a function of the module there
+    def sleep(self, seconds: float) -> None:
         self.hub.sleeper().park(max(0.0, seconds))
 
-    def lock(self) -> LoopLock:  # type: ignore[override]
+    def lock(self) -> LoopLock:
         return LoopLock(self.hub)
 
-    def event(self) -> LoopEvent:  # type: ignore[override]
+    def event(self) -> LoopEvent:
         return LoopEvent(self.hub)
 
     def spawn(self, target: Callable[[], None], name: str) -> LoopThread:
@@ -146,11 +151,11 @@ class LoopRuntime(RealRuntime):
 
     def thread_id(self) -> int:
         fiber = current_fiber()
-        return RealRuntime.thread_id() if fiber is None else fiber.number
+        return self.hub.runtime.thread_id() if fiber is None else fiber.number
 
     def thread_is_alive(self) -> Callable[[], bool]:
         fiber = current_fiber()
-        return super().thread_is_alive() if fiber is None else _life_of(fiber)
+        return self.hub.runtime.thread_is_alive() if fiber is None else _life_of(fiber)
 
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         return runtimes.wait_any(self, futures, timeout_s)

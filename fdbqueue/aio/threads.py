@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent
-from fdbqueue.runtime import RealRuntime
 
 T = TypeVar("T")
 
@@ -46,6 +45,6 @@ class Job:
 def in_thread(hub: Hub, function: Callable[[], T]) -> T:
     """Run `function` in a thread of its own, and park until it returns. Raises: its errors."""
     job = Job(hub, function)
-    RealRuntime().spawn(job.run, "fdbqueue-aio")
+    hub.runtime.spawn(job.run, "fdbqueue-aio")
     result: T = job.result()
     return result
