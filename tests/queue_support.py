@@ -7,9 +7,30 @@ from fdbqueue.database import Database
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import Line
 from fdbqueue.runtime import RealRuntime, Runtime, Thread
-from tests.support import IdleThread
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, IdleThread
 
-Fate = Callable[[Any], int]
+Fate = Callable[[int], tuple[int, bool]]
+"""For the number of a commit: an error code or 0, and whether it takes place."""
+
+
+def in_turn(*fates: tuple[int, bool]) -> Fate:
+    """The fates of one commit after the other, again and again."""
+    return lambda n: fates[(n - 1) % len(fates)]
+
+
+_DONE, _CONFLICT = (0, True), (NOT_COMMITTED, False)
+_UNKNOWN_DONE, _UNKNOWN_NOT_DONE = (COMMIT_UNKNOWN, True), (COMMIT_UNKNOWN, False)
+
+FATES: dict[str, Fate] = {
+    "unknown, committed": in_turn(_UNKNOWN_DONE, _DONE),
+    "unknown, not committed": in_turn(_UNKNOWN_NOT_DONE, _DONE),
+    "unknown, either way, twice": in_turn(_UNKNOWN_DONE, _UNKNOWN_NOT_DONE, _DONE),
+    "conflict": in_turn(_CONFLICT, _DONE),
+    "conflict, then unknown, committed": in_turn(_CONFLICT, _UNKNOWN_DONE, _DONE),
+    "conflict, then unknown, not committed": in_turn(_CONFLICT, _UNKNOWN_NOT_DONE, _DONE),
+    "unknown, not committed, then conflict": in_turn(_UNKNOWN_NOT_DONE, _CONFLICT, _DONE),
+}
+"""Commits that fail again and again: every call has its effect once all the same."""
 
 
 def registered(db: Any, line: Line, rid: bytes, now_us: int, count: int = 1, params: bytes = b"") -> Ticket:
@@ -107,7 +128,7 @@ class FaultyEngine:
     def __init__(self, engine: Any, error: type[Exception]) -> None:
         self.engine = engine
         self.error = error
-        self.fate: Callable[[int], tuple[int, bool]] = lambda _: (0, True)
+        self.fate: Fate = lambda _: (0, True)
         self.commits = self.read = self.written = self.read_most = self.written_most = 0
 
     def create_transaction(self) -> CountingTransaction:

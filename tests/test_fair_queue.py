@@ -16,8 +16,8 @@ import fdbqueue
 from fdbqueue import Database, FairQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import FairQueueFull, InvalidArgument
-from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN, PATIENCE_S
+from tests.queue_support import FATES, faulty
+from tests.support import PATIENCE_S
 from tests.tasks.fair_model import Overflow, Rounds
 
 SPACE = Subspace(("fair",))
@@ -306,12 +306,12 @@ def test_concurrent_writers_and_readers_lose_and_double_nothing(db: Database, sp
     assert q.size(db) == 0
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_call_with_an_unknown_result_happens_once(
-    db: Database, space: Subspace, fdb_module: ModuleType, committed: bool
+@pytest.mark.parametrize("fate", FATES)
+def test_every_call_happens_once_whatever_becomes_of_its_commits(
+    db: Database, space: Subspace, fdb_module: ModuleType, fate: str
 ) -> None:
     unsure, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n % 2 else (0, True)
+    engine.fate = FATES[fate]
     q = FairQueue(space, key=first_letter)
     for item in ("a1", "a2", "b1"):
         q.put(unsure, item)

@@ -9,8 +9,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import limits
 from fdbqueue.recipe.queue import Queue
-from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN, ManualClock
+from tests.queue_support import FATES, faulty
+from tests.support import ManualClock
 
 OVERDUE_S = limits.REQUEST_DEADLINE_S + 1
 
@@ -142,13 +142,12 @@ def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) 
     assert db.runtime.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("committed", [False, True])
-def test_an_unknown_result_changes_nothing(
-    db: fdbqueue.Database, queue: Queue, fdb_module: ModuleType, committed: bool
+@pytest.mark.parametrize("fate", FATES)
+def test_every_step_happens_once_whatever_becomes_of_its_commits(
+    db: fdbqueue.Database, queue: Queue, fdb_module: ModuleType, fate: str
 ) -> None:
-    """Every other commit ends with 1021, whether it took place or not."""
     unsure, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = lambda number: (COMMIT_UNKNOWN if number % 2 else 0, committed)
+    engine.fate = FATES[fate]
     queue.enqueue_many(db, list(range(7)))
     holder, shown = queue.holder(unsure), []
     while values := holder.hold(3):

@@ -416,6 +416,16 @@ def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> Non
     assert steps.look(renewed).answers == ["a"]
 
 
+def test_a_renewal_of_a_dropped_request_conflicts(steps: Steps) -> None:
+    """A renewal without its request would stay for ever."""
+    late = steps.register()
+    renewing = begin(steps.db)
+    assert steps.line.look(renewing, late, Look(NOW, otherwise=Otherwise.RENEW)).renewed
+    steps.run(lambda tr: steps.line.drop_dead(tr, [late]))
+    assert commit_code(renewing) == NOT_COMMITTED
+    assert steps.keys() == 0
+
+
 def test_a_request_behind_others_renews_and_sleeps_in_one_step(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     turn = steps.look(second, NOW + 1, otherwise=Otherwise.RENEW)
@@ -506,6 +516,19 @@ def test_clear_removes_results_and_owners_register_again(steps: Steps, db: Datab
     steps.queue.clear(db)
     assert steps.look(owner).outcome is Outcome.GONE
     assert steps.keys() == 0
+
+
+def test_items_come_back_before_those_enqueued_meanwhile(steps: Steps, db: Database) -> None:
+    """The first one is back before the others are enqueued: their places do not begin behind that one."""
+    server, *owners = [steps.register() for _ in range(4)]
+    steps.queue.enqueue_many(db, ["taken", *"abc"])
+    assert steps.look(server, reason=Reason.SIGNAL).answers == ["taken"]
+    steps.run(lambda tr: steps.line.withdraw(tr, owners[0]))
+    for name in "def":
+        steps.queue.enqueue(db, name)
+    for owner in owners[1:]:
+        steps.run(lambda tr, owner=owner: steps.line.withdraw(tr, owner))
+    assert steps.queue.dequeue_many(db, 9) == list("abcdef")
 
 
 def test_a_withdrawn_request_returns_its_results_to_the_queue(steps: Steps, db: Database) -> None:

@@ -1,6 +1,6 @@
 """Locks: tokens, age, purge (elements.md 6), and calls that happen once whatever becomes of their commits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +18,8 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
 )
 from tests.elements.support import NOBODY, element_queue, elements_found, filled, stored
-from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock, commit_code
+from tests.queue_support import FATES, faulty
+from tests.support import NOT_COMMITTED, ManualClock, commit_code
 
 
 @pytest.fixture
@@ -221,13 +221,6 @@ def test_purge_in_a_transaction(db: Database, clocked: Database, q: ElementQueue
 
 
 # -- once -----------------------------------------------------------------------------------------------
-
-FATES: dict[str, Callable[[int], tuple[int, bool]]] = {
-    "unknown, committed": lambda n: (COMMIT_UNKNOWN, True) if n % 2 else (0, True),
-    "unknown, not committed": lambda n: (COMMIT_UNKNOWN, False) if n % 2 else (0, True),
-    "unknown, either way, twice": lambda n: (COMMIT_UNKNOWN, n % 3 == 1) if n % 3 else (0, True),
-    "conflict": lambda n: (NOT_COMMITTED, False) if n % 2 else (0, True),
-}
 
 
 def a_life(db: Database, clock: ManualClock, space: Subspace) -> list[Any]:

@@ -299,13 +299,15 @@ def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, cod
     assert len(owing.heartbeat._owed) == left
 
 
-def test_a_stop_lets_running_handlers_finish(db, queue, gate, told):
-    """The stopping worker takes no more tasks."""
-    queue.put_many(db, [1, 2])
-    worker = Worker(db, queue, gate, threads=1, hooks=told.hooks)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_stop_lets_running_handlers_finish(db, queue, gate, told, threads):
+    """Idle threads do not end the wait. The stopping worker takes no more tasks."""
+    queue.put(db, 1)
+    worker = Worker(db, queue, gate, threads=threads, hooks=told.hooks)
     worker.start()
     gate.begun.wait(20)
     worker.stop()
+    queue.put(db, 2)
     assert not worker.join(0.2)
     assert worker.status().state == "stopping"
     gate.may_end.set()

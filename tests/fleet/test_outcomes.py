@@ -230,6 +230,22 @@ def test_a_task_that_lost_too_many_leases_is_not_begun(db, queue, work, space):
     assert [f.outcome for f in queue.failures(db, id_)] == ["lease_lost", "lease_lost", "exhausted"]
 
 
+def test_a_failure_excused_during_an_attempt_does_not_bury(db, queue, work, space):
+    """The count of the take is out of date when the handler fails."""
+    queue.put(db, "x")
+    session = Session(db, root=space)
+    late = queue.take(db, 5, session=session)
+    end_session(db, session._keys, session.id, lambda *_: True, died=True)
+
+    def handler(task):
+        if task.attempts == 2:
+            assert task.failures == 1
+            queue.excuse(db, late)
+            raise ValueError
+
+    assert work(handler, max_attempts=2) == [("retried", "x"), ("succeeded", "x")]
+
+
 def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):
     """A task that lost its last lease may kill its process: the others must not run beside it."""
     session = Session(db, ttr=30, root=space)

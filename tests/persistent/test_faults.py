@@ -8,9 +8,8 @@ import fdbqueue
 from fdbqueue import Database, PersistentQueue
 from fdbqueue.embedded import FDBError
 from tests.persistent.support import drained, fetched, filled
-from tests.queue_support import faulty, most
+from tests.queue_support import FATES, faulty, most
 from tests.tasks.support import StillClock
-from tests.tasks.test_faults import FATES
 
 
 class Crash(Exception):

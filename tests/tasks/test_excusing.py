@@ -126,6 +126,17 @@ def test_a_task_buried_for_an_excused_failure_comes_back(b, clock):
     assert not b.queue.exhaust(b.db, b.take(), 1)
 
 
+def test_a_failure_excused_since_the_take_buries_nothing(b, clock):
+    """The taker still has the count of its take."""
+    id_ = b.put()
+    late = lapse(b, clock)
+    task = b.take()
+    assert task.failures == 1
+    b.queue.excuse(b.db, late)
+    assert not b.queue.exhaust(b.db, task, task.failures)
+    assert standing(b, id_) == ("t", 2, 0, 0)
+
+
 def test_a_burial_after_several_failures_is_undone_by_any_excuse(b, clock):
     id_ = b.put()
     first, second = lapse(b, clock), lapse(b, clock)

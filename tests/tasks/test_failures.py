@@ -157,6 +157,18 @@ def test_renewing_holds_for_a_whole_ttr_from_now(bench, clock):
     assert b.queue.renew(b.db, [first]) == {}
 
 
+def test_a_renewal_by_an_old_holder_leaves_the_new_lease_alone(bench, clock):
+    b = bench("fifottl", ttr=4)
+    b.put()
+    old = b.take()
+    clock.advance(4)
+    new = b.take()
+    clock.advance(1)
+    assert b.queue.renew(b.db, [old]) == {}
+    assert b.queue.peek(b.db, new.id).until == new.until
+    assert list(b.queue.renew(b.db, [new])) == [new.id]
+
+
 def test_renewing_does_not_outlive_the_ttl(bench, clock):
     b = bench("fifottl", ttr=4, ttl=5)
     b.put()

@@ -1,6 +1,5 @@
 """Commits with an unknown result, conflicts, queues of any length: once (I3), exact (I7), bounded (I9)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,18 +7,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, limits
 from fdbqueue.embedded import FDBError
-from tests.queue_support import faulty, most
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
+from tests.queue_support import FATES, faulty, most
 from tests.tasks.support import LONG_S, StillClock, keeper
-
-Fate = Callable[[int], tuple[int, bool]]
-
-FATES: dict[str, Fate] = {
-    "unknown, committed": lambda n: (COMMIT_UNKNOWN, True) if n % 2 else (0, True),
-    "unknown, not committed": lambda n: (COMMIT_UNKNOWN, False) if n % 2 else (0, True),
-    "unknown, either way, twice": lambda n: (COMMIT_UNKNOWN, n % 3 == 1) if n % 3 else (0, True),
-    "conflict": lambda n: (NOT_COMMITTED, False) if n % 2 else (0, True),
-}
 
 
 def a_life(db: Database, clock: StillClock) -> tuple[dict[str, dict[str, int]], list[Any]]:

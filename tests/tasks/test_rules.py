@@ -15,6 +15,7 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
     UnsupportedOption,
 )
+from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.support import LONG_S, Bench
 
 MakeBench = Callable[..., Bench]
@@ -208,6 +209,17 @@ def test_a_ready_task_is_invisible_from_its_deadline_on(bench: MakeBench, kind: 
     assert b.take() is None
     b.sweep()
     assert b.counts("ttl", "delete", "done", "ttr", "total") == (1, 1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [*TIMED, "utubettl"])
+def test_more_expired_tasks_than_a_sweep_moves_are_not_taken(bench: MakeBench, kind: str) -> None:
+    b = bench(kind, ttl=10)
+    b.queue.put_many(b.db, range(limits.DUE_BATCH + 10), **({"key": "one"} if kind == "utubettl" else {}))
+    b.clock.advance(10)
+    assert b.take() is None
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session) is None
+    assert b.counts("take") == (0,)
 
 
 def test_a_buried_task_expires_too(bench: MakeBench) -> None:
@@ -614,6 +626,17 @@ def test_a_put_and_an_ack_happen_with_the_callers_transaction(bench: MakeBench) 
     assert (bytes(b.db[b"effect"]), taken.data) == (b"1", 1)
     assert b.taken_data() == [2]
     assert b.counts("put", "take", "ack", "done") == (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair"])
+def test_a_take_of_nothing_beside_a_write_conflicts_with_a_put(bench: MakeBench, kind: str) -> None:
+    """The caller may write that there was no task."""
+    b = bench(kind)
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session) is None
+    tr[b"seen"] = b"nothing"
+    b.put(1)
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_a_session_opened_inside_a_transaction_makes_it_retry(bench: MakeBench) -> None:
