@@ -76,8 +76,10 @@ class Waiter:
 
     def sleep(self, watch: Future, seconds: float) -> None:
         """Wait up to `seconds` for `watch`, and cancel it. Raises WaitStopped, DatabaseClosed."""
-        self._waiters.runtime.wait_any([watch, self], max(0.0, seconds))
-        watch.cancel()
+        try:
+            self._waiters.runtime.wait_any([watch, self], max(0.0, seconds))
+        finally:  # an interrupted wait, too: a watch with a callback outlives its last reference
+            watch.cancel()
         self.check()
 
 

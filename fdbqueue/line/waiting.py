@@ -187,12 +187,14 @@ class Place:
         """
         refused = [_is_refused(watch) for watch in watches]
         heard = [watch for watch, is_refused in zip(watches, refused, strict=True) if not is_refused]
-        woken = self._runtime.wait_any([*heard, self._nudge], max(0.0, patience_s))
-        self._nudge.forget()
-        is_served = watches[0].is_ready() and not refused[0]
+        try:
+            woken = self._runtime.wait_any([*heard, self._nudge], max(0.0, patience_s))
+            is_served = watches[0].is_ready() and not refused[0]
+        finally:  # an interrupted wait, too: a watch with a callback outlives its last reference
+            self._nudge.forget()
+            for watch in watches:
+                watch.cancel()
         self._database.counters.wake_ups += woken
-        for watch in watches:
-            watch.cancel()
         if not woken:
             return None
         return Reason.NOTICE if is_served else Reason.SIGNAL

@@ -28,7 +28,7 @@ class Case:
 
     @property
     def faults(self) -> Faults:
-        drawn = Faults.drawn(Random(f"{self.seed} faults"))
+        drawn = Faults.drawn(Random(f"{self.seed} faults"), self.workload.more)
         return drawn.without(*self.workload.never, *self.without)
 
     def run(self, detailed: bool = False) -> Result:

@@ -6,6 +6,8 @@ test catches it, retries, or gives up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -29,9 +31,12 @@ _CODES = {
     "unknown_not_done": 1021,
     "too_old": 1007,
     "future_version": 1009,
+    "version_changed": 1039,
 }
 _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
+_COMMIT_LATE_S = (0.0002, 2.0)
+_ARRIVES_P = 0.75
 _SLOW_MIN_S = 0.001
 _STALL_MIN_S = 1.0
 _NO_ANSWER_S = 1.0
@@ -46,9 +51,11 @@ class Machine:
         random: Random,
         faults: Faults,
         trace: Trace,
-        outages: Sequence[tuple[float, float]] = (),
+        outages: Sequence[Sequence[tuple[float, float]]] = (),
     ) -> None:
-        """`outages`: pairs (start, stop) of virtual seconds between which the database does not answer."""
+        """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
+        answer.
+        """
         self.runtime = runtime
         self._outages = outages
         self.scheduler = runtime.scheduler
@@ -66,7 +73,13 @@ class Machine:
         self._points = Dice(self.random, faults, "die", "stall", "slow_reply")
         self._reads = Dice(self.random, faults, "too_old", "future_version")
         self.commits = Dice(
-            self.random, faults, "not_committed", "unknown_done", "unknown_not_done", "too_old"
+            self.random,
+            faults,
+            "not_committed",
+            "unknown_done",
+            "unknown_not_done",
+            "too_old",
+            "version_changed",
         )
         self.firings = Dice(self.random, faults, "watch_late", "watch_very_late", "watch_missed")
 
@@ -97,7 +110,7 @@ class Machine:
 
     def waits_in_vain(self) -> bool:
         """True in an outage, after the time that a client waits for an answer."""
-        if not any(start <= self.scheduler.now < stop for start, stop in self._outages):
+        if not any(start <= self.scheduler.now < stop for start, stop in chain(*self._outages)):
             return False
         self.runtime.sleep(_NO_ANSWER_S)
         return True
@@ -214,6 +227,7 @@ class FaultyTransaction(Transaction):
         self._machine = database.machine
         self._machine.transactions += 1
         self._number = self._machine.transactions
+        self._late: CommitRequest | None = None
         super().__init__(database)
 
     def step_begin(self) -> None:
@@ -267,6 +281,8 @@ class FaultyTransaction(Transaction):
 
     def commit(self) -> Future:
         self._machine.point()
+        if self._late is not None:
+            self._arrive(self._late)  # before this commit, or never
         return super().commit()
 
     def step_commit(self, request: CommitRequest) -> None:
@@ -280,6 +296,9 @@ class FaultyTransaction(Transaction):
         machine.fault(trouble)
         if trouble == "unknown_done":
             self._apply(request, "committed, unknown to its client")
+        elif trouble == "version_changed":
+            self._footprint(request, "is late, unknown to its client")
+            self._set_off(request)
         else:
             self._footprint(request, f"refused: {trouble}")
         machine.point()
@@ -292,6 +311,23 @@ class FaultyTransaction(Transaction):
             self._footprint(request, f"refused: {error.code}")
             raise
         self._footprint(request, outcome)
+
+    def _set_off(self, request: CommitRequest) -> None:
+        """Let `request` arrive later, or never."""
+        machine = self._machine
+        if machine.random.random() < _ARRIVES_P:
+            self._late = request
+            due = machine.scheduler.now + scattered(machine.random, *_COMMIT_LATE_S)
+            machine.scheduler.call_at(due, partial(self._arrive, request))
+
+    def _arrive(self, request: CommitRequest) -> None:
+        if self._late is not request:
+            return
+        self._late = None
+        self._database.commit(request)
+        outcome = "refused" if request.error is not None else "committed"
+        machine = self._machine
+        machine.trace.note(machine.scheduler.now, machine.name, f"late transaction {outcome}", self._number)
 
     def _footprint(self, request: CommitRequest, outcome: str) -> None:
         machine, buffer = self._machine, request.buffer

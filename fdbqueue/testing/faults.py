@@ -1,6 +1,6 @@
 """Faults: their kinds, their probabilities, and the dice that decide when one happens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,6 +13,8 @@ class Faults:
 
     - Each commit that writes: `not_committed` (1020); `unknown_done` and `unknown_not_done` (1021, after a
       commit or without one).
+    - Each commit that writes, in a workload that asks for it: `version_changed` (1039). The commit arrives
+      within two seconds, or never, and not after the next commit of its transaction.
     - Each read or commit: `too_old` (1007). Each read: `future_version` (1009).
     - Each reply: `slow_reply`, up to `slow_reply_max_s`.
     - Each watch that is about to fire: `watch_late` (up to two seconds), `watch_very_late` (up to a minute),
@@ -35,6 +37,7 @@ class Faults:
     watch_spurious: float = 0.0
     die: float = 0.0
     stall: float = 0.0
+    version_changed: float = 0.0
     slow_reply_max_s: float = 4.0
     stall_max_s: float = 300.0
     clock_skew_s: float = 0.0
@@ -59,8 +62,9 @@ class Faults:
         return tuple(name for name in KINDS if getattr(self, name) > 0)
 
     @classmethod
-    def drawn(cls, random: Random) -> "Faults":
-        """Draw the faults of one run: each is off in two runs of five, otherwise rare or frequent.
+    def drawn(cls, random: Random, more: Sequence[str] = ()) -> "Faults":
+        """Draw the faults of one run: each is off in two runs of five, otherwise rare or frequent. `more`:
+        the faults that other workloads do without.
 
         With all faults at once, a run ends before two of them can meet. One run in six has no fault at all,
         so that a late answer has no excuse.
@@ -69,6 +73,7 @@ class Faults:
             return NONE
         drawn = {name: _probability(random, low, high) for name, (low, high) in _RANGES.items()}
         skewed = random.random() < 0.6
+        drawn |= {name: _probability(random, *_RANGES_OF_MORE[name]) for name in more}
         return cls(**drawn, clock_skew_s=CLOCK_SKEW_S if skewed else 0.0)
 
 
@@ -88,7 +93,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "die": (0.0003, 0.01),
     "stall": (0.0003, 0.01),
 }
-KINDS = (*_RANGES, "clock_skew_s")
+_RANGES_OF_MORE: Mapping[str, tuple[float, float]] = {"version_changed": (0.02, 0.5)}
+KINDS = (*_RANGES, *_RANGES_OF_MORE, "clock_skew_s")
 
 
 def _probability(random: Random, low: float, high: float) -> float:

@@ -40,9 +40,15 @@ class SimulatedLock:
         task = self._scheduler.current
         assert task is not None, "a lock is held by a client that is not running"
         self._waiting.append(task)
-        self._scheduler.park(until)
-        if task in self._waiting:
-            self._waiting.remove(task)
+        try:
+            self._scheduler.park(until)
+        except BaseException:
+            if task not in self._waiting and self._waiting and not self._locked:
+                self._scheduler.wake(self._waiting[0])  # the lock was released for this task
+            raise
+        finally:
+            if task in self._waiting:
+                self._waiting.remove(task)
 
     def release(self) -> None:
         if not self._locked:
@@ -92,9 +98,11 @@ class SimulatedEvent:
         task = self._scheduler.current
         assert task is not None, "only a client can wait"
         self._waiting.append(task)
-        woken = self._scheduler.park(None if timeout is None else self._scheduler.now + timeout)
-        if task in self._waiting:
-            self._waiting.remove(task)
+        try:
+            woken = self._scheduler.park(None if timeout is None else self._scheduler.now + timeout)
+        finally:
+            if task in self._waiting:
+                self._waiting.remove(task)
         return woken or self._set
 
 

@@ -44,7 +44,7 @@ class Host:
 class Task:
     """One simulated thread. `turn` counts its sleeps, so that an old timer does not end a later sleep."""
 
-    __slots__ = ("greenlet", "host", "name", "number", "parked", "turn", "woken")
+    __slots__ = ("greenlet", "host", "interrupt", "name", "number", "parked", "turn", "woken")
 
     def __init__(self, host: Host, name: str, number: int) -> None:
         self.host = host
@@ -52,6 +52,8 @@ class Task:
         self.number = number
         self.parked = self.woken = False
         self.turn = 0
+        self.interrupt: BaseException | None = None
+        """Raised at its next scheduling point."""
         self.greenlet: Any = None
 
 
@@ -92,17 +94,26 @@ class Scheduler:
                 successor = ready[chosen]
                 ready[chosen] = self._running
                 self._switch_to(successor)
+        if self.current is not None and self.current.interrupt is not None:
+            self._meet_interrupt(self.current)
 
     def park(self, until: float | None) -> bool:
         """Sleep until woken, or until the time `until`. True if it was woken."""
         if self.over:
             raise GreenletExit
         task = self._running
+        self._meet_interrupt(task)
         task.parked = True
         if until is not None:
             heappush(self._timers, (until, next(self._sequence), task, task.turn))
         self._go_on()
+        self._meet_interrupt(task)
         return task.woken
+
+    def interrupt(self, task: Task, error: BaseException) -> None:
+        """Raise `error` in `task` at its next scheduling point, or now if it waits: as signal handlers do."""
+        task.interrupt = error
+        self.wake(task)
 
     def wake(self, task: Task) -> None:
         """Let a parked task go on. For a task that is not parked, do nothing."""
@@ -172,6 +183,11 @@ class Scheduler:
         self.current = None
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _meet_interrupt(self, task: Task) -> None:
+        error, task.interrupt = task.interrupt, None
+        if error is not None:
+            raise error
 
     @property
     def _running(self) -> Task:

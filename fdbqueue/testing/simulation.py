@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.counters import MAYBE_COMMITTED
 from fdbqueue.database import Database
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
@@ -61,6 +62,8 @@ class Client:
         try:
             result = function()
         except Exception as error:
+            if getattr(error, "code", None) in MAYBE_COMMITTED:
+                raise  # as after a death: it may have happened
             self._trace.end(now(), operation, None, error)
             raise
         self._trace.end(now(), operation, result)
@@ -71,6 +74,26 @@ class Client:
         """Sleep, on average for less than `mean_s`; in most runs much shorter, so that clients are busy."""
         if self.random.random() < 0.6:
             self.runtime.sleep(self.random.expovariate(1 / mean_s) * self._pace)
+
+    def interrupted(self, after_s: float, function: Callable[[], T]) -> T | None:
+        """Call `function`, and raise KeyboardInterrupt in it after `after_s`, as Ctrl-C does. None if that
+        came.
+        """
+        scheduler, task = self.runtime.scheduler, self.runtime.scheduler.current
+        assert task is not None, "only a client can be interrupted"
+        is_over = False
+
+        def strike() -> None:
+            if not is_over:
+                scheduler.interrupt(task, KeyboardInterrupt())
+
+        scheduler.call_at(scheduler.now + after_s, strike)
+        try:
+            return function()
+        except KeyboardInterrupt:
+            return None
+        finally:
+            is_over, task.interrupt = True, None
 
     def calm(self) -> None:
         """Switch the faults of this machine off."""
@@ -113,6 +136,7 @@ class Simulation:
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
         self._outages: list[tuple[float, float]] = []
+        self._partitions: dict[str, list[tuple[float, float]]] = {}
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # the values before this run
         self._store = self._open_store()
@@ -134,9 +158,12 @@ class Simulation:
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
 
-    def outage(self, start_s: float, seconds: float) -> None:
-        """Keep all machines from the database for `seconds` from `start_s` on, in virtual time."""
-        self._outages.append((start_s, start_s + seconds))
+    def outage(self, start_s: float, seconds: float, name: str | None = None) -> None:
+        """Keep all machines from the database for `seconds` from `start_s` on, in virtual time; with `name`,
+        only that client.
+        """
+        outages = self._outages if name is None else self._partitions.setdefault(name, [])
+        outages.append((start_s, start_s + seconds))
 
     def client(self, function: Callable[[Client], object], name: str) -> None:
         """Add a process that runs `function` and then closes its database. Names must differ."""
@@ -150,7 +177,8 @@ class Simulation:
         checked_function(f"client {name}", function)
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
-        machine = Machine(runtime, random, faults, self.trace, self._outages)
+        outages = (self._outages, self._partitions.setdefault(name, []))
+        machine = Machine(runtime, random, faults, self.trace, outages)
         self._machines.append(machine)
         database = Database(FaultyDatabase(self._store, machine), runtime)
         client = Client(machine, database, self.trace, self._pace)

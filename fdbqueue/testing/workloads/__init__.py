@@ -23,12 +23,15 @@ Build = Callable[[Simulation, Size], Sequence[Checker]]
 
 @dataclass(frozen=True)
 class Workload:
-    """A scenario. `never`: faults that its checkers do not allow for."""
+    """A scenario. `never`: faults that its checkers do not allow for. `more`: faults that only some workloads
+    have.
+    """
 
     name: str
     build: Build
     size: Size
     never: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
 
 
 _MODULES = (
@@ -48,6 +51,8 @@ _MODULES = (
     "follows",
     "holding",
     "keyed",
+    "interrupts",
+    "late",
     "named",
     "order",
     "outages",
@@ -66,11 +71,13 @@ _MODULES = (
 _workloads: dict[str, Workload] = {}
 
 
-def workload(*, clients: int, steps: int, never: Sequence[str] = ()) -> Callable[[Build], Workload]:
+def workload(
+    *, clients: int, steps: int, never: Sequence[str] = (), more: Sequence[str] = ()
+) -> Callable[[Build], Workload]:
     """Make the decorated function a workload, known by its name, with the size that it has by default."""
 
     def register(build: Build) -> Workload:
-        made = Workload(build.__name__, build, Size(clients, steps), tuple(never))
+        made = Workload(build.__name__, build, Size(clients, steps), tuple(never), tuple(more))
         _workloads[made.name] = made
         return made
 
