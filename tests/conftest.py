@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 import fdbqueue
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
-from tests.support import Keys, wait_until
+from tests.support import PATIENCE_S, Keys, wait_until
 
 T = TypeVar("T")
 
@@ -124,6 +124,13 @@ def space(db: fdbqueue.Database) -> Iterator[Subspace]:
 def k(space: Subspace) -> Keys:
     """Short keys below `space`: `k("a")`."""
     return Keys(space.key())
+
+
+@pytest.fixture
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting call does not look by itself for minutes: only a signal or the time of an event wakes it."""
+    for pause in ("LOOK_EVERY_S", "REQUEST_RENEW_S"):
+        monkeypatch.setattr(fdbqueue.limits, pause, 100 * PATIENCE_S)
 
 
 @pytest.fixture

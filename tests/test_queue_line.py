@@ -731,9 +731,10 @@ def apart(db: Database) -> Database:
     return Database(db.engine, db.runtime)
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_waiters_of_several_clients_get_one_item_each(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
-    with in_threads(6, lambda _: queue.dequeue(apart(db), "nothing", timeout=PATIENCE_S)) as answers:
+    with in_threads(6, lambda _: queue.dequeue(apart(db), "nothing", timeout=100 * PATIENCE_S)) as answers:
         for number in range(6):
             db.runtime.sleep(0.05)
             queue.enqueue(db, number)

@@ -360,7 +360,8 @@ def test_an_idle_worker_stops_at_once(db, queue, space):
         queue.drop(db) if queues == [queue, other] else None
 
 
-def test_a_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told):
+def test_a_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told, without_looks, monkeypatch):  # noqa: ARG001
+    monkeypatch.setattr(limits, "WORKER_WAIT_S", 600.0)
     other = TaskQueue.create(db, "other", root=space)
     worker = Worker(db, {"jobs": 2, "other": 1}, lambda _: None, hooks=told.hooks, root=space)
     worker.start()

@@ -6,7 +6,7 @@ import threading
 import time
 
 import fdbqueue
-from fdbqueue import PersistentQueue, Proxy
+from fdbqueue import PersistentQueue, Proxy, limits
 
 TTR_S = 1.5
 
@@ -39,6 +39,7 @@ def die_in_a_transaction(db: fdbqueue.Database, name: str, owner: str | None) ->
 
 def wait_for_an_item(db: fdbqueue.Database, name: str, owner: str | None) -> None:
     q = PersistentQueue(db, name, owner=owner, ttr=TTR_S)
+    limits.LOOK_EVERY_S = limits.REQUEST_RENEW_S = 600.0  # a put wakes it, not a look of its own
     say("waiting")
     say(q.get())
     time.sleep(100)  # its end would return its un-acked items, and another process would get them

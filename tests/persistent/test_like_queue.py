@@ -123,7 +123,8 @@ def test_a_negative_timeout_is_a_value_error_without_a_wait_too(make: Make) -> N
     assert q.qsize() == 1
 
 
-@pytest.mark.parametrize("timeout", [None, PATIENCE_S])
+@pytest.mark.usefixtures("without_looks")
+@pytest.mark.parametrize("timeout", [None, 100 * PATIENCE_S])
 def test_a_get_waits_for_a_put(make: Make, timeout: float | None) -> None:
     q = make()
     getter = Running(lambda: q.get(timeout=timeout))
@@ -132,7 +133,8 @@ def test_a_get_waits_for_a_put(make: Make, timeout: float | None) -> None:
     assert getter.result() == "came"
 
 
-@pytest.mark.parametrize("timeout", [None, PATIENCE_S])
+@pytest.mark.usefixtures("without_looks")
+@pytest.mark.parametrize("timeout", [None, 100 * PATIENCE_S])
 def test_a_put_waits_for_a_get(make: Make, timeout: float | None) -> None:
     q = make(1)
     q.put(1)
@@ -143,6 +145,7 @@ def test_a_put_waits_for_a_get(make: Make, timeout: float | None) -> None:
     assert q.get() == 2
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_several_waiting_gets_return_an_item_each(make: Make) -> None:
     q = make()
     getters = [Running(q.get) for _ in range(8)]

@@ -201,6 +201,7 @@ def test_the_end_of_a_thread_is_the_end_of_its_proxy(q: PersistentQueue) -> None
     assert drained(q) == ["b", "c"]
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_a_crashed_thread_returns_its_items_and_wakes_gets(q: PersistentQueue) -> None:
     q.put("x")
     has_it, may_end = threading.Event(), threading.Event()

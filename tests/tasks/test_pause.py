@@ -8,6 +8,7 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import QueueDropped
+from tests.support import PATIENCE_S
 
 
 @pytest.fixture
@@ -42,17 +43,18 @@ def test_a_task_that_is_held_can_be_ended_in_a_paused_queue(db, queue):
     assert queue.statistics(db)["tasks"]["total"] == 0
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_a_waiting_take_is_woken_by_resume(db, queue):
     """A waiting take gets no task that is put into a paused queue, until the queue is resumed."""
     queue.pause(db)
     taken = []
-    waiter = threading.Thread(target=lambda: taken.append(queue.take(db, 30)))
+    waiter = threading.Thread(target=lambda: taken.append(queue.take(db, 100 * PATIENCE_S)))
     waiter.start()
     queue.put(db, "late")
     waiter.join(0.3)
     assert waiter.is_alive()
     queue.resume(db)
-    waiter.join(10)
+    waiter.join(PATIENCE_S)
     assert taken[0].data == "late"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from fdbqueue import Database, TaskQueue, transactional
 from fdbqueue.errors import InvalidArgument, NotADatabase, NotTaken, TaskNotFound, WaitStopped
+from tests.support import PATIENCE_S
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -149,12 +150,13 @@ def following(db: Database, queue: TaskQueue, id_: str, **options: Any) -> tuple
     return thread, notes
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_a_wait_wakes_at_each_progress_and_at_the_end(db: Database, space: Any) -> None:
     queue = TaskQueue.create(db, "jobs", "fifottl", ttr=60, root=space)
     queue.put(db, "x")
     task = queue.take(db, 0)
     assert task is not None
-    thread, notes = following(db, queue, task.id, timeout=60)
+    thread, notes = following(db, queue, task.id, timeout=100 * PATIENCE_S)
     for number in (0.25, 0.5):
         queue.progress(db, task, number)
         while notes[-1:] != [number]:

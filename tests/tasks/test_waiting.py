@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.errors import QueueBusy, QueueFull
 from tests.support import PATIENCE_S
+
+# A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
+pytestmark = pytest.mark.usefixtures("without_looks")
+LONG_S = 100 * PATIENCE_S
 
 MakeQueue = Callable[..., TaskQueue]
 Prepare = Callable[[TaskQueue], Callable[[], Any]]
@@ -28,13 +32,13 @@ def make(db: Database, space: Subspace) -> MakeQueue:
 class Waiters:
     """Threads that each take one task, with their results and times."""
 
-    def __init__(self, queue: TaskQueue, db: Database, count: int, timeout: float = PATIENCE_S) -> None:
+    def __init__(self, queue: TaskQueue, db: Database, count: int) -> None:
         self.got: list[tuple[Any, float]] = []
-        self._queue, self._db, self._timeout = queue, db, timeout
+        self._queue, self._db = queue, db
         self._threads = [threading.Thread(target=self._take) for _ in range(count)]
 
     def _take(self) -> None:
-        task = self._queue.take(self._db, self._timeout)
+        task = self._queue.take(self._db, LONG_S)
         self.got.append((task, time.monotonic()))
 
     @contextmanager
@@ -46,13 +50,6 @@ class Waiters:
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
-
-
-@pytest.fixture(autouse=True)
-def _without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal or the clock of a delay wakes a waiting call; its own look comes after PATIENCE_S."""
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", 600)
-    monkeypatch.setattr(limits, "REQUEST_RENEW_S", 600)
 
 
 def wakes(
@@ -130,7 +127,7 @@ def test_waiters_of_many_sessions_get_one_task_each(make: MakeQueue, db: Databas
     got: list[Any] = []
 
     def take(session: Session) -> None:
-        got.append(queue.take(db, PATIENCE_S, session=session))
+        got.append(queue.take(db, LONG_S, session=session))
 
     sessions = [Session(db, root=space) for _ in range(6)]
     threads = [threading.Thread(target=take, args=(session,)) for session in sessions]
@@ -172,7 +169,7 @@ def test_a_full_queue_lets_a_waiting_put_in_when_a_task_is_acked(make: MakeQueue
     queue.put(db, 0)
     task = queue.take(db, 0)
     done: list[Any] = []
-    putter = threading.Thread(target=lambda: done.append(queue.put(db, 1, timeout=PATIENCE_S)))
+    putter = threading.Thread(target=lambda: done.append(queue.put(db, 1, timeout=LONG_S)))
     putter.start()
     time.sleep(0.2)
     assert done == []
