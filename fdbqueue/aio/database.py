@@ -147,4 +147,5 @@ async def _open(url: str | None, create: bool, session_ttr_s: float, shared_dire
     hub = hub_of(asyncio.get_running_loop())
     engines = Engines(partial(cluster.open_on, hub), committing.open_directory, committing.open_private)
     opened = partial(open_url, named, create, LoopRuntime(hub), session_ttr_s, engines)
-    return Database(hub, await hub.call(opened, undo=blocking.Database.close))
+    # A cancelled opening goes on to its end: only then there is a database to be closed.
+    return Database(hub, await hub.call(opened, Unheard(), blocking.Database.close))

@@ -1,10 +1,12 @@
 """Objects that read the database when they are made: await them, or enter them."""
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.verbs import Face, named_after, place_of, plain, plain_each
 
 P = ParamSpec("P")
@@ -15,15 +17,18 @@ class Opened(Face[B]):
     """A face that has its blocking object once it was awaited or entered."""
 
     _open: Callable[[], Any]
+    _opening: asyncio.Lock
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._opened().__await__()
 
     async def _opened(self) -> Self:
-        if "_blocking" not in self.__dict__:
-            hub = self._hub
-            assert hub is not None, "the database of a face that is opened has one"
-            self._blocking = await hub.call(self._open, undo=self._undo)
+        async with self._opening:  # a second await at once waits for the first
+            if "_blocking" not in self.__dict__:
+                hub = self._hub
+                assert hub is not None, "the database of a face that is opened has one"
+                # A cancelled opening goes on to its end: only then it is known what there is to undo.
+                self._blocking = await hub.call(self._open, Unheard(), self._undo)
         return self
 
     async def __aenter__(self) -> Self:
@@ -46,6 +51,7 @@ def opened_as(
         def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
             _, self._hub = place_of(None, args, kwargs)
             self._open = partial(blocking_class, *map(plain, args), **plain_each(kwargs))
+            self._opening = asyncio.Lock()
 
         return named_after(construct, blocking_class)
 

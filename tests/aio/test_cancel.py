@@ -1,7 +1,8 @@
 """A cancelled call leaves the line, keeps nothing, and disturbs no other call."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
 from fdbqueue.aio.committing import LoopTransaction
+from fdbqueue.embedded import stores
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.fdberror import FDBError
+from fdbqueue.root_keys import RootKeys
 from tests.aio.support import code_of, on_loop, until
 
 
@@ -304,3 +307,40 @@ async def test_a_timeout_ends_calls_that_never_wait() -> None:
             async with asyncio.timeout(0.05):
                 while True:
                     await db.set(b"x", b"y")
+
+
+async def cancelled_after(turns: int, call: Coroutine[Any, Any, Any]) -> Any:
+    """Cancel the call when the loop has turned this often. Return its result, if it was done before."""
+    calling = asyncio.create_task(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    calling.cancel()
+    with suppress(asyncio.CancelledError):
+        return await calling
+
+
+async def opened(opening: Awaitable[Any]) -> Any:
+    return await opening
+
+
+@on_loop
+async def test_a_cancelled_opening_leaves_no_directory_open(tmp_path: Path) -> None:
+    for turns in range(8):
+        path, before = tmp_path / str(turns), threading.active_count()
+        db = await cancelled_after(turns, opened(aio.open(f"embedded:{path}")))
+        if db is not None:
+            await db.close()
+        await until(lambda before=before: threading.active_count() <= before)  # type: ignore[misc]
+
+        assert str(path) not in stores._stores
+
+
+@on_loop
+async def test_a_cancelled_opening_leaves_no_session(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        for turns in range(12):
+            session = await cancelled_after(turns, opened(aio.Session(db, "worker-1", root=root)))
+            if session is not None:
+                await session.end()
+
+            assert await db.get(RootKeys(root).session_named("worker-1")) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -133,6 +134,35 @@ async def test_a_named_session_takes_in_its_own_name(url: str, root: Subspace) -
             assert (await emails.statistics(db))["tasks"]["taken"] == 1
         # The session has ended, so its task is ready again.
         assert (await emails.statistics(db))["tasks"]["ready"] == 1
+
+
+@on_loop
+async def test_awaits_of_one_session_at_once_open_it_once(url: str, root: Subspace) -> None:
+    async def opened(session: aio.Session) -> Any:
+        return (await session).blocking
+
+    async with aio.open(url) as db:
+        session = aio.Session(db, "worker-1", root=root)
+        first, second = await asyncio.gather(opened(session), opened(session))
+
+        assert first is second
+        await session.end()
+
+
+@on_loop
+async def test_an_await_opens_what_a_cancelled_one_has_not(url: str, root: Subspace) -> None:
+    async def opened(session: aio.Session) -> None:
+        await session
+
+    async with aio.open(url) as db:
+        session = aio.Session(db, "worker-1", root=root)
+        first, second = asyncio.create_task(opened(session)), asyncio.create_task(opened(session))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+
+        assert not session.lost
+        await session.end()
 
 
 @on_loop
