@@ -12,10 +12,12 @@ from collections.abc import Callable
 from contextvars import copy_context
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 _numbers = count(1)
+_number_of: "WeakKeyDictionary[object, int]" = WeakKeyDictionary()  # of tasks, and of fibers without one
 
 
 class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
@@ -32,12 +34,20 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
         self.gr_context = copy_context()
         self.loop = loop
         self.caller = caller
-        # Where blocking code asks for its thread, all calls of one task are one. No thread has such an id.
-        self.number = -next(_numbers) if caller is None else -id(caller)
         self.turn = 0
+        self.is_parked = False
         self._is_woken = self._may_go_on = False
         self._until: float | None = None
         self._awaited: asyncio.Future[None] | None = None
+
+    @property
+    def number(self) -> int:
+        """Its thread, to blocking code: all calls of one task have the same, and no thread has such an id.
+
+        Not the task's own id, which Python gives to a later task, too.
+        """
+        owner = self if self.caller is None else self.caller
+        return _number_of.get(owner) or _number_of.setdefault(owner, -next(_numbers))
 
     def park(self, timeout_s: float | None) -> bool:
         """Wait for `wake`, at most `timeout_s`; true if it was woken. For the fiber itself."""
@@ -45,11 +55,17 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
             raise GreenletExit  # nothing resumes it any more, so it unwinds
         self._is_woken = self._may_go_on = False
         self._until = None if timeout_s is None else self.loop.time() + max(0.0, timeout_s)
+        self.is_parked = True
         try:
             self.parent.switch()
         finally:
+            self.is_parked = False
             self.turn += 1
         return self._is_woken
+
+    def hand_over(self, value: Any) -> None:
+        """Return `value` from the `resume` that runs it, and go on at the next one. For the fiber itself."""
+        self.parent.switch(value)
 
     # The rest is for the thread of the loop.
 
@@ -60,7 +76,10 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
             self._go_on()
 
     def resume(self) -> Any:
-        """Run until it parks or ends. Returns its result if it has ended. Raises: the error that ended it."""
+        """Run until it parks, hands over a value, or ends. Returns the value, or its result.
+
+        Raises: the error that ended it.
+        """
         self.parent = getcurrent()
         return self.switch()
 

@@ -1,16 +1,13 @@
 """Futures of a transaction, to be awaited: those of either engine, one callback each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.aio.hub import Hub
 from fdbqueue.seam import KeyValue
 
 T = TypeVar("T")
-
-_END: Any = object()
 
 
 class Ready:
@@ -82,7 +79,5 @@ class Range:
         rows: Callable[[], list[KeyValue]] = self._raw.to_list
         return await self._hub.call(rows)
 
-    async def __aiter__(self) -> AsyncIterator[KeyValue]:
-        rows: Iterator[KeyValue] = iter(self._raw)
-        while (row := await self._hub.call(partial(next, rows, _END))) is not _END:
-            yield row
+    def __aiter__(self) -> AsyncIterator[KeyValue]:
+        return self._hub.iterate(lambda: self._raw)

@@ -13,8 +13,9 @@ limits.CANCEL_PATIENCE_S; after that, the fiber finishes alone.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from fdbqueue import limits
@@ -138,13 +139,36 @@ class Hub:
         Raises: WrongLoop, the errors of the function.
         """
         self.require_here()
+        answer: T = await self._advance(Fiber(self.loop, function, asyncio.current_task()), stop, undo)
+        return answer
+
+    async def iterate(self, iterator: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
+        """The values of a blocking iterator, all in one fiber; it makes each of them when it is needed.
+
+        Raises: WrongLoop, the errors of the iterator.
+        """
+        self.require_here()
+        fiber = Fiber(self.loop, partial(_hand_over_all, iterator), asyncio.current_task())
+        while True:
+            value: T = await self._advance(fiber)
+            if fiber.dead:
+                return
+            try:
+                yield value
+            except BaseException:  # the loop over the values was left
+                await self._finish(fiber, None, None)
+                raise
+
+    async def _advance(
+        self, fiber: Fiber, stop: Settable | None = None, undo: Callable[[Any], None] | None = None
+    ) -> Any:
+        """Run a fiber until it ends, or hands over a value. Returns its result, or the value."""
         if self._calls_without_a_wait >= _CALLS_IN_A_TURN:
             self._calls_without_a_wait = 0
             await asyncio.sleep(0)  # before the call: a cancel here has no result to take back
-        fiber = Fiber(self.loop, function, asyncio.current_task())
         self._calls_without_a_wait += 1
-        answer: T = fiber.resume()
-        while not fiber.dead:
+        answer = fiber.resume()
+        while fiber.is_parked:
             self._calls_without_a_wait = 0
             try:
                 await fiber.until_woken()
@@ -223,6 +247,13 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: _unwind(fiber))
         return task
+
+
+def _hand_over_all(iterator: Callable[[], Iterable[Any]]) -> None:
+    fiber = current_fiber()
+    assert fiber is not None, "the hub runs it in a fiber"
+    for value in iterator():
+        fiber.hand_over(value)
 
 
 def _unwind(fiber: Fiber) -> None:

@@ -29,8 +29,6 @@ B = TypeVar("B")
 F = TypeVar("F", bound="Face[Any]")
 N = TypeVar("N")
 
-_END: Any = object()
-
 Undo = Callable[..., object]
 """Takes back a cancelled verb: (the blocking object, the blocking database, the result) and what follows the
 database in the call.
@@ -188,12 +186,10 @@ class Iteration(Generic[P, R]):
     def __get__(self, face: Any, owner: type) -> Any:
         return self if face is None else partial(self._iterate, face)
 
-    async def _iterate(self, face: Face[Any], *args: Any, **kwargs: Any) -> AsyncIterator[R]:
+    def _iterate(self, face: Face[Any], *args: Any, **kwargs: Any) -> AsyncIterator[R]:
         _, hub = place_of(face, args, kwargs)
-        call = partial(getattr(face._blocking, self._name), *map(plain, args), **plain_each(kwargs))
-        rows = iter(await hub.call(call))
-        while (row := await hub.call(partial(next, rows, _END))) is not _END:
-            yield row
+        rows = partial(getattr(face._blocking, self._name), *map(plain, args), **plain_each(kwargs))
+        return hub.iterate(rows)
 
 
 def plain(value: Any) -> Any:

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from greenlet import getcurrent
 
 from fdbqueue import limits
 from fdbqueue.aio.futures import Future
@@ -110,6 +112,74 @@ async def test_a_lock_is_given_up_waiting_for() -> None:
     assert await hub().call(lambda: lock.acquire(blocking=False)) is False
     lock.release()
     assert await hub().call(lock.acquire) is True
+
+
+@on_loop
+async def test_the_values_of_an_iterator_come_from_one_fiber() -> None:
+    here = runtime()
+
+    def values() -> Iterator[Any]:
+        for _ in range(50):
+            here.sleep(0)
+            yield getcurrent()
+
+    assert len({fiber async for fiber in hub().iterate(values)}) == 1
+
+
+@on_loop
+async def test_an_iterator_makes_no_value_before_it_is_needed() -> None:
+    made, closed = [], []
+
+    def values() -> Iterator[int]:
+        try:
+            for number in range(50):
+                made.append(number)
+                yield number
+        finally:
+            closed.append(True)
+
+    async with aclosing(hub().iterate(values)) as numbers:
+        async for number in numbers:
+            if number == 3:
+                break
+
+    assert (made, closed) == ([0, 1, 2, 3], [True])
+
+
+@on_loop
+async def test_the_error_of_an_iterator_ends_its_loop() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+        raise KeyError("planned")
+
+    numbers = hub().iterate(values)
+    assert await anext(numbers) == 1
+    with pytest.raises(KeyError):
+        await anext(numbers)
+
+
+@on_loop
+async def test_a_cancel_ends_an_iterator_that_waits() -> None:
+    here, closed = runtime(), []
+
+    def values() -> Iterator[int]:
+        try:
+            here.event().wait()
+            yield 1
+        finally:
+            closed.append(True)
+
+    async def read() -> None:
+        async for _ in hub().iterate(values):
+            pass
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+    assert closed == [True]
 
 
 @on_loop
@@ -237,6 +307,14 @@ async def test_calls_of_one_task_are_one_thread_to_blocking_code() -> None:
     assert all(first == second for first, second in pairs)
     assert len({first for first, _ in pairs}) == 3
     assert RealRuntime.thread_id() not in {first for first, _ in pairs}
+
+
+@on_loop
+async def test_a_task_never_has_the_number_of_an_ended_one() -> None:
+    here = runtime()
+    numbers = [await asyncio.create_task(hub().call(here.thread_id)) for _ in range(100)]
+
+    assert len(set(numbers)) == 100
 
 
 color: ContextVar[str] = ContextVar("color", default="none")

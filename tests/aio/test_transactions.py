@@ -116,6 +116,21 @@ async def test_a_range_is_awaited_or_iterated(url: str, root: Subspace) -> None:
 
 
 @on_loop
+async def test_a_range_that_is_left_reads_no_further(url: str, root: Subspace) -> None:
+    """Rows that were not read do not conflict."""
+    keys = [root["n"].pack((number,)) for number in range(100)]
+    async with aio.open(url) as db:
+        await asyncio.gather(*(db.set(key, b"x" * 500) for key in keys))
+        tr = db.create_transaction()
+        async for _ in tr.get_range(keys[0], keys[-1] + b"\x00"):
+            break
+        await db.set(keys[-1], b"y")
+        tr[root["x"].key()] = b"x"
+
+        assert await code_of(tr.commit()) == 0
+
+
+@on_loop
 async def test_a_watch_is_awaited(url: str, root: Subspace) -> None:
     key = root["watched"].key()
     async with aio.open(url) as db:
