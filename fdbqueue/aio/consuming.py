@@ -1,37 +1,56 @@
-"""Tasks as they come: the loop that takes, acks after the body, and releases if the body was left."""
+"""Tasks as they come: the loop that takes, acks after the body, and releases if the body was left.
+
+While a body runs, a heartbeat renews the lease of its task. One heartbeat serves all bodies of a database.
+"""
 
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue import limits
 from fdbqueue.aio.database import Database
+from fdbqueue.aio.hub import Unheard
+from fdbqueue.aio.verbs import plain
+from fdbqueue.aio.working import HeldTask
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.errors import NotTaken
-from fdbqueue.task import Task
-from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
+from fdbqueue.fleet.heartbeat import Heartbeat
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.settling import ITS_THREAD
+from fdbqueue.sessions.session import Session
+from fdbqueue.sessions.silence import Silence
 
 if TYPE_CHECKING:
     from fdbqueue.aio.queues import TaskQueue
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedTask(Task):
-    """A task that a loop hands to its body. It remembers whether the body has ended its lease."""
+class Leases:
+    """A heartbeat for the bodies that run: the heartbeat of workers. A service of the database."""
 
-    _ends: list[str | None] = field(default_factory=list, repr=False, compare=False)
+    def __init__(self, database: BlockingDatabase) -> None:
+        self._runtime = database.runtime
+        silence = Silence(database.runtime)
+        self._heartbeat = heartbeat = Heartbeat(database, silence, None, _no_limit, self._next_chore)
+        heartbeat.start()
+        self.add, self.remove, self.holds = heartbeat.add, heartbeat.remove, heartbeat.holds
 
-    @classmethod
-    def of(cls, task: Task) -> "ConsumedTask":
-        return cls(**{name.name: getattr(task, name.name) for name in fields(Task)})
+    def close(self) -> None:
+        self._heartbeat.end(limits.CLOSE_TIMEOUT_S)
 
-    @property
-    def has_ended(self) -> bool:
-        """True if a verb has ended its lease; a verb that failed has not."""
-        return bool(self._ends) and self._ends[-1] is not None
+    def is_needed(self) -> bool:
+        """True: its fibers run until it is closed."""
+        return True
 
-    def _note_end(self, verb: str | None) -> None:
-        self._ends.append(verb)
+    def _next_chore(self) -> float:
+        return self._runtime.monotonic() + limits.WORKER_WAIT_S
+
+
+def _no_limit(_: Hold) -> None:
+    """No body runs too long: only the code around it knows for how long it may run."""
+
+
+def leases_of(database: BlockingDatabase) -> Leases:
+    return database.service("consumed leases", Leases)
 
 
 class Consumption:
@@ -46,26 +65,46 @@ class Consumption:
         self._queue = queue
         self._database = db
         self._options = options
-        self._task: ConsumedTask | None = None
+        self._holder: tuple[Leases, Session] | None = None
+        self._hold: Hold | None = None
 
     def __aiter__(self) -> "Consumption":
         return self
 
-    async def __anext__(self) -> Task:
-        if self._task is not None and not self._task.has_ended:
-            await self._queue.ack(self._database, self._task)
-        self._task = None  # only now: an ack that was cancelled may have left the task taken
+    async def __anext__(self) -> HeldTask:
+        leases, session = self._holder = self._holder or await self._find_holder()
+        await self._end_body(leases)
         task = await self._queue.take(self._database, **self._options)
         if task is None:
             raise StopAsyncIteration
-        self._task = ConsumedTask.of(task)
-        return self._task
+        taken_at = task.taken or self._database.blocking.runtime.now()
+        self._hold = Hold(self._queue.blocking, task, self._database.blocking, session, taken_at)
+        leases.add(self._hold)
+        return HeldTask.of(task, self._queue.name, self._hold)
+
+    async def _find_holder(self) -> tuple[Leases, Session]:
+        given, queue = plain(self._options["session"]), self._queue.blocking
+
+        def find(db: BlockingDatabase) -> tuple[Leases, Session]:
+            return leases_of(db), queue._own_session(db) if given is None else given
+
+        return await self._database.hub.call(partial(find, self._database.blocking), Unheard())
+
+    async def _end_body(self, leases: Leases) -> None:
+        hold = self._hold
+        if hold is None:
+            return
+        hold.claim(ITS_THREAD)  # from now on, a renewal that finds no lease is no loss
+        if hold.ended_by is None:
+            await self._queue.ack(self._database, hold.lease)
+        self._hold = None  # only now: an ack that was cancelled may have left the task taken
+        leases.remove(hold)
 
     async def aclose(self) -> None:
-        """Release the task of the body that was left."""
-        left, self._task = self._task, None
-        if left is not None and not left.has_ended:
-            await self._database.run_blocking(lambda db: _release(self._queue.blocking, db, left))
+        """Release the task of the body that was left. If it is cancelled, it goes on to its end."""
+        if self._hold is not None:
+            leave, self._hold = self._leave_of(self._hold), None
+            await self._database.hub.call(leave, Unheard())
 
     async def __aenter__(self) -> "Consumption":
         return self
@@ -74,12 +113,18 @@ class Consumption:
         await self.aclose()
 
     def __del__(self) -> None:
-        left, hub = self._task, self._database.hub
-        if left is None or left.has_ended or self._database.closed or hub.loop.is_closed():
-            return
-        hub.spawn(partial(_release, self._queue.blocking, self._database.blocking, left), "fdbqueue-release")
+        hub = self._database.hub
+        if self._hold is not None and not self._database.closed and not hub.loop.is_closed():
+            hub.spawn(self._leave_of(self._hold), "fdbqueue-release")
+
+    def _leave_of(self, hold: Hold) -> Any:
+        assert self._holder is not None, "there is one before the first take"
+        return partial(_leave, hold, self._holder[0])
 
 
-def _release(queue: BlockingTaskQueue, db: BlockingDatabase, task: Task) -> None:
-    with suppress(NotTaken):  # its lease is over, or an ack of unknown result has succeeded
-        queue.release(db, task)
+def _leave(hold: Hold, leases: Leases) -> None:
+    hold.claim(ITS_THREAD)
+    leases.remove(hold)
+    if hold.ended_by is None:
+        with suppress(NotTaken):  # its lease is over, or an ack of unknown result has succeeded
+            hold.queue.release(hold.database, hold.lease)

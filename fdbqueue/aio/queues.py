@@ -123,8 +123,10 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
 
         A task is acked when the body has run to its end, before the next one is taken. It is released after
         an exception, a break, a return or a cancellation: then another consumer gets it. If the body has
-        ended the lease itself (ack, release, bury ...), nothing more is done. The lease is not renewed: a
-        body that may last longer than the ttr calls `touch`, or is the handler of a `Worker`.
+        ended the lease itself (ack, release, bury ...), nothing more is done.
+
+        While the body runs, the lease is renewed, and the `aio.HeldTask` tells if it was `lost` all the same.
+        Then the next step of the loop raises NotTaken.
 
         The other arguments are those of `take`. The loop ends when a take has waited for `timeout` seconds
         in vain; without a timeout, it has no end.

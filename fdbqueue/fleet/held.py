@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import Self
 
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, LeaseLost, TaskCancelled
@@ -106,7 +107,7 @@ class HeldTask(Task):
     hold: Hold | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, task: Task, queue: str, hold: Hold) -> "HeldTask":
+    def of(cls, task: Task, queue: str, hold: Hold) -> Self:
         known = {name: getattr(task, name) for name in _TASK_FIELDS}
         return cls(**known, queue=queue, hold=hold)
 

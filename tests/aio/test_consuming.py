@@ -1,12 +1,17 @@
 """The loop over tasks as they come: acks after the body, releases when the body is left."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import aio
+from fdbqueue.aio.consuming import leases_of
+from fdbqueue.errors import NotTaken
+from fdbqueue.fleet import held
 from tests.aio.support import on_loop, until
 
 
@@ -102,6 +107,114 @@ async def test_a_verb_in_the_body_decides_about_the_task(url: str, root: Subspac
 
         assert (await queue.statistics(db))["tasks"]["buried"] == 1
         assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 1}
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The data of the tasks of each renewal. They come every few milliseconds."""
+    seen = []
+    renew = fdbqueue.TaskQueue.renew
+
+    def noted(queue: fdbqueue.TaskQueue, tr: Any, tasks: Any) -> Any:
+        seen.append(sorted(task.data for task in tasks))
+        return renew(queue, tr, tasks)
+
+    monkeypatch.setattr(fdbqueue.TaskQueue, "renew", noted)
+    monkeypatch.setattr(held, "BEATS_PER_LEASE", 10_000)
+    return seen
+
+
+@on_loop
+async def test_the_lease_is_renewed_while_the_body_runs(
+    url: str, root: Subspace, renewals: list[list[Any]]
+) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db) as tasks:
+            task = await anext(tasks)
+            await until(lambda: len(renewals) > 3)
+
+            assert task.until is not None
+            assert ((await queue.peek(db, task)).until or 0) > task.until
+
+
+@on_loop
+async def test_bodies_share_a_renewal(url: str, root: Subspace, renewals: list[list[Any]]) -> None:
+    async with aio.open(url) as db, AsyncExitStack() as loops:
+        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+        await queue.put_many(db, [1, 2, 3])
+        for _ in range(3):
+            await anext(await loops.enter_async_context(queue.consume(db)))
+
+        await until(lambda: [1, 2, 3] in renewals)
+
+
+@pytest.mark.parametrize("leave", ["break", "end", "release"])
+@on_loop
+async def test_no_lease_is_renewed_after_its_body(url: str, root: Subspace, leave: str) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+        await queue.put(db, 1)
+        async for task in queue.consume(db, timeout=0):
+            assert len(leases_of(db.blocking).holds()) == 1
+            if leave == "release":
+                await queue.bury(db, task)
+            if leave == "break":
+                break
+        await released(db, queue)
+
+        assert leases_of(db.blocking).holds() == []
+
+
+@on_loop
+async def test_a_body_learns_that_its_lease_is_lost(
+    url: str, root: Subspace, renewals: list[list[Any]]
+) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db) as tasks:
+            task = await anext(tasks)
+            assert not task.lost
+            await queue.release_all(db)
+            await until(lambda: task.lost)
+            with pytest.raises(NotTaken):
+                await anext(tasks)
+
+    assert renewals
+
+
+@on_loop
+async def test_a_body_learns_of_a_cancel_of_its_task(
+    url: str, root: Subspace, renewals: list[list[Any]]
+) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db) as tasks:
+            task = await anext(tasks)
+            await queue.cancel(db, task.id)
+            await until(lambda: task.cancelled)
+
+        assert (await numbers(db, queue))["taken"] == 0
+    assert renewals
+
+
+@on_loop
+async def test_a_cancelled_release_goes_on_to_its_end(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        tasks = queue.consume(db)
+        await anext(tasks)
+        leaving = asyncio.create_task(tasks.aclose())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await released(db, queue)
+
+        assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
 
 
 @on_loop
