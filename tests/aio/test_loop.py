@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -16,20 +15,21 @@ from fdbqueue import aio
 from fdbqueue.embedded import batch
 from tests.aio.support import on_loop
 
-SLOW_S = 0.5
+SLOW_S = 10.0  # a loaded machine takes longer than usual for any step
 
 
 @on_loop
 async def test_a_slow_disk_does_not_stop_the_loop(
     url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A commit that takes a second: asyncio reports no step of the loop that took half of one."""
+    """A commit that ends when the loop has turned: asyncio reports no step of the loop as slow."""
     if not url.startswith("embedded"):
         pytest.skip("only a directory waits for a disk")
-    committed = batch.Batches.commit
+    committed, turned = batch.Batches.commit, threading.Event()
 
     def slowly(*arguments: Any) -> Any:
-        time.sleep(2 * SLOW_S)
+        loop.call_soon_threadsafe(turned.set)
+        turned.wait(2 * SLOW_S)
         return committed(*arguments)
 
     async with aio.open(url) as db:
@@ -57,7 +57,7 @@ async def test_waiting_takes_share_their_threads(url: str, root: Subspace) -> No
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             counts.append(threading.active_count())
 
-        assert counts[0] == counts[1]
+        assert counts[1] <= counts[0]  # a thread of an earlier test may have ended
 
 
 @on_loop
