@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import (
@@ -18,7 +19,7 @@ from fdbqueue import (
 )
 from fdbqueue.database import engine_errors, run
 from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
-from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
 
@@ -310,3 +311,14 @@ def test_a_damaged_member_of_an_owner_stops_no_opening(db: Database, space: Subs
     again = PersistentQueue(db, "q", owner="me", root=space)
     assert again.get(timeout=5) == "a"
     again.close()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"\x05" + layer.pack((2, 10)), SPLIT + layer.pack(("2", 10)), SPLIT + layer.pack((2, 0)), SPLIT, b""],
+    ids=["newer", "text", "empty", "short", "nothing"],
+)
+def test_a_value_that_tells_no_pieces_has_none(value: bytes) -> None:
+    assert split_sizes(value) == (0, 0)
+    assert split_sizes(SPLIT + layer.pack((2, limits.PAYLOAD_BYTES_MAX))) == (2, limits.PAYLOAD_BYTES_MAX)
+    assert split_sizes(SPLIT + layer.pack((2, limits.PAYLOAD_BYTES_MAX + 1))) == (0, 0)

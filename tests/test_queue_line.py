@@ -776,6 +776,19 @@ def test_a_wait_behind_a_dead_crowd_ends_in_time(db: Database, space: Subspace) 
     assert begun < 50  # a few; thousands, if it looked again and again until the crowd is taken for dead
 
 
+def test_a_waiting_call_registers_again_without_its_request(db: Database, space: Subspace) -> None:
+    """A request that has gone, with time left, is no answer of nothing."""
+    steps, queue = Steps(db, space), Queue(space[0], root=space[1])
+    requests = steps.line.keys.requests
+    with in_threads(1, lambda _: queue.dequeue(apart(db), "nothing", timeout=100 * PATIENCE_S)) as answers:
+        for _ in range(2):
+            wait_until(lambda: len(db.get_range(requests.start, requests.stop)) == 1)
+            db.clear_range(requests.start, requests.stop)
+        wait_until(lambda: len(db.get_range(requests.start, requests.stop)) == 1)
+        queue.enqueue(db, "a")
+    assert answers == ["a"]
+
+
 def test_waiters_of_one_client_share_a_request(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     line = Recipe(QueueKeys(space[0]), codec_named("json")).line.keys.requests
