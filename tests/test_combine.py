@@ -199,6 +199,19 @@ def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     assert sizes == [1]
 
 
+def test_a_stopped_call_is_not_claimed() -> None:
+    """Its own thread has not woken yet, and could not return the answer."""
+    together = Together(echo)
+    together.start(0)
+    together.first_batch.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 2)
+    [stopped] = [call for call in together.combiner._pending if call.payload == 1]
+    stopped.stopped = True
+    assert together.finish() == {0: [0], 1: "left"}
+    assert together.batches == [1]
+
+
 def wait_for_pending(combiner: Combiner, count: int) -> None:
     """Until `count` calls are queued up; a private look, for want of a signal that production needs."""
     for _ in range(10_000):

@@ -12,15 +12,17 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
+from fdbqueue.line.waiting import _is_refused
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
 from tests.queue_support import registered_by
-from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
+from tests.support import NOT_COMMITTED, PATIENCE_S, TOO_MANY_WATCHES, begin, commit_code, wait_until
 
 NOW = 10**15
 LONG_AFTER = NOW + round(limits.SHARE_HELD_S * 1_000_000) + 1
@@ -821,6 +823,26 @@ def test_a_call_without_a_watch_looks_now_and_then(
         client.engine.options.set_max_watches(10_000)
     assert answers == ["a"]
     assert looks < 50  # of hundreds, were each refusal a call
+
+
+class Watch:
+    """A watch that is pending, has fired, or was refused."""
+
+    def __init__(self, ready: bool, code: int = 0) -> None:
+        self._ready, self._code = ready, code
+
+    def is_ready(self) -> bool:
+        return self._ready
+
+    def wait(self) -> None:
+        if self._code:
+            raise FDBError(self._code)
+
+
+def test_only_a_watch_with_an_error_counts_as_refused() -> None:
+    """A watch that has fired before the call sleeps is a signal."""
+    watches = [Watch(False), Watch(True), Watch(True, TOO_MANY_WATCHES)]
+    assert [_is_refused(watch) for watch in watches] == [False, False, True]  # type: ignore[arg-type]
 
 
 def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:

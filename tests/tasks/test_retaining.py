@@ -10,6 +10,7 @@ from fdbqueue import TaskQueue, limits
 from fdbqueue.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
 from fdbqueue.records.keys import ENDED, ENDED_COUNT, TaskKeys
 from fdbqueue.registry.registry import Registry
+from tests.support import commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -140,6 +141,19 @@ def test_an_ended_task_is_kept_for_its_time_only(bench: MakeBench) -> None:
     b.clock.advance(30)
     b.sweep()
     assert set(columns(b).values()) == {0}
+
+
+def test_looking_at_ended_tasks_conflicts_with_nothing(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    id_ = b.put("x")
+    b.queue.ack(b.db, b.take())
+    tr = b.db.create_transaction()
+    assert [task.id for task in b.queue.ended_tasks(tr, 9)] == [id_]
+    tr[b"seen"] = b"one"
+    b.put("y")
+    b.clock.advance(1)
+    b.queue.ack(b.db, b.take())
+    assert commit_code(tr) == 0
 
 
 def test_a_sweep_keeps_the_latest_ended_tasks(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.errors import QueueBusy, QueueFull
+from tests.persistent.support import Running
+from tests.queue_support import Quiet
 from tests.support import PATIENCE_S
 
 # A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
@@ -110,6 +113,14 @@ def test_the_end_of_a_lease_wakes_a_waiting_take(make: MakeQueue, db: Database) 
         return lambda: None
 
     wakes(make, db, prepare, kind="fifottl")
+
+
+def test_a_waiting_take_needs_no_sweep_at_the_end_of_a_delay() -> None:
+    """The keeper does not run: the call itself wakes at the due time."""
+    with fdbqueue.open("memory:", runtime=Quiet()) as db:
+        queue = TaskQueue.create(db, "waiting", "fifottl")
+        queue.put(db, 1, delay=0.3)
+        assert Running(lambda: queue.take(db, LONG_S)).result().data == 1
 
 
 def test_each_of_many_waiters_gets_one_task(make: MakeQueue, db: Database) -> None:
