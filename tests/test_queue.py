@@ -163,6 +163,15 @@ def test_two_takers_of_one_item_conflict(db: Database, queue: Queue) -> None:
     assert [commit_code(first), commit_code(second)] == [0, NOT_COMMITTED]
 
 
+def test_a_peek_beside_a_write_conflicts_with_a_dequeue(db: Database, queue: Queue, space: Subspace) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    looker = begin(db)
+    assert queue.peek(looker) == "a"
+    looker[space.pack(("saw",))] = b"a"
+    assert queue.dequeue(db) == "a"
+    assert commit_code(looker) == NOT_COMMITTED
+
+
 def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Queue, space: Subspace) -> None:
     taker = begin(db)
     assert queue.dequeue(taker) is None

@@ -639,6 +639,15 @@ def test_a_take_of_nothing_beside_a_write_conflicts_with_a_put(bench: MakeBench,
     assert commit_code(tr) == NOT_COMMITTED
 
 
+def test_statistics_beside_a_write_conflict_with_nothing(bench: MakeBench) -> None:
+    b = bench()
+    tr = b.db.create_transaction()
+    assert b.queue.statistics(tr)["tasks"]["ready"] == 0
+    tr[b"seen"] = b"nothing"
+    b.put(1)
+    assert commit_code(tr) == 0
+
+
 def test_a_session_opened_inside_a_transaction_makes_it_retry(bench: MakeBench) -> None:
     b = bench()
     b.put(1)

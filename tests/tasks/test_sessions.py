@@ -92,6 +92,13 @@ def test_a_dead_session_keeps_its_tasks_for_its_ttr_only(bench: MakeBench) -> No
     assert session.lost
 
 
+def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
+    b = bench()
+    unwanted = [Session(b.db, ttr=LONG_S, wanted=lambda: False) for _ in range(3)]
+    keeper(b.db).end_unwanted()
+    assert [session.lost for session in unwanted] == [True] * 3
+
+
 def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
     b = bench()
     b.put(1)
