@@ -76,13 +76,9 @@ class LoopDatabase(Database):
         self.hub = runtime.hub
         self._commits = commits
 
-    @property
-    def has_commit_thread(self) -> bool:
-        return self._commits is not None
-
     def create_transaction(self) -> "LoopTransaction":
         self.require_open()
-        return LoopTransaction(self)
+        return LoopTransaction(self, self.hub, commits_at_once=self._commits is None)
 
     def commit(self, request: CommitRequest) -> None:
         if self._commits is None or current_fiber() is None:  # without a fiber: the loop has ended
@@ -106,10 +102,10 @@ class LoopTransaction(Transaction):
     commit alone, and the call can still learn its result.
     """
 
-    def __init__(self, database: LoopDatabase) -> None:
+    def __init__(self, database: Database, hub: Hub, commits_at_once: bool) -> None:
         super().__init__(database)
-        self._hub = database.hub
-        self._commits_at_once = not database.has_commit_thread
+        self._hub = hub
+        self._commits_at_once = commits_at_once
 
     def commit(self) -> Future:
         if self._commits_at_once or not self._hub.loop.is_running():

@@ -68,9 +68,13 @@ class Database(Awaited):
     async def close(self) -> None:
         """End the calls that wait, this process's session and all services; twice is once.
 
-        If it is cancelled, it goes on to its end.
+        It first waits for cancelled calls that give back results. If it is cancelled, it goes on to its end.
         """
-        await self._hub.call(self._blocking.close, Unheard())
+        await self._hub.call(self._close, Unheard())
+
+    def _close(self) -> None:
+        self._hub.outlast_cancelled_calls(limits.CLOSE_TIMEOUT_S)
+        self._blocking.close()
 
     async def __aenter__(self) -> "Database":
         return self

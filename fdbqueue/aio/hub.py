@@ -80,6 +80,7 @@ class Hub:
         self._posted: deque[tuple[Wakeable, int]] = deque()
         self._will_drain = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ends: dict[asyncio.Task[Any], None] = {}  # those of cancelled calls, in order
         self._calls_without_a_wait = 0
 
     # -- waking -------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ class Hub:
                 raise cancelled from await self._finish(fiber, stop, undo)
             except GeneratorExit:  # the coroutine was closed, or dropped, and cannot await
                 if not self.loop.is_closed():
-                    self._start(fiber, self._end(fiber, stop, undo))
+                    self._start_end(fiber, stop, undo)
                 raise
             answer = fiber.resume()
         return answer
@@ -188,12 +189,28 @@ class Hub:
 
         Returns the error that ended the fiber, if one did. The loop logs an error that comes later.
         """
-        end = self._start(fiber, self._end(fiber, stop, undo))
+        end = self._start_end(fiber, stop, undo)
         until = self.loop.time() + limits.CANCEL_PATIENCE_S
         while not end.done() and self.loop.time() < until:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([end], timeout=until - self.loop.time())
         return end.exception() if end.done() and not end.cancelled() else None
+
+    def _start_end(
+        self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
+    ) -> asyncio.Task[Any]:
+        end = self._start(fiber, self._end(fiber, stop, undo))
+        self._ends[end] = None
+        end.add_done_callback(self._ends.pop)
+        return end
+
+    def outlast_cancelled_calls(self, timeout_s: float) -> None:
+        """Wait until the calls that were cancelled by now have ended, at most `timeout_s`. For a fiber."""
+        sleeper, until = self.sleeper(), self.loop.time() + timeout_s
+        for end in list(self._ends):
+            while not end.done() and self.loop.time() < until:
+                end.add_done_callback(partial(_wake, sleeper, sleeper.turn))
+                sleeper.park(until - self.loop.time())
 
     async def _end(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
         with suppress(asyncio.CancelledError, WaitStopped):
@@ -254,6 +271,10 @@ def _hand_over_all(iterator: Callable[[], Iterable[Any]]) -> None:
     assert fiber is not None, "the hub runs it in a fiber"
     for value in iterator():
         fiber.hand_over(value)
+
+
+def _wake(sleeper: Sleeper, turn: int, _: object) -> None:
+    sleeper.wake(turn)
 
 
 def _unwind(fiber: Fiber) -> None:

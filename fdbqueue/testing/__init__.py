@@ -13,6 +13,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind as no_watch_left_behi
 from fdbqueue.testing.checkers import order as order
 from fdbqueue.testing.checkers import prompt as prompt
 from fdbqueue.testing.checkers import total_queue as total_queue
+from fdbqueue.testing.coroutines import LoopClient as LoopClient
 from fdbqueue.testing.faults import Faults as Faults
 from fdbqueue.testing.runtime import SimulatedRuntime as SimulatedRuntime
 from fdbqueue.testing.simulation import Checker as Checker

@@ -21,6 +21,7 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.writes import Pending, WriteBuffer
 from fdbqueue.fdberror import FDBError
+from fdbqueue.runtime import Runtime
 from fdbqueue.testing.faults import Dice, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Footprint, Operation, Trace
@@ -56,9 +57,11 @@ class Machine:
         """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
         answer.
         """
-        self.runtime = runtime
+        self.thread = runtime
+        self.runtime: Runtime = runtime  # that of the code under test
         self._outages = outages
         self.scheduler = runtime.scheduler
+        self.host = runtime.host
         self.name = runtime.host.name
         self.random = random
         self.trace = trace
@@ -85,7 +88,7 @@ class Machine:
 
     @property
     def dead(self) -> bool:
-        return self.runtime.host.dead
+        return self.host.dead
 
     @property
     def ended(self) -> bool:
@@ -112,7 +115,7 @@ class Machine:
         """True in an outage, after the time that a client waits for an answer."""
         if not any(start <= self.scheduler.now < stop for start, stop in chain(*self._outages)):
             return False
-        self.runtime.sleep(_NO_ANSWER_S)
+        self.wait(_NO_ANSWER_S)
         return True
 
     def happens(self, name: str) -> bool:
@@ -128,17 +131,25 @@ class Machine:
         trouble = self._points.throw()
         if trouble is not None:
             self._suffer(trouble)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Let other threads run."""
         self.scheduler.point()
+
+    def wait(self, seconds: float) -> None:
+        """Let the running thread wait for an answer."""
+        self.runtime.sleep(seconds)
 
     def _suffer(self, trouble: str) -> None:
         self.fault(trouble)
-        now, host = self.scheduler.now, self.runtime.host
+        now, host = self.scheduler.now, self.host
         if trouble == "die":
             self.scheduler.die(host)
         elif trouble == "stall":
             self.scheduler.stall(host, now + scattered(self.random, _STALL_MIN_S, self.faults.stall_max_s))
         else:
-            self.runtime.sleep(scattered(self.random, _SLOW_MIN_S, self.faults.slow_reply_max_s))
+            self.wait(scattered(self.random, _SLOW_MIN_S, self.faults.slow_reply_max_s))
 
     def read(self) -> None:
         """Let a read meet its faults. Raises FDBError."""

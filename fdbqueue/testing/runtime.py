@@ -168,7 +168,7 @@ class SimulatedRuntime:
     def thread_is_alive(self) -> Callable[[], bool]:
         task = self.scheduler.current
         assert task is not None, "only a client has threads"
-        return lambda: not task.greenlet.dead
+        return lambda: not task.ended
 
     def at_exit(self, callback: Callable[[float], None]) -> Callable[[], None]:  # noqa: ARG002
         """Register nothing: simulated clients close their database, or die."""

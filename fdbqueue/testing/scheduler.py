@@ -4,6 +4,9 @@ A *task* stands for a thread, a *host* for the machine it runs on. At each sched
 the task that runs next. Time moves a little at each point, so that a loop that never waits cannot stop the
 clock. If all tasks wait, time jumps to the next timer.
 
+A task may run greenlets of its own, as the fibers of an event loop. The scheduler resumes the one that was
+switched away from.
+
 When a host dies, its tasks are never resumed, so no `finally` of theirs runs, as after SIGKILL. Their
 greenlets are kept until the checkers have run, because dropping a greenlet would unwind it.
 """
@@ -12,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -41,10 +44,31 @@ class Host:
         return len(self.tasks) > 1
 
 
+class ThreadState(Protocol):
+    """State that the interpreter keeps for each real thread. All simulated threads share one of those."""
+
+    def leave(self) -> None:
+        """Put the state aside, as other tasks run now."""
+
+    def enter(self) -> None:
+        """Put it back."""
+
+
 class Task:
     """One simulated thread. `turn` counts its sleeps, so that an old timer does not end a later sleep."""
 
-    __slots__ = ("greenlet", "host", "interrupt", "name", "number", "parked", "turn", "woken")
+    __slots__ = (
+        "greenlet",
+        "host",
+        "interrupt",
+        "name",
+        "number",
+        "parked",
+        "root",
+        "state",
+        "turn",
+        "woken",
+    )
 
     def __init__(self, host: Host, name: str, number: int) -> None:
         self.host = host
@@ -54,7 +78,13 @@ class Task:
         self.turn = 0
         self.interrupt: BaseException | None = None
         """Raised at its next scheduling point."""
-        self.greenlet: Any = None
+        self.root: Any = None  # the greenlet that ends with the task
+        self.greenlet: Any = None  # the one to resume
+        self.state: ThreadState | None = None
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.root.dead)
 
 
 class Scheduler:
@@ -86,7 +116,7 @@ class Scheduler:
         if self._timers and self._timers[0][0] <= self.now:
             self._fire_due()
         if self.points > self.points_max:
-            self._hub.switch()
+            self._leave(self._running, self._hub)
         ready = self._ready
         if ready:
             chosen = int(self._random() * (len(ready) + 1))
@@ -135,7 +165,7 @@ class Scheduler:
         host.dead = True
         self._ready = [task for task in self._ready if task.host is not host]
         if self.current is not None and self.current.host is host:
-            self._hub.switch()
+            self._leave(self.current, self._hub)
 
     def call_at(self, due: float, callback: Callable[[], None]) -> None:
         """Call `callback`, which must not wait, at the time `due`."""
@@ -151,7 +181,7 @@ class Scheduler:
             except Exception as error:
                 self.failures.append((task, error))
 
-        task.greenlet = greenlet(body, self._hub)
+        task.root = task.greenlet = greenlet(body, self._hub)
         host.tasks.append(task)
         self._tasks.append(task)
         self._make_ready(task)
@@ -177,7 +207,7 @@ class Scheduler:
         """Unwind the tasks that have not ended, after the simulation; their effects do not count any more."""
         self.over = True
         for task in self._tasks:
-            if not task.greenlet.dead:
+            while not task.ended:
                 self.current = task
                 task.greenlet.throw()
         self.current = None
@@ -195,14 +225,29 @@ class Scheduler:
         return self.current
 
     def _switch_to(self, task: Task) -> None:
-        self.current = task
-        task.greenlet.switch()
+        leaving, self.current = self.current, task
+        if leaving is None:
+            task.greenlet.switch()
+        else:
+            self._leave(leaving, task.greenlet)
+
+    def _leave(self, task: Task, target: Any) -> None:
+        """Switch from `task` to the greenlet `target`. This returns when `task` is resumed."""
+        task.greenlet = getcurrent()
+        if task.state is None:
+            target.switch()
+            return
+        task.state.leave()
+        try:
+            target.switch()
+        finally:
+            task.state.enter()
 
     def _go_on(self) -> None:
         """Run another task in place of the current one; without a ready task, return to the hub."""
         successor = self._next()
         if successor is None:
-            self._hub.switch()
+            self._leave(self._running, self._hub)
         elif successor is not self.current:
             self._switch_to(successor)
 

@@ -12,8 +12,10 @@ assert not result.violations, result
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, TypeVar
 
@@ -24,6 +26,7 @@ from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
+from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
@@ -44,7 +47,7 @@ class Client:
 
     def __init__(self, machine: Machine, db: Database, trace: Trace, pace: float) -> None:
         self.db = db
-        self.runtime = machine.runtime
+        self.runtime = machine.thread
         self.random = Random(machine.random.random())
         self._machine = machine
         self._trace = trace
@@ -165,33 +168,49 @@ class Simulation:
         outages = self._outages if name is None else self._partitions.setdefault(name, [])
         outages.append((start_s, start_s + seconds))
 
-    def client(self, function: Callable[[Client], object], name: str) -> None:
-        """Add a process that runs `function` and then closes its database. Names must differ."""
+    def client(
+        self, function: Callable[[Client], object] | Callable[[LoopClient], Awaitable[object]], name: str
+    ) -> None:
+        """Add a process that runs `function` and then closes its database. Names must differ.
+
+        If it is a coroutine function, it runs on an event loop, with a database of fdbqueue.aio.
+        """
         self._start(function, name, self.faults)
 
     def afterwards(self, function: Callable[[Client], object], name: str) -> None:
         """Run `function` without faults once all clients have ended or died; several run in turn."""
         self._afterwards.append((function, name))
 
-    def _start(self, function: Callable[[Client], object], name: str, faults: Faults) -> None:
-        checked_function(f"client {name}", function)
+    def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         outages = (self._outages, self._partitions.setdefault(name, []))
-        machine = Machine(runtime, random, faults, self.trace, outages)
-        self._machines.append(machine)
-        database = Database(FaultyDatabase(self._store, machine), runtime)
-        client = Client(machine, database, self.trace, self._pace)
+        parts = (runtime, random, faults, self.trace, outages)
+        if iscoroutinefunction(function):
+            looping = LoopMachine(*parts)
+            run_to_end = partial(run_client, function, looping, self._store, self.trace, self._pace)
+            self._start_machine(looping, run_to_end)
+        else:
+            checked_function(f"client {name}", function)
+            machine = Machine(*parts)
+            self._start_machine(machine, partial(self._run_client, function, machine))
 
+    def _start_machine(self, machine: Machine, run_to_end: Callable[[], None]) -> None:
         def main() -> None:
             try:
-                require_finished(f"client {name}", function(client))
-                database.close()
-                self.trace.note(self.scheduler.now, name, "finished", machine.open_watches)
+                run_to_end()
+                self.trace.note(self.scheduler.now, machine.name, "finished", machine.open_watches)
             finally:
                 machine.finished = True
 
-        self.scheduler.spawn(runtime.host, main, name)
+        self._machines.append(machine)
+        self.scheduler.spawn(machine.host, main, machine.name)
+
+    def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
+        database = Database(FaultyDatabase(self._store, machine), machine.runtime)
+        client = Client(machine, database, self.trace, self._pace)
+        require_finished(f"client {machine.name}", function(client))
+        database.close()
 
     def run(self, checkers: Sequence[Checker] = ()) -> Result:
         """Run the clients to their end, then the functions of `afterwards`, then the checkers, and last a

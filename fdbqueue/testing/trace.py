@@ -25,7 +25,7 @@ class Operation:
     ended: int | None = None
     ended_s: float | None = None
     result: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def done(self) -> bool:
@@ -82,7 +82,7 @@ class Trace:
         self.note(at_s, client, f"{name} {subject}", argument)
         return operation
 
-    def end(self, at_s: float, operation: Operation, result: Any, error: Exception | None = None) -> None:
+    def end(self, at_s: float, operation: Operation, result: Any, error: BaseException | None = None) -> None:
         operation.ended, operation.ended_s = len(self.events), at_s
         operation.result, operation.error = result, error
         self.note(at_s, operation.client, f"{operation.name} {operation.subject} ended", result, repr(error))

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import aio
+from fdbqueue import aio, limits
 from fdbqueue.aio.committing import LoopTransaction
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.futures import PendingFuture
@@ -115,6 +115,27 @@ async def test_cancels_at_any_moment_lose_no_item(
                 await queue.give_back(db, await taking)
 
         assert await queue.dequeue_many(db, 10) == [1, 2]
+
+
+@on_loop
+async def test_a_close_waits_for_cancelled_calls(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its patience, a cancelled dequeue goes on alone, and gives its item back."""
+    monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
+    queue = aio.Queue(root["items"])
+    async with aio.open(url) as keeper:  # so that an engine in memory stays
+        await queue.enqueue_many(keeper, [1, 2])
+        for turns in range(20):
+            async with aio.open(url) as db:
+                taking = asyncio.create_task(queue.dequeue(db, timeout=60))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                taking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await queue.give_back(db, [await taking])
+
+        assert await queue.dequeue_many(keeper, 10) == [1, 2]
 
 
 @on_loop

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import database
+from fdbqueue.aio import consuming, hub
+from fdbqueue.aio import runtime as aio_runtime
+from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once
 from fdbqueue.dead import elsewhere, pacing, redrive
 from fdbqueue.disciplines import fair, key_counts, keyed, places
@@ -993,5 +996,48 @@ PLANTS = (
         "pass",
         "redriven",
         100,
+    ),
+    Plant(
+        "a cancelled call that keeps its result",
+        hub.Hub._end,
+        "if undo is not None:",
+        "if False:",
+        "awaited_waits",
+        50,
+    ),
+    Plant(
+        "a cancel that returns before its call has left the line",
+        hub.Hub._finish,
+        "while not end.done() and self.loop.time() < until:",
+        "while False:",
+        "awaited_waits",
+        500,
+        near=204,
+    ),
+    Plant(
+        "a cancelled call that is interrupted while it stands in the line",
+        aio_verbs.call_verb,
+        "answer = await hub.call(call, stop, undo)",
+        "answer = await hub.call(call, None, undo)",
+        "awaited_waits",
+        50,
+    ),
+    Plant(
+        "a lock of fibers that wakes no waiter",
+        aio_runtime.LoopLock._wake_next,
+        "self._waiting.popleft().set()",
+        "self._waiting.popleft()",
+        "awaited_tasks",
+        200,
+        near=31,
+    ),
+    Plant(
+        "a loop over tasks that acks one whose body was left",
+        consuming.Consumption.aclose,
+        "lambda db: _release(self._queue.blocking, db, left)",
+        "lambda db: self._queue.blocking.ack(db, left)",
+        "awaited_tasks",
+        100,
+        near=11,
     ),
 )

@@ -36,6 +36,9 @@ class Workload:
 
 _MODULES = (
     "acks",
+    "awaited_recipe",
+    "awaited_tasks",
+    "awaited_waits",
     "bank",
     "batches",
     "bounded",

@@ -73,12 +73,13 @@ def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:
 
 def audit(client: Client, q: Queue, name: str) -> None:
     """Compare at one version the number of stored items with the counter."""
+    client.call(name, "audit", None, lambda: run(client.db, counted_and_found(q, name)))
+
+
+def counted_and_found(q: Queue, name: str) -> Callable[[Any], tuple[int, int]]:
+    """Return a function of a transaction: the counter, and the number of stored items."""
     items = QueueKeys(SPACE[name]).items
-
-    def body(tr: Any) -> tuple[int, int]:
-        return q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list())
-
-    client.call(name, "audit", None, lambda: run(client.db, body))
+    return lambda tr: (q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list()))
 
 
 def cramped(simulation: Simulation) -> None:
