@@ -138,7 +138,10 @@ class LoopRuntime:
         self.process_id, self.host_name, self.at_exit = thread.process_id, thread.host_name, thread.at_exit
 
     def sleep(self, seconds: float) -> None:
+        due_s = self.monotonic() + seconds
         self.hub.sleeper().park(max(0.0, seconds))
+        while (left_s := due_s - self.monotonic()) > 0:  # a timer of a loop may be early
+            self.hub.sleeper().park(left_s)
 
     def lock(self) -> LoopLock:
         return LoopLock(self.hub)

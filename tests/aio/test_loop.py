@@ -81,6 +81,31 @@ async def test_the_commits_of_one_turn_share_a_batch(
         assert len(sizes) <= 10
 
 
+class EarlyLoop(asyncio.SelectorEventLoop):
+    """Its timers are early. Those of uvloop are, as it counts time in whole milliseconds."""
+
+    def call_at(self, when: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        return super().call_at(when - 0.002, *args, **kwargs)
+
+
+def test_a_backoff_is_waited_for_though_timers_are_early(url: str, root: Subspace) -> None:
+    count = root.pack(("count",))
+
+    @aio.transactional
+    async def add(tr: aio.Transaction) -> None:
+        found = await tr.get(count)
+        await asyncio.sleep(0)
+        tr[count] = (bytes(found) if found.present() else b"") + b"."
+
+    async def add_at_once() -> bytes | None:
+        async with aio.open(url) as db:
+            await asyncio.gather(*(add(db) for _ in range(10)))
+            return await db.get(count)
+
+    with asyncio.Runner(loop_factory=EarlyLoop) as runner:
+        assert runner.run(add_at_once()) == b"." * 10
+
+
 @on_loop
 async def test_a_span_of_the_caller_is_current_in_a_body(url: str, root: Subspace) -> None:
     tracer = TracerProvider().get_tracer("test")
