@@ -107,7 +107,7 @@ class BlockingCall(FdbQueueError, RuntimeError):
 
 
 class WrongLoop(FdbQueueError, RuntimeError):
-    """A database of fdbqueue.aio works on the event loop that opened it, in the same process. {reason} Open it again with fdbqueue.aio.open()."""
+    """A database of fdbqueue.aio works on the event loop that opened it, in the same process. {reason}"""
 
 
 class DatabaseClosed(FdbQueueError):

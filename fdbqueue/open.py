@@ -20,11 +20,12 @@ DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
 
 
 class Engines(NamedTuple):
-    """How the database of each kind of URL is opened."""
+    """How the database of each kind of URL is opened, and the class of ours over it."""
 
     cluster: Callable[[str | None], Any]
     directory: Callable[..., Any]
     private: Callable[[Any], Any]
+    over: type[Database] = Database
 
 
 def open(
@@ -96,15 +97,15 @@ def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, eng
     """The database that `url` names, opened by `engines`. Raises as `open`."""
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "fdb":
-        return Database(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
+        return engines.over(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
     if scheme in DIRECTORY_SCHEMES and rest:
         if not create and not is_database(rest):
             raise DatabaseNotFound(url=url)
         engine = engines.directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
-        return Database(engine, runtime, engine.close, session_ttr_s)
+        return engines.over(engine, runtime, engine.close, session_ttr_s)
     if url == PRIVATE_URL:
         engine = engines.private(runtime)
-        return Database(engine, runtime, engine.close, session_ttr_s)
+        return engines.over(engine, runtime, engine.close, session_ttr_s)
     raise UnknownUrl(url=url)
 
 

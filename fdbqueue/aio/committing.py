@@ -14,6 +14,7 @@ from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread
+from fdbqueue.aio.underneath import Underneath
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.database import Database
@@ -129,12 +130,12 @@ def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
     runtime, engine = LoopRuntime(hub), database.engine
     if not isinstance(engine, Database):
         let_fibers_park()
-        return BlockingDatabase(engine, runtime, session_ttr_s=database.session_ttr_s)
+        return Underneath(engine, runtime, session_ttr_s=database.session_ttr_s)
     store = engine.lmdb_store
     commits = None if store.private else CommitThread(hub, store)
     shared = LoopDatabase(store, runtime, commits)
     end = None if commits is None else commits.end
-    return BlockingDatabase(shared, runtime, end, database.session_ttr_s)
+    return Underneath(shared, runtime, end, database.session_ttr_s)
 
 
 def open_directory(path: str, runtime: LoopRuntime, *, shared: bool) -> LoopDatabase:

@@ -11,6 +11,7 @@ from fdbqueue.aio import cluster, committing
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.underneath import Underneath
 from fdbqueue.arguments import checked_span
 from fdbqueue.awaited import Awaited
 from fdbqueue.open import Engines, checked_url, open_url
@@ -149,7 +150,8 @@ async def _open(url: str | None, create: bool, session_ttr_s: float, shared_dire
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     named = checked_url(url, shared_directory)
     hub = hub_of(asyncio.get_running_loop())
-    engines = Engines(partial(cluster.open_on, hub), committing.open_directory, committing.open_private)
+    opened_on = partial(cluster.open_on, hub)
+    engines = Engines(opened_on, committing.open_directory, committing.open_private, Underneath)
     opened = partial(open_url, named, create, LoopRuntime(hub), session_ttr_s, engines)
     # A cancelled opening goes on to its end: only then there is a database to be closed.
     return Database(hub, await hub.call(opened, Unheard(), blocking.Database.close))

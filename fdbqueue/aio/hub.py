@@ -28,6 +28,11 @@ T = TypeVar("T")
 _CALLS_IN_A_TURN = 20  # calls that did not wait; then other tasks and timers of the loop have their turn
 _INTERRUPTS_MAX = 100  # the waits of one cleanup
 
+_FORKED = "It was opened before this process was forked: open it again with fdbqueue.aio.open()."
+_LOOP_CLOSED = "Its event loop is closed: open it again with fdbqueue.aio.open()."
+_ANOTHER_LOOP = "Another event loop opened it: open it again with fdbqueue.aio.open()."
+_ANOTHER_THREAD = "Another thread used it: code in threads needs a database of fdbqueue.open()."
+
 
 class Wakeable(Protocol):
     """What a wake may be posted to: a sleeper, or a coroutine that awaits a future."""
@@ -125,10 +130,15 @@ class Hub:
         if not is_here or self._process_id != self.runtime.process_id():
             raise WrongLoop(reason=self._reason())
 
+    def require_thread(self) -> None:
+        """Raises WrongLoop in another thread than that of the loop, while the loop runs."""
+        if self.runtime.thread_id() != self._thread_id and self.loop.is_running():
+            raise WrongLoop(reason=_ANOTHER_THREAD)
+
     def _reason(self) -> str:
         if self._process_id != self.runtime.process_id():
-            return "It was opened before this process was forked."
-        return "Its event loop is closed." if self.loop.is_closed() else "Another event loop opened it."
+            return _FORKED
+        return _LOOP_CLOSED if self.loop.is_closed() else _ANOTHER_LOOP
 
     async def call(
         self, function: Callable[[], T], stop: Settable | None = None, undo: Callable[[T], None] | None = None

@@ -77,6 +77,15 @@ async def test_a_closed_database_refuses_calls(url: str, root: Subspace) -> None
         await aio.Queue(root["items"]).enqueue(db, 1)
 
 
+@on_loop
+async def test_another_thread_may_not_use_the_database(url: str, root: Subspace) -> None:
+    queue = fdbqueue.Queue(root["items"])
+    async with aio.open(url) as db:
+        with pytest.raises(WrongLoop, match=r"fdbqueue\.open"):
+            await asyncio.to_thread(queue.enqueue, db.blocking, 1)
+        assert await aio.Queue(root["items"]).size(db) == 0
+
+
 def test_a_forked_child_may_not_use_the_database() -> None:
     async def fork_and_use() -> int:
         async with aio.open("memory:") as db:
