@@ -75,7 +75,8 @@ class CoroutineHandler:
     def _finished(self, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
         """Park until the coroutine has ended. When the lease is taken away, the coroutine is cancelled."""
         ended = LoopEvent(self._hub)
-        running = self._hub.loop.create_task(coroutine, context=copy_context())
+        running = self._hub.loop.create_task(_without_exit(coroutine), context=copy_context())
+        running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
         running.add_done_callback(lambda _: ended.set())
         hold.interrupt = running.cancel
         try:
@@ -86,7 +87,18 @@ class CoroutineHandler:
             raise
         if running.cancelled():
             raise LeaseLost(id=hold.task.id) if hold.lost else RuntimeError("the handler was cancelled")
-        return running.result()
+        result = running.result()
+        if isinstance(result, SystemExit):
+            raise result
+        return result
+
+
+async def _without_exit(coroutine: Coroutine[Any, Any, object]) -> object:
+    """The result of a coroutine, or its SystemExit: if a task raised that, its loop would end."""
+    try:
+        return await coroutine
+    except SystemExit as error:
+        return error
 
 
 class FiberWorker(BlockingWorker):

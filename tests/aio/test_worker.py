@@ -104,6 +104,21 @@ def test_the_database_of_the_task_is_awaited(
     assert db[key] == b"yes"
 
 
+def test_a_coroutine_that_exits_fails_its_attempt(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    async def leave(task: aio.HeldTask) -> None:
+        if task.data == "exit":
+            raise SystemExit(3)
+
+    queue.put_many(db, ["exit", "stay"])
+    work(db, space, leave, max_attempts=1)
+
+    assert ends(db, queue) == {"acked": 1, "buried": 1}
+    (buried,) = queue.tasks(db, fdbqueue.TaskState.BURIED, 10)
+    assert [failure.error for failure in queue.failures(db, buried)] == ["SystemExit"]
+
+
 def test_a_transactional_coroutine_awaits_its_transaction(
     db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
 ) -> None:
