@@ -365,3 +365,26 @@ async def test_a_cancelled_opening_leaves_no_session(url: str, root: Subspace) -
                 await session.end()
 
             assert await db.get(RootKeys(root).session_named("worker-1")) is None
+
+
+@on_loop
+async def test_a_cancelled_lock_is_unlocked(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        queue = aio.ElementQueue(root["elements"], {"body": "string"})
+        name = await queue.add(db, {"body": "x"})
+        for turns in range(20):
+            if await cancelled_after(turns, queue.lock(db, name)):
+                await queue.unlock(db, name)
+
+        assert await queue.lock(db, name)
+
+
+@on_loop
+async def test_a_call_forgets_the_stop_event_that_it_was_given(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put(db, 1)
+        stop = db.blocking.runtime.event()
+        await emails.take(db, timeout=60, stop=stop)
+
+        assert not stop._listeners._callbacks  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Fibers, their locks and events, and the hub that drives them."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -422,3 +423,87 @@ async def test_the_error_of_a_cancelled_call_is_its_cause() -> None:
         await working
 
     assert isinstance(raised.value.__cause__, KeyError)
+
+
+@on_loop
+async def test_a_wake_that_is_late_does_not_end_a_later_wait() -> None:
+    here = runtime()
+    event = here.event()
+
+    def wait_twice() -> bool:
+        fiber = getcurrent()
+        turn = fiber.turn
+        event.wait(0.001)
+        hub().loop.call_soon(fiber.wake, turn)  # as posted by a thread before the timeout
+        return here.event().wait(0.01)
+
+    assert await hub().call(wait_twice) is False
+
+
+@on_loop
+async def test_a_wait_leaves_no_timer() -> None:
+    here = runtime()
+    event = here.event()
+    waiting = asyncio.create_task(hub().call(lambda: event.wait(7777)))
+    await asyncio.sleep(0)
+    event.set()
+    await waiting
+    timers: list[Any] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+
+    assert [
+        timer for timer in timers if timer.when() > here.monotonic() + 7000 and not timer.cancelled()
+    ] == []
+
+
+def test_fibers_that_nothing_refers_to_end_with_their_loop() -> None:
+    ends: list[str] = []
+
+    async def leave_one_behind() -> None:
+        here = runtime()
+
+        def wait_for_ever() -> None:
+            try:
+                here.event().wait()
+            finally:
+                try:
+                    here.sleep(60)  # cleanup may wait, and is interrupted, too
+                finally:
+                    ends.append("ended")
+
+        here.spawn(wait_for_ever, "test")
+        await asyncio.sleep(0.01)
+        gc.collect()
+        ends.append("loop ends")
+
+    asyncio.run(leave_one_behind())
+
+    assert ends == ["loop ends", "ended"]
+
+
+@on_loop
+async def test_an_event_that_is_set_before_the_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread sets it between the look and the registration of the waiter."""
+    event, sleeper = runtime().event(), Hub.sleeper
+
+    def set_meanwhile(self: Hub) -> Any:
+        event.set()
+        return sleeper(self)
+
+    monkeypatch.setattr(Hub, "sleeper", set_meanwhile)
+
+    assert await asyncio.wait_for(hub().call(event.wait), 5)
+
+
+@on_loop
+async def test_a_future_that_is_completed_by_its_cancel_wakes_nothing() -> None:
+    late = Late()
+
+    async def wait() -> None:
+        await Future(hub(), late)
+
+    late.cancel = late.complete  # type: ignore[attr-defined]
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -302,3 +302,24 @@ def test_a_worker_runs_once(db: fdbqueue.Database, space: Subspace, queue: fdbqu
     worker = work(db, space, Sender([]))
     with pytest.raises(WorkerUsed):
         worker.run()
+
+
+def test_a_coroutine_function_may_be_given_by_keyword(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    seen: list[Any] = []
+    queue.put(db, 1)
+    fdbqueue.Worker(db, queues="emails", handler=Sender(seen), root=space["root"]).run(until_empty=True)
+
+    assert seen == [1]
+
+
+def test_another_missing_module_is_not_blamed_on_the_extra(
+    db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name, name="another")
+
+    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+    with pytest.raises(ModuleNotFoundError):
+        fdbqueue.Worker(db, queue, Sender([]))
