@@ -30,7 +30,7 @@ from fdbqueue.errors import DeferredBody, DeferredResult, InvalidArgument
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.tasks.kinds import register_kind
 from fdbqueue.testing import Simulation
-from tests.deferred import REFUSED, RETURNING, coroutine
+from tests.deferred import REFUSED, RETURNING, coroutine, generator
 from tests.support import wait_until
 
 SOON = Backoff(first_s=0.01, cap_s=0.02)
@@ -160,7 +160,7 @@ def test_what_cannot_be_called_is_refused(db, queue):
 def test_a_simulated_client_is_refused():
     simulation = Simulation(seed=1)
     with pytest.raises(DeferredBody, match="client reader"):
-        simulation.client(coroutine, "reader")
+        simulation.client(generator, "reader")
 
 
 def test_an_effect_with_unfinished_work_fails_its_attempt(db, queue):

@@ -131,7 +131,7 @@ class LoopClient:
 
 
 def run_client(
-    function: Callable[[LoopClient], Awaitable[object]],
+    function: Callable[[LoopClient], Any],
     machine: LoopMachine,
     store: Store,
     trace: Trace,

@@ -335,7 +335,7 @@ class FaultyTransaction(Transaction):
         if self._late is not request:
             return
         self._late = None
-        self._database.commit(request)
+        self._simulated.commit(request)
         outcome = "refused" if request.error is not None else "committed"
         machine = self._machine
         machine.trace.note(machine.scheduler.now, machine.name, f"late transaction {outcome}", self._number)

@@ -6,6 +6,8 @@ other machines run between two turns.
 
 import asyncio
 import sys
+from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple
@@ -102,19 +104,19 @@ class _LoopState:
         self._hooks: Any = None
 
     def leave(self) -> None:
-        self._is_running = asyncio._get_running_loop() is self._loop
+        self._is_running = _get_running_loop() is self._loop
         if not self._is_running:
             return
         self._current, self._hooks = asyncio.current_task(self._loop), sys.get_asyncgen_hooks()
         if self._current is not None:
-            asyncio._leave_task(self._loop, self._current)
-        asyncio._set_running_loop(None)
+            _leave_task(self._loop, self._current)
+        _set_running_loop(None)
         sys.set_asyncgen_hooks(None, None)
 
     def enter(self) -> None:
         if not self._is_running:
             return
-        asyncio._set_running_loop(self._loop)
+        _set_running_loop(self._loop)
         sys.set_asyncgen_hooks(*self._hooks)
         if self._current is not None:
-            asyncio._enter_task(self._loop, self._current)
+            _enter_task(self._loop, self._current)

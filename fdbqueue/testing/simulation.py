@@ -15,7 +15,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
+from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
@@ -186,7 +186,7 @@ class Simulation:
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         outages = (self._outages, self._partitions.setdefault(name, []))
         parts = (runtime, random, faults, self.trace, outages)
-        if iscoroutinefunction(function):
+        if is_asynchronous(function):
             looping = LoopMachine(*parts)
             run_to_end = partial(run_client, function, looping, self._store, self.trace, self._pace)
             self._start_machine(looping, run_to_end)

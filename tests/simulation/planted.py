@@ -1033,11 +1033,11 @@ PLANTS = (
     ),
     Plant(
         "a loop over tasks that acks one whose body was left",
-        consuming.Consumption.aclose,
-        "lambda db: _release(self._queue.blocking, db, left)",
-        "lambda db: self._queue.blocking.ack(db, left)",
+        consuming._leave,
+        "hold.queue.release(hold.database, hold.lease)",
+        "hold.queue.ack(hold.database, hold.lease)",
         "awaited_tasks",
         100,
-        near=11,
+        near=19,
     ),
 )
