@@ -11,7 +11,9 @@ from fdbqueue.aio.elements import ElementQueue as ElementQueue
 from fdbqueue.aio.elements import NullQueue as NullQueue
 from fdbqueue.aio.elements import QueueSet as QueueSet
 from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
+from fdbqueue.aio.fleet import Fleet as Fleet
 from fdbqueue.aio.functions import Overview as Overview
+from fdbqueue.aio.functions import diagnose as diagnose
 from fdbqueue.aio.functions import list_queues as list_queues
 from fdbqueue.aio.functions import statistics as statistics
 from fdbqueue.aio.functions import verify as verify

@@ -5,6 +5,7 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, plain_each
+from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
 from fdbqueue.overview.overview import Overview as BlockingOverview
 from fdbqueue.tasks import all_queues
@@ -27,6 +28,7 @@ list_queues = _awaited(all_queues.list_queues)
 statistics = _awaited(all_queues.statistics)
 workers = _awaited(presence.workers)
 verify = _awaited(verifying.verify)
+diagnose = _awaited(examining.diagnose)
 
 
 class Overview(Face[BlockingOverview]):

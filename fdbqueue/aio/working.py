@@ -22,7 +22,7 @@ from fdbqueue.aio.runtime import LoopEvent
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import plain
 from fdbqueue.database import as_database
-from fdbqueue.errors import BlockingCall, InvalidArgument, LeaseLost, WorkerUsed, WrongType
+from fdbqueue.errors import BlockingCall, InvalidArgument, LeaseLost, WrongType
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold
@@ -59,23 +59,23 @@ class HeldTask(BlockingHeldTask):
 class CoroutineHandler:
     """A coroutine function, in the shape of a blocking handler: its fiber waits for a task of the loop."""
 
-    def __init__(self, hub: Hub, function: Callable[..., Coroutine[Any, Any, object]]) -> None:
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, object]]) -> None:
         with suppress(AttributeError):  # a partial has no name
             update_wrapper(self, function)
-        self._hub = hub
         self._function = function
 
     def __call__(self, *arguments: Any) -> object:
         *transaction, task = arguments
         hold: Hold = task.hold
-        given = [Transaction(self._hub, tr) for tr in transaction]
+        hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
+        given = [Transaction(hub, tr) for tr in transaction]
         coroutine = self._function(*given, HeldTask.of(hold.lease, task.queue, hold))
-        return self._finished(coroutine, hold)
+        return self._finished(hub, coroutine, hold)
 
-    def _finished(self, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
+    def _finished(self, hub: Hub, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
         """Park until the coroutine has ended. When the lease is taken away, the coroutine is cancelled."""
-        ended = LoopEvent(self._hub)
-        running = self._hub.loop.create_task(_without_exit(coroutine), context=copy_context())
+        ended = LoopEvent(hub)
+        running = hub.loop.create_task(_without_exit(coroutine), context=copy_context())
         running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
         running.add_done_callback(lambda _: ended.set())
         hold.interrupt = running.cancel
@@ -156,26 +156,40 @@ class LoopWorker(FiberWorker):
     """A `fdbqueue.Worker` with a coroutine function as its handler, and an event loop of its own."""
 
     def __init__(self, db: AnyDatabase, queues: Any, handler: Any, **options: Any) -> None:
+        """Check all in this thread. `start` makes the loop, and opens the queues again in it."""
+        awaited = CoroutineHandler(handler)
+        super().__init__(db, queues, awaited, **options)
+        self._on_loop = partial(self._open, as_database(db), queues, awaited, options)
+        self._stops = 0
+        self._loop: LoopThread
+
+    def start(self, *, until_empty: bool = False) -> None:
+        self._require_startable()
         self._loop = LoopThread()
         try:
-            self._loop.call(partial(self._open, as_database(db), queues, handler, options))
+            self._loop.call(self._on_loop)
         except BaseException:
             self._loop.end()
             raise
-
-    def _open(self, db: Any, queues: Any, handler: Any, options: Any, hub: Hub) -> None:
-        database = on_loop(hub, db)
-        super().__init__(database, queues, CoroutineHandler(hub, handler), **options)
-
-    def start(self, *, until_empty: bool = False) -> None:
-        if self._state != "new":
-            raise WorkerUsed
         self._loop.call(lambda _: super(LoopWorker, self).start(until_empty=until_empty))
 
-    def status(self) -> WorkerStatus:
-        if self._ended.is_set():
-            return super().status()
-        return self._loop.call(lambda _: super(LoopWorker, self).status())
+    def _open(self, db: Any, queues: Any, handler: Any, options: Any, hub: Hub) -> None:
+        ended = self._ended  # other threads may wait for it by now
+        database = on_loop(hub, db)
+        try:
+            super().__init__(database, queues, handler, **options)
+        except BaseException:
+            database.close()
+            raise
+        finally:
+            self._ended = ended
+        if self._stops:
+            super().stop(at_once=self._stops > 1)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        # Counted before its event is set: `_open` may replace that at this moment.
+        self._stops = max(self._stops, 2 if at_once else 1)
+        super().stop(at_once=at_once)
 
     def _say_ended(self) -> None:
         self._database.close()
@@ -204,7 +218,7 @@ class Worker:
         if not is_asynchronous(handler):
             raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
         self._hub = db.hub
-        make = partial(FiberWorker, db.blocking, plain(queues), CoroutineHandler(db.hub, handler))
+        make = partial(FiberWorker, db.blocking, plain(queues), CoroutineHandler(handler))
         self._make = partial(make, hooks=hooks, root=root, **options)
         self._worker: FiberWorker | None = None
 

@@ -132,10 +132,7 @@ class Worker(ChosenByHandler):
 
         Raises: WorkerUsed, UnknownCodec; RuntimeError, before any work, if no thread can be started.
         """
-        if self._state != "new":
-            raise WorkerUsed
-        for queue, _ in self._queues:
-            queue.require_codec()
+        self._require_startable()
         self._state = "working"
         self._since = self._runtime.now()
         with ExitStack() as undo:
@@ -148,6 +145,13 @@ class Worker(ChosenByHandler):
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
             self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
             undo.pop_all()  # from now on the feeder does it
+
+    def _require_startable(self) -> None:
+        """Raises: WorkerUsed, UnknownCodec."""
+        if self._state != "new":
+            raise WorkerUsed
+        for queue, _ in self._queues:
+            queue.require_codec()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more tasks, and return at once. A signal handler may call it, and it may be called again.
@@ -178,7 +182,7 @@ class Worker(ChosenByHandler):
         now = self._runtime.monotonic()
         running = [
             Running(hold.task.id, hold.task.queue, now - hold.began_at, hold.cancelled, hold.fraction)
-            for hold in self._heartbeat.holds()
+            for hold in self._heartbeat.look()
             if hold.began_at is not None and hold.open
         ]
         state = "stopping" if self._state == "working" and self._stopped.is_set() else self._state

@@ -1,4 +1,6 @@
-"""A coroutine function for processes of a fleet."""
+"""Coroutine functions for processes of a fleet."""
+
+import asyncio
 
 from fdbqueue import aio
 
@@ -13,3 +15,7 @@ async def add(tr: aio.Transaction, number: int) -> None:
 
 async def send(task: aio.HeldTask) -> None:
     await add(task.database, task.data)
+
+
+async def wait(task: aio.HeldTask) -> None:  # noqa: ARG001
+    await asyncio.Event().wait()

@@ -23,7 +23,7 @@ FACES = [
     "SimpleElementQueue",
     "TaskQueue",
 ]
-FUNCTIONS = ["list_queues", "statistics", "verify", "workers"]
+FUNCTIONS = ["diagnose", "list_queues", "statistics", "verify", "workers"]
 # Verbs that have no awaited form, with the reason.
 LEFT_OUT = {
     ("Queue", "holder"): "it is for a reader that may crash between two lines of a pipe",

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DeferredBody, WorkerUsed, WrongType
+from fdbqueue.errors import DeferredBody, UnknownCodec, WorkerUsed, WrongType
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
@@ -323,3 +323,81 @@ def test_another_missing_module_is_not_blamed_on_the_extra(
     monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
     with pytest.raises(ModuleNotFoundError):
         fdbqueue.Worker(db, queue, Sender([]))
+
+
+def test_a_worker_that_never_starts_has_no_thread(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    queue.put(db, 1)  # the engine starts its own threads
+    before = threading.active_count()
+    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+
+    assert threading.active_count() == before
+    assert worker.status().state == "new"
+
+
+def test_a_worker_that_was_refused_can_start_later(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    queue.put(db, 1)
+    worker = fdbqueue.Worker(db, "emails", Sender(seen), root=space["root"])
+    threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(fdbqueue.TaskQueue, "require_codec", unknown)
+        with pytest.raises(UnknownCodec):
+            worker.start()
+    assert threading.active_count() == threads
+
+    worker.run(until_empty=True)
+    assert seen == [1]
+
+
+def unknown(queue: fdbqueue.TaskQueue) -> None:
+    raise UnknownCodec(codec=f"that of {queue.name}")
+
+
+def test_a_stop_before_the_start_holds(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    queue.put(db, 1)
+    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+    worker.stop()
+    worker.run()
+
+    assert worker.status().state == "ended"
+    assert queue.statistics(db)["tasks"]["ready"] == 1
+
+
+def test_a_thread_may_wait_for_a_worker_before_it_starts(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    queue.put(db, 1)
+    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+    waiter = threading.Thread(target=worker.join)
+    waiter.start()
+    worker.run(until_empty=True)
+    waiter.join(30)
+
+    assert not waiter.is_alive()
+
+
+def test_the_status_is_told_while_a_handler_stops_the_loop(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    async def stand_still(task: aio.HeldTask) -> None:  # noqa: ARG001
+        began.set()
+        may_end.wait(30)
+
+    queue.put(db, 1)
+    worker = fdbqueue.Worker(db, "emails", stand_still, root=space["root"])
+    worker.start(until_empty=True)
+    assert began.wait(30)
+    running = worker.status().running
+    may_end.set()
+
+    assert [task.queue for task in running] == ["emails"]
+    assert worker.join(30)
+    assert worker.status().tally.done == 1

@@ -1,0 +1,109 @@
+"""A fleet that a coroutine waits for: its supervisor runs in a thread."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Unpack
+
+from fdbqueue.aio.hub import Hub, Unheard, hub_of
+from fdbqueue.aio.threads import in_thread
+from fdbqueue.deferred import checked_function
+from fdbqueue.fleet.options import WorkerKeywords
+from fdbqueue.fleet.supervisor import Fleet as BlockingFleet
+from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.root_keys import DEFAULT_ROOT
+
+OnTick = Callable[[FleetStatus], object]
+
+
+class Supervisor(BlockingFleet):
+    """A `fdbqueue.Fleet` that looks at its database in `run`: a constructor on a loop must not wait."""
+
+    def _require_all(self, root: Any) -> None:
+        """Do nothing: `run` does it."""
+
+    def run(self, on_tick: OnTick | None = None) -> None:
+        super()._require_all(self._root)
+        super().run(on_tick)
+
+
+class Fleet:
+    """`fdbqueue.Fleet` beside an event loop: `await fleet.run()`.
+
+    The processes have loops of their own for handlers that are coroutine functions. The fleet handles no
+    signals: `loop.add_signal_handler(signal.SIGTERM, fleet.stop)`. All else is as in `fdbqueue.Fleet`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queues: str | list[str] | Mapping[str, int],
+        handler: str,
+        *,
+        processes: int = 2,
+        until_empty: bool = False,
+        recycle_tasks: int | None = None,
+        recycle_mb: float | None = None,
+        hooks: str | None = None,
+        argument: Any = None,
+        log_level: str = "info",
+        stdout: int | None = None,
+        root: Any = DEFAULT_ROOT,
+        **options: Unpack[WorkerKeywords],
+    ) -> None:
+        """Check the options; read nothing yet. Raises: InvalidArgument."""
+        self._supervisor = Supervisor(
+            url,
+            queues,
+            handler,
+            processes=processes,
+            until_empty=until_empty,
+            recycle_tasks=recycle_tasks,
+            recycle_mb=recycle_mb,
+            hooks=hooks,
+            argument=argument,
+            log_level=log_level,
+            stdout=stdout,
+            root=root,
+            **options,
+        )
+
+    async def run(self, on_tick: OnTick | None = None) -> None:
+        """Work until `stop`, or with `until_empty` until the queues are empty.
+
+        The loop calls `on_tick` with the status several times a second.
+        If it is cancelled, the fleet stops, and running handlers have `grace_s` to end; a second cancel stops
+        it at once. Either way it returns when all processes have ended.
+        Raises: as the constructor and `run` of `fdbqueue.Fleet`.
+        """
+        hub = hub_of(asyncio.get_running_loop())
+        if on_tick is not None:
+            on_tick = partial(_call_on, hub, checked_function("on_tick", on_tick))
+        work = partial(in_thread, hub, partial(self._supervisor.run, on_tick))
+        running = hub.loop.create_task(hub.call(work, Unheard()))
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                self.stop(at_once=cancelled is not None)
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled from running.exception()
+        running.result()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop as `fdbqueue.Fleet.stop` does, and return at once. A signal handler may call it."""
+        self._supervisor.stop(at_once=at_once)
+
+    def status(self) -> FleetStatus:
+        return self._supervisor.status()
+
+
+def _call_on(hub: Hub, function: OnTick, status: FleetStatus) -> None:
+    """Call `function` on the loop, from another thread. Raises: its errors."""
+
+    async def call() -> None:
+        function(status)
+
+    asyncio.run_coroutine_threadsafe(call(), hub.loop).result()
