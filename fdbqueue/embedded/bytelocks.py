@@ -30,7 +30,9 @@ class LockFile:
         self.fd = -1
         _open_files.add(self)
         self.fd = directory.open_file(name)
-        check(self.fd)
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            raise OSError(errno.ENOLCK, "no open file description locks")
+        self.is_locked(0)  # raises where the file system has no such locks
 
     def map(self, size_bytes: int) -> mmap.mmap:
         """Map the first `size_bytes`, with room on the disk: writing a page without room kills the process.
@@ -44,6 +46,27 @@ class LockFile:
             return mmap.mmap(unlocked_fd, size_bytes)
         finally:
             os.close(unlocked_fd)
+
+    def try_lock(self, at: int) -> bool:
+        """Lock the byte at `at`; False if another holder has it."""
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def wait_until_free(self, at: int) -> None:
+        """Return once the holder of the byte at `at` has unlocked it or died. Several processes may wait."""
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
+        self.unlock(at)
+
+    def unlock(self, at: int) -> None:
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, at, 1, 0))
+
+    def is_locked(self, at: int) -> bool:
+        """True if another holder has the byte at `at`."""
+        answer = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def close(self) -> None:
         """End all locks of this file; a second call has no effect."""
@@ -64,35 +87,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def check(fd: int) -> None:
-    """Raises: OSError where the operating system or the file system has no such locks."""
-    if not hasattr(fcntl, "F_OFD_SETLK"):
-        raise OSError(errno.ENOLCK, "no open file description locks")
-    is_locked(fd, 0)
-
-
-def try_lock(fd: int, at: int) -> bool:
-    """Lock the byte at `at`; False if another holder has it."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def wait_until_free(fd: int, at: int) -> None:
-    """Return once the holder of the byte at `at` has unlocked it or died. Several processes may wait."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
-    unlock(fd, at)
-
-
-def unlock(fd: int, at: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, at, 1, 0))
-
-
-def is_locked(fd: int, at: int) -> bool:
-    """True if another holder has the byte at `at`."""
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -17,7 +17,6 @@ from fdbqueue.embedded.pool import BODY_BYTES_MAX, NO_ROOM, REQUESTS_MAX, Pool, 
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.errors import DatabaseClosed, StorageFull, StorageReplaced
 from fdbqueue.fdberror import FDBError
-from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
@@ -30,7 +29,7 @@ class Committer:
 
     def __init__(self, store: "Store") -> None:
         self._store = store
-        self._lock = RealRuntime.lock()
+        self._lock = store.system.lock()
         self._waiting: list[CommitRequest] = []
         self._leader: CommitRequest | None = None
         self._batch: list[CommitRequest] = []  # the requests that the leader is committing
@@ -42,7 +41,7 @@ class Committer:
         if self._store.private:
             return None
         try:
-            pool = open_pool(self._store.directory, self._store.runtime)
+            pool = open_pool(self._store.directory, self._store.runtime, self._store.system)
         except OSError:  # without room or byte locks, LMDB's writer lock still orders the processes
             return None
         if self._store.reserve is not None and not self._store.reserve.is_whole:
@@ -88,7 +87,7 @@ class Committer:
             if self._leader is None:
                 self._leader = request
             else:
-                request.turn = RealRuntime.lock()
+                request.turn = self._store.system.lock()
                 request.turn.acquire()
             self._waiting.append(request)
 

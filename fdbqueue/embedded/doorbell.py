@@ -18,10 +18,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from fdbqueue.embedded import bytelocks
+from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.directory import Directory, by_descriptor
+from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.logger import logger
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.runtime import Runtime
 from fdbqueue.trouble import Troubles
 
 log = logger("fdbqueue.embedded")
@@ -44,25 +45,27 @@ _KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings all slots
 class Doorbell:
     """Rings other processes of one directory, and calls `on_ring` when one of them rings this process."""
 
-    def __init__(self, directory: Directory, runtime: Runtime, on_ring: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: Directory, runtime: Runtime, on_ring: Callable[[], None], system: System = SYSTEM
+    ) -> None:
         """Raises UnsafePath, OSError."""
         self._directory = directory.subdirectory(_DIRECTORY)
         self._runtime = runtime
+        self._system = system
         self._on_ring = on_ring
-        self._lock = RealRuntime.lock()
+        self._lock = system.lock()
         self._lock_file, self._board = self._open_board()
         self._slot: int | None = None
         self._watched: Counter[int] = Counter()  # the number of watched keys in each bucket
         self._socket: socket.socket | None = None
         self._is_listening = False
-        self._ringer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ringer.setblocking(False)
+        self._ringer = system.open_socket()
         self._troubles = Troubles(runtime)
         self._closed = False
 
-    def _open_board(self) -> tuple[bytelocks.LockFile | None, mmap.mmap | None]:
+    def _open_board(self) -> tuple[LockFile | None, mmap.mmap | None]:
         try:
-            lock_file = bytelocks.LockFile(self._directory, _BOARD)
+            lock_file = self._system.lock_file(self._directory, _BOARD)
             return lock_file, lock_file.map(_BOARD_BYTES)
         except OSError:  # without room or byte locks, the slow look remains
             return None, None
@@ -82,8 +85,7 @@ class Doorbell:
             if self._is_listening or self._closed:
                 return
             if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._socket.setblocking(False)
+                self._socket = self._system.open_socket()
                 with contextlib.suppress(OSError):  # without sockets here, the slow look remains
                     self._take_slot(self._socket)
             self._is_listening = True
@@ -96,8 +98,7 @@ class Doorbell:
     def _take_slot(self, listening: socket.socket) -> None:
         if self._board is None or self._lock_file is None:
             return
-        lock_fd = self._lock_file.fd
-        slot = next((s for s in range(_SLOTS) if bytelocks.try_lock(lock_fd, s)), None)
+        slot = next((s for s in range(_SLOTS) if self._lock_file.try_lock(s)), None)
         if slot is None:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -130,7 +131,7 @@ class Doorbell:
 
     def _listen(self) -> None:
         assert self._socket is not None
-        rung = select.poll()
+        rung = self._system.poll()
         rung.register(self._socket, select.POLLIN)
         try:
             while not self._closed:
@@ -200,9 +201,9 @@ class Doorbell:
         with self._lock:
             if self._board is None or self._lock_file is None or self._closed or slot == self._slot:
                 return
-            if bytelocks.try_lock(self._lock_file.fd, slot):
+            if self._lock_file.try_lock(slot):
                 self._board[slot::_SLOTS] = _EMPTY_COLUMN
-                bytelocks.unlock(self._lock_file.fd, slot)
+                self._lock_file.unlock(slot)
 
     # -- ending -----------------------------------------------------------------------------------------
 

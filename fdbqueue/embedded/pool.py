@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fdbqueue.embedded import bytelocks
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import RealRuntime, Runtime
 
@@ -48,6 +48,7 @@ _PAUSE_AFTER_A_DEATH_S = 0.001
 _MAGIC = int.from_bytes(b"fdbqpool", "big")
 _EPOCH_MAX = 1 << 60  # the position of a locked byte has 63 bits at most
 _NUMBERS = 8 * _SLOTS
+_MARKS_END = 32
 _ASKED = 64
 _ANSWERED = _ASKED + _NUMBERS
 _LENGTHS = _ANSWERED + _NUMBERS
@@ -84,23 +85,23 @@ class SlotRequests:
 class Pool:
     """The file `commits.1`, as one process sees it. One thread at a time."""
 
-    def __init__(self, directory: Directory, runtime: Runtime) -> None:
+    def __init__(self, directory: Directory, runtime: Runtime, system: System = SYSTEM) -> None:
         """Open the file, or make it.
 
         Raises: UnsafePath, PoolDamaged, OSError (no room, or no byte locks).
         """
         self._runtime = runtime
+        self._system = system
         # It closes with its last reference, since a thread may use it until then.
-        self._lock_file = bytelocks.LockFile(directory, _FILE)
+        self._lock_file = system.lock_file(directory, _FILE)
         self._map = self._lock_file.map(_HEADER_BYTES)
-        self.file = os.fstat(self._fd).st_ino
-        numbers = memoryview(self._map)
-        self._marks = numbers[:32].cast("Q")
-        self._asked = numbers[_ASKED:_ANSWERED].cast("Q")
-        self._answered = numbers[_ANSWERED:_LENGTHS].cast("Q")
-        self._lengths = numbers[_LENGTHS:_VERSIONS].cast("Q")
-        self._versions = numbers[_VERSIONS:_RESULTS].cast("Q")
-        self._results = numbers[_RESULTS:].cast("i")
+        self.file = os.fstat(self._lock_file.fd).st_ino
+        self._marks = system.numbers(self._map, 0, _MARKS_END, "Q")
+        self._asked = system.numbers(self._map, _ASKED, _ANSWERED, "Q")
+        self._answered = system.numbers(self._map, _ANSWERED, _LENGTHS, "Q")
+        self._lengths = system.numbers(self._map, _LENGTHS, _VERSIONS, "Q")
+        self._versions = system.numbers(self._map, _VERSIONS, _RESULTS, "Q")
+        self._results = system.numbers(self._map, _RESULTS, _HEADER_BYTES, "i")
         self._slot: int | None = None
         self._looked_for_slot = False
         self._asking = False
@@ -113,10 +114,6 @@ class Pool:
         if magic not in (0, _MAGIC) or epoch > _EPOCH_MAX or max(self._lengths) > BODY_BYTES_MAX:
             raise PoolDamaged
         self._marks[2] = _MAGIC
-
-    @property
-    def _fd(self) -> int:
-        return self._lock_file.fd
 
     # -- leading ----------------------------------------------------------------------------------------
 
@@ -131,7 +128,7 @@ class Pool:
             self._next = self._marks[0] + 1
             if self._next > _EPOCH_MAX:
                 raise PoolDamaged
-            if not bytelocks.try_lock(self._fd, _EPOCH_LOCKS + self._next):
+            if not self._lock_file.try_lock(_EPOCH_LOCKS + self._next):
                 return False
             if self._marks[0] + 1 == self._next:
                 return True
@@ -139,7 +136,7 @@ class Pool:
 
     def wait(self) -> None:
         """Return once the leader that `try_lead` met has resigned or died."""
-        bytelocks.wait_until_free(self._fd, _EPOCH_LOCKS + self._next)
+        self._lock_file.wait_until_free(_EPOCH_LOCKS + self._next)
         if self._marks[0] + 1 == self._next:
             # It died. Each waiting process locks the byte for a moment, and so delays the others.
             self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S * self._runtime.random())
@@ -149,7 +146,7 @@ class Pool:
         self._unlock()
 
     def _unlock(self) -> None:
-        bytelocks.unlock(self._fd, _EPOCH_LOCKS + self._next)
+        self._lock_file.unlock(_EPOCH_LOCKS + self._next)
 
     @property
     def unanswered_version(self) -> int:
@@ -177,8 +174,10 @@ class Pool:
             if own_only and not is_own:
                 continue
             number = self._asked[slot]
-            if self._asking if is_own else bytelocks.is_locked(self._fd, _SLOT_LOCKS + slot):
-                body = os.pread(self._fd, self._lengths[slot], _BODIES + slot * BODY_BYTES_MAX)
+            if self._asking if is_own else self._lock_file.is_locked(_SLOT_LOCKS + slot):
+                body = self._system.pread(
+                    self._lock_file.fd, self._lengths[slot], _BODIES + slot * BODY_BYTES_MAX
+                )
                 yield SlotRequests(slot, number, body)
             else:
                 self._answered[slot] = number  # otherwise each leader would test this slot again
@@ -217,7 +216,7 @@ class Pool:
         if not self._looked_for_slot:
             self._looked_for_slot = True  # once only: if all slots are taken, they most likely stay so
             slots = range(_SLOTS)
-            self._slot = next((s for s in slots if bytelocks.try_lock(self._fd, _SLOT_LOCKS + s)), None)
+            self._slot = next((s for s in slots if self._lock_file.try_lock(_SLOT_LOCKS + s)), None)
         self.drop()
 
     @property
@@ -231,7 +230,7 @@ class Pool:
         if slot is None or len(body) > BODY_BYTES_MAX:
             return False
         try:
-            written = os.pwrite(self._fd, body, _BODIES + slot * BODY_BYTES_MAX)
+            written = self._system.pwrite(self._lock_file.fd, body, _BODIES + slot * BODY_BYTES_MAX)
         except OSError:
             return False
         if written < len(body):
@@ -286,20 +285,20 @@ class Pool:
         """Leave the slot. The file stays open, since a thread may still use it."""
         self._closed = True
         if self._slot is not None:
-            bytelocks.unlock(self._fd, _SLOT_LOCKS + self._slot)
+            self._lock_file.unlock(_SLOT_LOCKS + self._slot)
 
 
-def open_pool(directory: Directory, runtime: Runtime) -> Pool:
+def open_pool(directory: Directory, runtime: Runtime, system: System) -> Pool:
     """Open the pool of a directory; a damaged file is replaced.
 
     Raises: UnsafePath, OSError.
     """
     try:
-        return Pool(directory, runtime)
+        return Pool(directory, runtime, system)
     except PoolDamaged:
         with suppress(FileNotFoundError):  # another process was first
             directory.unlink(_FILE)
-        return Pool(directory, runtime)
+        return Pool(directory, runtime, system)
 
 
 def _fence() -> None:

@@ -21,6 +21,7 @@ from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.reserve import Reserve
+from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
@@ -105,7 +106,9 @@ def is_database(path: str) -> bool:
 class Store:
     """An open environment. If `private`, its files have no names and no fsync, and end with the process."""
 
-    def __init__(self, directory: Directory, runtime: Runtime, private: bool) -> None:
+    def __init__(
+        self, directory: Directory, runtime: Runtime, private: bool, system: System = SYSTEM
+    ) -> None:
         """Open the files in `directory`; if that fails, close it.
 
         Raises: UnsafePath, StorageInUse, StorageFull, StorageFormat.
@@ -114,6 +117,7 @@ class Store:
         self.path = PRIVATE if private else directory.path
         self.runtime = runtime
         self.private = private
+        self.system = system
         self.users = 0
         self._closed = False
         self._live: dict[int, weakref.ref[Snapshot]] = {}
@@ -180,7 +184,7 @@ class Store:
         map_bytes = MAP_BYTES_FIRST
         while True:
             try:
-                return lmdb.open(
+                return self.system.open_environment(
                     path,
                     map_size=map_bytes,
                     mode=self.directory.file_mode,
@@ -342,7 +346,7 @@ class Store:
         Raises: StorageReplaced.
         """
         try:
-            status = os.stat(self.path)
+            status = self.system.stat(self.path)
             looked_at = (status.st_ino, status.st_mtime_ns)
             if looked_at == self._looked_at:
                 return

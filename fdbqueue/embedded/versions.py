@@ -12,8 +12,6 @@ transaction is open at it, so this process keeps one open at each version that `
 
 from typing import TYPE_CHECKING
 
-from fdbqueue.runtime import RealRuntime
-
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Snapshot, Store
 
@@ -28,10 +26,10 @@ class HandedOutVersions:
         self._runtime = store.runtime
         # Only other processes can write while this one is idle, and a private store has no other process.
         self._needs_thread = not store.private
-        self._lock = RealRuntime.lock()
+        self._lock = store.system.lock()
         self._kept: dict[int, Snapshot] = {}
         self._releasing = False
-        self._closed = RealRuntime.event()
+        self._closed = store.system.event()
 
     def keep(self, snapshot: "Snapshot") -> None:
         """Keep the version of `snapshot` readable until it expires or newer ones displace it."""

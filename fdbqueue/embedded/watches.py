@@ -15,7 +15,6 @@ from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.doorbell import Doorbell
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.fdberror import FDBError
-from fdbqueue.runtime import RealRuntime
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
@@ -30,11 +29,13 @@ class Watches:
 
     def __init__(self, store: "Store") -> None:
         self._store = store
-        self._lock = RealRuntime.lock()
+        self._lock = store.system.lock()
         self._by_key: dict[bytes, dict[int, tuple[weakref.ref[PendingFuture], bytes | None]]] = {}
         self._keys_max = _KEYS_KEPT
         self._seen_version = 0
-        self.doorbell = None if store.private else Doorbell(store.directory, store.runtime, self._rung)
+        self.doorbell = (
+            None if store.private else Doorbell(store.directory, store.runtime, self._rung, store.system)
+        )
 
     def arm(self, key: bytes, expected: bytes | None, future: PendingFuture) -> None:
         """Complete `future` once the value of `key` is no longer `expected`."""

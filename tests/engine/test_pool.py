@@ -319,15 +319,15 @@ def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
     """A map duplicates the descriptor of its file; the duplicate must not keep the locks."""
     file, other = (bytelocks.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
     mapped = file.map(4096)
-    assert bytelocks.try_lock(file.fd, 0)
-    assert not bytelocks.try_lock(other.fd, 0)
+    assert file.try_lock(0)
+    assert not other.try_lock(0)
     file.close()
-    assert bytelocks.try_lock(other.fd, 0)
+    assert other.try_lock(0)
     mapped.close()
 
 
 def slots_taken(pool: Pool) -> list[int]:
-    return [slot for slot in range(256) if bytelocks.is_locked(pool._fd, (1 << 40) + slot)]
+    return [slot for slot in range(256) if pool._lock_file.is_locked((1 << 40) + slot)]
 
 
 def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
