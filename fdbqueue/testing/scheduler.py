@@ -30,12 +30,14 @@ class Stuck(Exception):
 class Host:
     """A simulated machine: its tasks, and whether it is dead or stalled."""
 
-    __slots__ = ("dead", "name", "stalled_until", "tasks")
+    __slots__ = ("at_death", "dead", "name", "stalled_until", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
         self.stalled_until = 0.0
+        self.at_death: list[Callable[[], None]] = []
+        """Called when it dies; they must not wait."""
         self.tasks: list[Task] = []
 
     @property
@@ -156,7 +158,7 @@ class Scheduler:
         for task in [task for task in self._ready if task.host is host]:
             self._ready.remove(task)
             self._make_ready(task)
-        if self.current is not None and self.current.host is host:
+        if self.current is not None and self.current.host is host and not self.current.parked:
             self._make_ready(self.current)
             self._go_on()
 
@@ -164,8 +166,18 @@ class Scheduler:
         """End `host` at once. For a task of `host`, this call never returns."""
         host.dead = True
         self._ready = [task for task in self._ready if task.host is not host]
+        for callback in host.at_death:
+            callback()
         if self.current is not None and self.current.host is host:
             self._leave(self.current, self._hub)
+
+    def end_at(self, due: float) -> None:
+        """Let `run` raise Stuck if it has not ended by the time `due`."""
+
+        def end() -> None:
+            self.points_max = self.points
+
+        self.call_at(due, end)
 
     def call_at(self, due: float, callback: Callable[[], None]) -> None:
         """Call `callback`, which must not wait, at the time `due`."""

@@ -29,14 +29,18 @@ from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
+from fdbqueue.testing.processes import SharedDirectory
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.soundness import unsound
 from fdbqueue.testing.trace import Trace
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Machine)
 
 POINTS_MAX = 300_000
+# Shared memory if the system has it: on a disk, opening costs more than most runs.
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 Checker = Callable[[Trace, Database], Iterable[str]]
 """Given the trace and the final database, yields one sentence per violation."""
@@ -128,13 +132,20 @@ class Simulation:
     """One run. Faults are drawn from the seed unless given; a `detailed` trace records each key."""
 
     def __init__(
-        self, seed: int, *, faults: Faults | None = None, detailed: bool = False, points_max: int = POINTS_MAX
+        self,
+        seed: int,
+        *,
+        faults: Faults | None = None,
+        detailed: bool = False,
+        points_max: int = POINTS_MAX,
+        schedule: Random | None = None,
     ) -> None:
+        """`schedule` picks the next task at each scheduling point; by default the seed does."""
         self.seed = seed
         self.random = Random(f"{seed} plan")
         self.faults = Faults.drawn(Random(f"{seed} faults")) if faults is None else faults
         self.trace = Trace(detailed)
-        self.scheduler = Scheduler(Random(f"{seed} schedule"), points_max)
+        self.scheduler = Scheduler(schedule or Random(f"{seed} schedule"), points_max)
         # The factor of all pauses: busy and idle clients find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
@@ -143,11 +154,10 @@ class Simulation:
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # the values before this run
         self._store = self._open_store()
+        self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
-        # In shared memory if the system has it: on a disk, opening costs more than most runs.
-        shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        store = private_store(self._runtime(Host("engine")), shared_memory)
+        store = private_store(self._runtime(Host("engine")), _MEMORY)
         store.users = 1
         return store
 
@@ -177,22 +187,52 @@ class Simulation:
         """
         self._start(function, name, self.faults)
 
+    def process(self, function: Callable[[Client], object], name: str) -> None:
+        """Add a process with a store of its own over one directory, which all processes of this run share.
+
+        Each of its system calls is a scheduling point, at which it may die or stall. Of the other faults, it
+        meets slow replies only.
+        """
+        if self._directory is None:
+            self._directory = SharedDirectory(self.scheduler, self._store.env, _MEMORY)
+        machine = self._machine(Machine, name, self.faults)
+        self._start_machine(machine, partial(self._run_process, function, machine, self._directory))
+
+    def kill(self, name: str, at_s: float) -> None:
+        """Kill the client or process `name` at a virtual time."""
+        host = self._host(name)
+        self.scheduler.call_at(at_s, lambda: self.scheduler.die(host))
+
+    def stop(self, name: str, at_s: float, seconds: float) -> None:
+        """Stop the client or process `name` at a virtual time, for `seconds`."""
+        host = self._host(name)
+        self.scheduler.call_at(at_s, lambda: self.scheduler.stall(host, at_s + seconds))
+
+    def end_at(self, end_s: float) -> None:
+        """Fail a run that has not ended at this virtual time: some call waits for ever."""
+        self.scheduler.end_at(end_s)
+
+    def _host(self, name: str) -> Host:
+        return next(machine.host for machine in self._machines if machine.name == name)
+
     def afterwards(self, function: Callable[[Client], object], name: str) -> None:
         """Run `function` without faults once all clients have ended or died; several run in turn."""
         self._afterwards.append((function, name))
 
-    def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
+    def _machine(self, kind: type[M], name: str, faults: Faults) -> M:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         outages = (self._outages, self._partitions.setdefault(name, []))
-        parts = (runtime, random, faults, self.trace, outages)
+        return kind(runtime, random, faults, self.trace, outages)
+
+    def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
         if is_asynchronous(function):
-            looping = LoopMachine(*parts)
+            looping = self._machine(LoopMachine, name, faults)
             run_to_end = partial(run_client, function, looping, self._store, self.trace, self._pace)
             self._start_machine(looping, run_to_end)
         else:
             checked_function(f"client {name}", function)
-            machine = Machine(*parts)
+            machine = self._machine(Machine, name, faults)
             self._start_machine(machine, partial(self._run_client, function, machine))
 
     def _start_machine(self, machine: Machine, run_to_end: Callable[[], None]) -> None:
@@ -207,7 +247,15 @@ class Simulation:
         self.scheduler.spawn(machine.host, main, machine.name)
 
     def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
-        database = Database(FaultyDatabase(self._store, machine), machine.runtime)
+        self._run(function, machine, FaultyDatabase(self._store, machine))
+
+    def _run_process(
+        self, function: Callable[[Client], object], machine: Machine, directory: SharedDirectory
+    ) -> None:
+        self._run(function, machine, directory.open(machine))
+
+    def _run(self, function: Callable[[Client], object], machine: Machine, engine: EmbeddedDatabase) -> None:
+        database = Database(engine, machine.runtime)
         client = Client(machine, database, self.trace, self._pace)
         require_finished(f"client {machine.name}", function(client))
         database.close()
@@ -259,4 +307,6 @@ class Simulation:
         for machine in self._machines:
             for watch in machine.watches:
                 watch.cancel()
+        if self._directory is not None:
+            self._directory.close()
         EmbeddedDatabase(self._store, self._runtime(Host("engine"))).close()

@@ -21,6 +21,7 @@ _COMMIT = (
     "pool",
     "request",
     "steps",
+    "system",
     "watches",
 )
 """Modules of the engine on the path of a commit and of its watches."""

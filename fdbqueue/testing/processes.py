@@ -1,0 +1,341 @@
+"""Simulated processes over one directory: each with a store of its own, and so a pool, a log and a doorbell.
+
+Files, byte locks and sockets are those of the operating system, below a temporary directory. A lock belongs
+to the open file, so two simulated processes exclude each other as two real ones do. Only three things are
+simulated:
+
+- Each call of a process is a scheduling point, at which it may be stopped, killed or interrupted.
+- A call that would block parks its task, until a call of any process has changed something.
+- LMDB cannot be opened twice in one process. So all simulated processes share one environment, and a robust
+  lock orders those that write. When a process dies, its transaction is aborted, and its files are closed.
+
+The mapped part of a file is shared memory: a write to it is a point, too, and so is a read of a part that was
+written.
+"""
+
+import fcntl
+import mmap
+import os
+import select
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from fdbqueue.embedded.bytelocks import LockFile
+from fdbqueue.embedded.database import Database
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.system import System
+from fdbqueue.runtime import Runtime
+from fdbqueue.testing.engine import Machine
+from fdbqueue.testing.scheduler import Scheduler
+
+_FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
+
+
+class SharedDirectory:
+    """The directory of all processes of one run, and their LMDB environment."""
+
+    def __init__(self, scheduler: Scheduler, environment: Any, parent: str | None) -> None:
+        self.scheduler = scheduler
+        self.environment = environment
+        self.writer: Process | None = None
+        """The process that holds LMDB's lock of writers."""
+        self._path = tempfile.mkdtemp(prefix="fdbqueue-simulated-", dir=parent)
+        self._processes: list[Process] = []
+        self._pages: dict[int, bytearray] = {}
+        self._sleeping: list[Any] = []
+
+    def open(self, machine: Machine) -> Database:
+        """Open the directory in a process that runs on `machine`."""
+        process = Process(self, machine)
+        self._processes.append(process)
+        machine.host.at_death.append(process.end)
+        store = Store(Directory.open(self._path), machine.thread, private=False, system=process.system)
+        return ProcessDatabase(store, machine.thread)
+
+    def pages(self, fd: int, size_bytes: int) -> bytearray:
+        """Return the shared memory of a file, whichever process maps it."""
+        file = os.fstat(fd).st_ino
+        if file not in self._pages:
+            self._pages[file] = bytearray(size_bytes)
+        return self._pages[file]
+
+    def sleep(self, until: float | None = None) -> None:
+        """Park the running task until something has changed, or until the time `until`."""
+        self._sleeping.append(self.scheduler.current)
+        self.scheduler.park(until)
+
+    def changed(self) -> None:
+        """Wake each task that waits for a lock or a datagram; it looks again."""
+        sleeping, self._sleeping = self._sleeping, []
+        for task in sleeping:
+            self.scheduler.wake(task)
+
+    def close(self) -> None:
+        """End all processes, and remove the directory."""
+        for process in self._processes:
+            process.end()
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # the listing's own descriptor
+                if os.readlink(f"/proc/self/fd/{name}").startswith(self._path):
+                    os.close(int(name))
+        shutil.rmtree(self._path)
+
+
+class ProcessDatabase(Database):
+    """The database of one process; its store is in no registry of this one."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        super().__init__(store, runtime)
+        self.store = store
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Process:
+    """The system calls of one simulated process."""
+
+    def __init__(self, directory: SharedDirectory, machine: Machine) -> None:
+        self.directory = directory
+        self.point: Callable[[], None] = machine.point
+        self.transaction: Transaction | None = None
+        """Its open LMDB transaction that writes."""
+        self._scheduler = machine.scheduler
+        self._open: list[ProcessLockFile | ProcessSocket] = []
+        runtime = machine.thread
+        self.system = System(
+            lock=runtime.lock,
+            event=runtime.event,
+            open_environment=lambda *_, **__: Environment(self),
+            lock_file=self._lock_file,
+            numbers=self._numbers,
+            pread=self._pread,
+            pwrite=self._pwrite,
+            stat=self._stat,
+            open_socket=self._open_socket,
+            poll=lambda: cast("select.poll", Poll(self)),
+        )
+
+    def end(self) -> None:
+        """Do as the kernel does when a process has died: its locks end, its files are closed."""
+        for one in self._open:
+            one.close()
+        if self.transaction is not None:
+            self.transaction.abort()
+
+    def now(self) -> float:
+        return self._scheduler.now
+
+    def _lock_file(self, directory: Directory, name: str) -> LockFile:
+        made = ProcessLockFile(self, directory, name)
+        self._open.append(made)
+        return made
+
+    def _open_socket(self) -> socket.socket:
+        made = ProcessSocket(self)
+        self._open.append(made)
+        return cast("socket.socket", made)
+
+    def _numbers(self, mapped: Any, begin: int, end: int, kind: str) -> "memoryview[int]":
+        return cast("memoryview[int]", Cells(self, mapped.view(begin, end, kind)))
+
+    def _pread(self, fd: int, size_bytes: int, at: int) -> bytes:
+        self.point()
+        return os.pread(fd, size_bytes, at)
+
+    def _pwrite(self, fd: int, body: bytes, at: int) -> int:
+        self.point()
+        return os.pwrite(fd, body, at)
+
+    def _stat(self, path: str) -> os.stat_result:
+        self.point()
+        return os.stat(path)
+
+
+class ProcessLockFile(LockFile):
+    """An open file whose locks end with its simulated process."""
+
+    def __init__(self, process: Process, directory: Directory, name: str) -> None:
+        self._process = process
+        super().__init__(directory, name)
+
+    def map(self, size_bytes: int) -> mmap.mmap:
+        return cast("mmap.mmap", Pages(self._process, self._process.directory.pages(self.fd, size_bytes)))
+
+    def try_lock(self, at: int) -> bool:
+        self._process.point()
+        return super().try_lock(at)
+
+    def wait_until_free(self, at: int) -> None:
+        self._process.point()
+        while not self._shares(at):
+            self._process.directory.sleep()
+        self.unlock(at)
+
+    def _shares(self, at: int) -> bool:
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def unlock(self, at: int) -> None:
+        self._process.point()
+        super().unlock(at)
+        self._process.directory.changed()
+
+    def is_locked(self, at: int) -> bool:
+        self._process.point()
+        return super().is_locked(at)
+
+    def close(self) -> None:
+        super().close()
+        self._process.directory.changed()
+
+
+class Pages:
+    """The mapped part of a file, as bytes."""
+
+    def __init__(self, process: Process, memory: bytearray) -> None:
+        self._process = process
+        self._memory = memory
+
+    def view(self, begin: int, end: int, kind: str) -> Any:
+        return memoryview(self._memory)[begin:end].cast(kind)  # type: ignore[call-overload]
+
+    def __getitem__(self, at: slice) -> bytes:
+        self._process.point()
+        return bytes(self._memory[at])
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self._process.point()
+        self._memory[at] = value
+
+    def close(self) -> None:
+        """The memory stays: other processes map it."""
+
+
+class Cells:
+    """The mapped part of a file, as numbers. Most slots are never used, and reading a zero is no point."""
+
+    def __init__(self, process: Process, view: Any) -> None:
+        self._process = process
+        self._view = view
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._view[at]:
+            self._process.point()
+        return self._view[at]
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._process.point()
+        self._view[at] = value
+
+
+class Environment:
+    """The LMDB environment, as one process has opened it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._real = real = process.directory.environment
+        self.info, self.stat, self.readers = real.info, real.stat, real.readers
+        self.reader_check, self.set_mapsize = real.reader_check, real.set_mapsize
+
+    def begin(self, write: bool = False) -> Any:
+        self._process.point()
+        return Transaction(self._process) if write else self._real.begin()
+
+    def sync(self, force: bool) -> None:
+        self._process.point()
+        self._real.sync(force)
+
+    def close(self) -> None:
+        """The real environment stays open for the other processes."""
+
+
+class Transaction:
+    """An LMDB transaction that writes: its process holds the lock of writers until it ends or dies."""
+
+    def __init__(self, process: Process) -> None:
+        directory = process.directory
+        while directory.writer is not None:
+            directory.sleep()
+        directory.writer, process.transaction = process, self
+        self._process = process
+        self._real = real = directory.environment.begin(write=True)
+        self.id, self.get, self.put, self.delete, self.cursor = (
+            real.id,
+            real.get,
+            real.put,
+            real.delete,
+            real.cursor,
+        )
+
+    def commit(self) -> None:
+        self._process.point()
+        self._real.commit()
+        self._ended()
+        self._process.point()
+
+    def abort(self) -> None:
+        """End without effect; after a commit, do nothing."""
+        if self._process.transaction is self:
+            self._real.abort()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._process.transaction = self._process.directory.writer = None
+        self._process.directory.changed()
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.commit()
+        self.abort()
+
+
+class ProcessSocket:
+    """A datagram socket that closes with its simulated process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._real = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._real.setblocking(False)
+        self.fileno, self.close = self._real.fileno, self._real.close
+
+    def bind(self, path: str) -> None:
+        self._process.point()
+        self._real.bind(path)
+
+    def sendto(self, body: bytes, path: str) -> None:
+        self._process.point()
+        self._real.sendto(body, path)
+        self._process.directory.changed()
+
+    def recv(self, size_bytes: int) -> bytes:
+        self._process.point()
+        return self._real.recv(size_bytes)
+
+
+class Poll:
+    """A poll that parks its task."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._real = select.poll()
+        self.register = self._real.register
+
+    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+        self._process.point()
+        until = self._process.now() + timeout_ms / 1000
+        while not (found := self._real.poll(0)) and self._process.now() < until:
+            self._process.directory.sleep(until)
+        return found

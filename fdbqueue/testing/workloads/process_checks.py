@@ -1,0 +1,147 @@
+"""Checks the commits of several processes against the records that the commits themselves have stored.
+
+A transaction stores a record under its versionstamp: its name, its read version, the values that it read and
+the keys that it wrote. So the records are the serial order of the commits, and hold no part of the engine's
+own account.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fdb import tuple as layer
+
+from fdbqueue.database import Database
+from fdbqueue.testing.simulation import Checker, Simulation
+from fdbqueue.testing.trace import Operation, Trace
+
+NAME = "commits"
+DONE, BY, COUNT = b"done/", b"by/", b"count"
+PROMPT_S = 2.0
+_CONFLICT = 1020
+
+
+@dataclass(frozen=True)
+class Record:
+    """A commit, as its own record describes it."""
+
+    version: int
+    order: int
+    name: bytes
+    read_version: int
+    seen: tuple[tuple[bytes, bytes | None], ...]
+    written: tuple[bytes, ...]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.version, self.order
+
+
+def checks(simulation: Simulation) -> Sequence[Checker]:
+    calm = not {"stall", "slow_reply"} & set(simulation.faults.active)
+    return [
+        stored_once,
+        one_serial_order,
+        versions_grow,
+        conflicts_are_true,
+        decided_at_the_interrupt,
+        *([answered_in_time] if calm else []),
+    ]
+
+
+def records(database: Database) -> list[Record]:
+    """Return the stored records, in the order of their stamps."""
+    found = []
+    for entry in database.get_range_startswith(DONE):
+        stamp = entry.key.removeprefix(DONE)
+        place = int.from_bytes(stamp[:8], "big"), int.from_bytes(stamp[8:], "big")
+        found.append(Record(*place, *layer.unpack(entry.value)))
+    return found
+
+
+def commits(trace: Trace) -> list[Operation]:
+    return trace.of(NAME, "commit")
+
+
+def name_of(op: Operation) -> bytes:
+    name: bytes = op.argument[0]
+    return name
+
+
+def is_conflict(op: Operation) -> bool:
+    return getattr(op.error, "code", None) == _CONFLICT
+
+
+def stored_once(trace: Trace, database: Database) -> Iterator[str]:
+    """Check each answer: the commit is stored once, at the place that it names; or it is refused, and is not
+    stored.
+    """
+    stored: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    for record in records(database):
+        stored[record.name].append(record.place)
+    for op in commits(trace):
+        places = stored[name_of(op)]
+        if len(places) > 1:
+            yield f"commit {name_of(op)!r} is stored {len(places)} times"
+        if op.done and places != [tuple(op.result)]:
+            yield f"commit {name_of(op)!r} was answered {op.result}, and is stored at {places}"
+        if op.error is not None and (places or not is_conflict(op)):
+            yield f"commit {name_of(op)!r} raised {op.error!r}, and is stored at {places}"
+    count = int.from_bytes(database[COUNT] or b"", "little")
+    if count != sum(map(len, stored.values())):
+        yield f"{count} commits were counted, and others are stored"
+
+
+def one_serial_order(_: Trace, database: Database) -> Iterator[str]:
+    """Check that each commit read the values that the commits before it had written."""
+    values: dict[bytes, bytes] = {}
+    for record in records(database):
+        for key, seen in record.seen:
+            if values.get(key) != seen:
+                yield f"commit {record.name!r} read {seen!r} under {key!r}, where {values.get(key)!r} was"
+        values.update(dict.fromkeys(record.written, record.name))
+    for key, value in values.items():
+        if database[key] != value:
+            yield f"{key!r} is {database[key]!r}, and the last commit wrote {value!r}"
+
+
+def versions_grow(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that commits and reads follow all commits that had returned, and that each batch is numbered."""
+    places = {record.name: record.place for record in records(database)}
+    ended = [op for op in commits(trace) if op.done and name_of(op) in places]
+    for earlier in ended:
+        place = places[name_of(earlier)]
+        for later in commits(trace):
+            if earlier.before(later) and places.get(name_of(later), place) < place:
+                yield f"commit {name_of(later)!r} stands before {name_of(earlier)!r}, which had ended"
+        for read in trace.of(NAME, "read"):
+            if read.done and earlier.before(read) and read.result[0] < place[0]:
+                yield f"{read.argument!r} reads before {name_of(earlier)!r}, which had ended"
+    for version in {version for version, _ in places.values()}:
+        orders = sorted(order for found, order in places.values() if found == version)
+        if orders != list(range(len(orders))):
+            yield f"the commits of version {version} have the orders {orders}"
+
+
+def conflicts_are_true(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each refused transaction had read a key that another commit wrote after its read version."""
+    stored = records(database)
+    for op in filter(is_conflict, commits(trace)):
+        name, read_version, keys = op.argument
+        if not any(one.version > read_version and set(keys) & set(one.written) for one in stored):
+            yield f"commit {name!r} was refused, and nothing wrote {keys} after {read_version}"
+
+
+def decided_at_the_interrupt(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that an interrupted commit that had not happened never happened."""
+    stored = {record.name for record in records(database)}
+    for op in trace.of(NAME, "look"):
+        if op.done and op.result != (op.argument in stored):
+            yield f"commit {op.argument!r} was interrupted, and decided later"
+
+
+def answered_in_time(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no call waits for a dead process."""
+    for op in commits(trace):
+        if op.ended_s is not None and op.ended_s - op.began_s > PROMPT_S:
+            yield f"commit {name_of(op)!r} took {op.ended_s - op.began_s:.2f} s"

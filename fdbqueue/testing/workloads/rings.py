@@ -1,0 +1,106 @@
+"""Processes over one directory that watch keys and ring each other's doorbells; each may die or stop."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from fdbqueue.database import Database, run
+from fdbqueue.fdberror import FDBError
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+
+NAME, KEYS = "rings", [b"bell/%d" % number for number in range(2)]
+CROWD = 70
+"""Watched keys of a process that then reads the commit log to see which have changed."""
+PATIENCE_S = 30.0
+END_S = 20_000.0
+_SECOND_LOOKS = 5
+# Without a ring, a process looks once a second. After a death, its doorbell may be rung in vain.
+PROMPT_S, PROMPT_AFTER_A_DEATH_S = 0.5, 1.5
+
+
+@workload(clients=2, steps=4)
+def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    simulation.end_at(END_S)
+    is_crowded = simulation.random.random() < 0.25
+    is_late = simulation.random.random() < 0.5
+
+    def watcher(client: Client) -> None:
+        if is_late:
+            client.pause(1.0)
+        crowd = run(client.db, watch_crowd) if is_crowded else []
+        key = client.random.choice(KEYS)
+        for _ in range(size.steps):
+            seen, watch = run(client.db, lambda tr: (number_of(tr, key), tr.watch(key)))
+            client.call(NAME, "wait", (key, seen), partial(waited, client, key, seen, watch))
+            del watch
+        del crowd
+
+    def writer(client: Client) -> None:
+        for _ in range(2 * size.steps):
+            key = client.random.choice(KEYS)
+            with suppress(FDBError):
+                client.call(NAME, "write", key, lambda key=key: run(client.db, partial(increment, key)))  # type: ignore[misc]
+            client.pause(0.3)
+
+    for number in range(size.clients):
+        simulation.process(watcher, f"watcher-{number}")
+        simulation.process(writer, f"writer-{number}")
+    active = set(simulation.faults.active)
+    late_s = PROMPT_AFTER_A_DEATH_S if "die" in active else PROMPT_S
+    return [no_change_missed, *([] if {"stall", "slow_reply"} & active else [rung_in_time(late_s)])]
+
+
+def watch_crowd(tr: Any) -> list[Any]:
+    return [tr.watch(b"crowd/%d" % number) for number in range(CROWD)]
+
+
+def waited(client: Client, key: bytes, seen: int, watch: Any) -> tuple[bool, int]:
+    """Wait for the watch, and read its key; return whether it fired, and the number found.
+
+    A change may come as the wait ends, or in a stop: then the watch has some more time to fire.
+    """
+    client.runtime.wait_any([watch], PATIENCE_S)
+    for _ in range(_SECOND_LOOKS):
+        found = run(client.db, lambda tr: number_of(tr, key))
+        if found == seen or client.runtime.wait_any([watch], PATIENCE_S):
+            break
+    return watch.is_ready(), found
+
+
+def increment(key: bytes, tr: Any) -> int:
+    number = number_of(tr, key) + 1
+    tr[key] = b"%d" % number
+    return number
+
+
+def number_of(tr: Any, key: bytes) -> int:
+    value = tr[key]
+    return int(bytes(value)) if value.present() else 0
+
+
+def no_change_missed(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a watch fires for a change."""
+    for op in trace.of(NAME, "wait"):
+        if op.done:
+            (key, seen), (fired, found) = op.argument, op.result
+            if fired < (found != seen):
+                yield f"a watch of {key!r} at {seen} did not fire, and {found} is there"
+
+
+def rung_in_time(late_s: float) -> Checker:
+    """Make a checker: a watch fires within `late_s` after the commit that changes its key."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        written_s = {(op.argument, op.result): op.ended_s for op in trace.of(NAME, "write") if op.done}
+        for op in trace.of(NAME, "wait"):
+            key, seen = op.argument
+            changed_s = written_s.get((key, seen + 1))
+            if op.ended_s is not None and changed_s is not None:
+                took_s = op.ended_s - max(op.began_s, changed_s)
+                if took_s > late_s:
+                    yield f"a watch of {key!r} at {seen} fired {took_s:.2f} s late"
+
+    return check
