@@ -95,8 +95,11 @@ class Consumption:
         if hold is None:
             return
         hold.claim(ITS_THREAD)  # from now on, a renewal that finds no lease is no loss
-        if hold.ended_by is None:
+        try:
             await self._queue.ack(self._database, hold.lease)
+        except NotTaken:
+            if hold.ended_by is None:
+                raise
         self._hold = None  # only now: an ack that was cancelled may have left the task taken
         leases.remove(hold)
 
@@ -125,6 +128,5 @@ class Consumption:
 def _leave(hold: Hold, leases: Leases) -> None:
     hold.claim(ITS_THREAD)
     leases.remove(hold)
-    if hold.ended_by is None:
-        with suppress(NotTaken):  # its lease is over, or an ack of unknown result has succeeded
-            hold.queue.release(hold.database, hold.lease)
+    with suppress(NotTaken):  # the body has ended its lease, or it is over
+        hold.queue.release(hold.database, hold.lease)

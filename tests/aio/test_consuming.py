@@ -267,3 +267,25 @@ async def test_a_loop_that_outlives_its_database_is_dropped(url: str, root: Subs
     del tasks
     gc.collect()
     await asyncio.sleep(0.01)  # the strict loop of the test fails for an error that is only logged
+
+
+@pytest.mark.parametrize("leave", [False, True])
+@on_loop
+async def test_an_ack_that_did_not_commit_ends_no_lease(url: str, root: Subspace, leave: bool) -> None:
+    @aio.transactional
+    async def ack_and_fail(tr: aio.Transaction, task: aio.HeldTask) -> None:
+        await queue.ack(tr, task)
+        raise KeyError
+
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db, timeout=0) as tasks:
+            async for task in tasks:
+                with suppress(KeyError):
+                    await ack_and_fail(db, task)
+                if leave:
+                    break
+
+        expected = {"ready": 1, "taken": 0, "done": 0} if leave else {"ready": 0, "taken": 0, "done": 1}
+        assert await numbers(db, queue) == expected
