@@ -45,6 +45,12 @@ class ChosenByHandler:
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         handler = options.get("handler", args[2] if len(args) > 2 else None)
-        chosen: Any = loop_worker_class(handler) if cls._chooses and is_asynchronous(handler) else cls
+        chosen: Any = _with_loop(cls, handler) if cls._chooses and is_asynchronous(handler) else cls
         made: Self = object.__new__(chosen)
         return made
+
+
+def _with_loop(cls: type, handler: Any) -> type:
+    """The class of workers with an event loop; for a subclass of the worker, a class of both."""
+    with_loop: type = loop_worker_class(handler)
+    return with_loop if issubclass(with_loop, cls) else type(cls.__name__, (cls, with_loop), {})

@@ -60,6 +60,24 @@ async def send_to(seen: list[Any], task: aio.HeldTask) -> None:
     seen.append(task.data)
 
 
+class NamedWorker(fdbqueue.Worker):
+    def __init__(self, name: str, *, handler: Any, **options: Any) -> None:
+        super().__init__(handler=handler, **options)
+        self.name = name
+
+
+def test_a_subclass_of_the_worker_runs_coroutines(
+    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+) -> None:
+    seen: list[Any] = []
+    queue.put(db, 1)
+    worker = NamedWorker("ada", db=db, queues="emails", handler=Sender(seen), root=space["root"])
+    worker.run(until_empty=True)
+
+    assert isinstance(worker, NamedWorker)
+    assert (worker.name, seen) == ("ada", [1])
+
+
 @pytest.mark.parametrize("made", [Sender, lambda seen: functools.partial(send_to, seen)])
 def test_objects_and_partials_are_coroutine_functions_too(
     db: fdbqueue.Database,
