@@ -48,7 +48,7 @@ class Future(Generic[T]):
             raw.on_ready(lambda _: hub.wake(ready, 0))
             try:
                 yield from ready.__await__()
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, GeneratorExit):  # cancelled, or its coroutine was closed
                 raw.cancel()
                 raise
         result: T = raw.wait()

@@ -110,11 +110,14 @@ class Hub:
     def sleeper(self) -> Sleeper:
         """The sleeper for code that has to wait now.
 
-        Raises: BlockingCall on the thread of the running loop, outside of a fiber.
+        Raises: BlockingCall on the thread of the running loop, outside of a fiber; in a fiber of another
+        loop, as that loop would wait.
         """
         fiber = current_fiber()
         if fiber is not None and fiber.loop is self.loop:
             return fiber
+        if fiber is not None:
+            raise BlockingCall
         if self.runtime.thread_id() == self._thread_id and self.loop.is_running():
             raise BlockingCall
         return ThreadSleeper(self.runtime)

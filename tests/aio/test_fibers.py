@@ -15,6 +15,7 @@ from fdbqueue import limits
 from fdbqueue.aio.futures import Future
 from fdbqueue.aio.hub import Hub, _hubs, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
+from fdbqueue.errors import BlockingCall
 from fdbqueue.runtime import RealRuntime
 from tests.aio.support import on_loop, until
 
@@ -507,3 +508,30 @@ async def test_a_future_that_is_completed_by_its_cancel_wakes_nothing() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+@on_loop
+async def test_a_closed_coroutine_cancels_its_future() -> None:
+    late, cancels = Late(), []
+    late.cancel = lambda: cancels.append(late)  # type: ignore[attr-defined]
+
+    async def wait() -> None:
+        await Future(hub(), late)
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
+
+    assert cancels == [late]
+
+
+@on_loop
+async def test_a_fiber_waits_for_no_event_of_another_loop() -> None:
+    """Its own loop would stand still."""
+
+    async def event() -> Any:
+        return runtime().event()
+
+    elsewhere = await asyncio.to_thread(asyncio.run, event())
+    with pytest.raises(BlockingCall):
+        await hub().call(lambda: elsewhere.wait(0.01))
