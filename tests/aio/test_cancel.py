@@ -118,6 +118,20 @@ async def test_cancels_at_any_moment_lose_no_item(
 
 
 @on_loop
+async def test_cancels_at_any_moment_leave_no_item_unacked(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db, aio.PersistentQueue(db, "spool", root=root) as spool:
+        await spool.put("x")
+        for turns in range(40):
+            if await cancelled_after(turns, spool.get(timeout=60)) is None:
+                assert spool.unacked == []
+            else:
+                await spool.task_done()
+                await spool.put("x")
+
+        assert await spool.qsize() == 1
+
+
+@on_loop
 async def test_a_close_waits_for_cancelled_calls(
     url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
