@@ -16,6 +16,8 @@ from fdbqueue.errors import DeferredBody, DeferredResult, InvalidArgument
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+IN_A_PLAIN_FUNCTION = "A plain function may run a coroutine with asyncio.run()."
+
 _BODIES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (inspect.isasyncgenfunction, "an asynchronous generator function"),
     (inspect.iscoroutinefunction, "a coroutine function"),
@@ -44,7 +46,7 @@ def deferred_body(function: Any) -> str | None:
     return next((kind for test, kind in _BODIES for part in called if test(part)), None)
 
 
-def require_finished(name: str, result: T) -> T:
+def require_finished(name: str, result: T, cure: str = IN_A_PLAIN_FUNCTION) -> T:
     """`result`. Raises DeferredResult for a coroutine, another awaitable or a generator, which is closed."""
     kind = _deferred_result(result)
     if kind is None:
@@ -52,7 +54,7 @@ def require_finished(name: str, result: T) -> T:
     try:
         _close(result)
     finally:
-        raise DeferredResult(name=name, kind=kind)
+        raise DeferredResult(name=name, kind=kind, cure=cure)
 
 
 def _deferred_result(result: object) -> str | None:

@@ -216,7 +216,7 @@ class DeferredBody(InvalidArgument, TypeError):
 
 
 class DeferredResult(FdbQueueError, TypeError):
-    """{name} returned {kind}: its body has not run. A plain function may run a coroutine with asyncio.run()."""
+    """{name} returned {kind}: its body has not run. {cure}"""
 
 
 class VerdictReturned(FdbQueueError, TypeError):

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import database as blocking
 from fdbqueue import limits
 from fdbqueue.aio import cluster, committing
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
-from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.transaction import AWAIT_IT, Transaction
 from fdbqueue.aio.underneath import Underneath
 from fdbqueue.arguments import checked_span
 from fdbqueue.awaited import Awaited
+from fdbqueue.deferred import require_finished
 from fdbqueue.open import Engines, checked_url, open_url
 
 T = TypeVar("T")
@@ -58,13 +59,20 @@ class Database(Awaited):
     async def run(self, body: Callable[[Any], T]) -> T:
         """Run blocking code in a transaction until it commits: `await db.run(lambda tr: place(tr, 17))`.
 
-        Raises: the errors of the body; the engine's FDBError; WrongLoop.
+        Raises: the errors of the body; the engine's FDBError; DeferredResult for a coroutine function;
+        WrongLoop.
         """
-        return await self._hub.call(lambda: blocking.run(self._blocking, body))
+
+        def finished(tr: Any) -> T:
+            return require_finished("The function of db.run", body(tr), AWAIT_IT)
+
+        return await self._hub.call(lambda: blocking.run(self._blocking, finished))
 
     def run_blocking(self, function: Callable[[Any], T]) -> Coroutine[Any, Any, T]:
         """Run blocking code with the blocking database, beside the loop. Raises: its errors, WrongLoop."""
-        return self._hub.call(lambda: function(self._blocking))
+        return self._hub.call(
+            lambda: require_finished("The function of run_blocking", function(self._blocking), AWAIT_IT)
+        )
 
     async def close(self) -> None:
         """End the calls that wait, this process's session and all services; twice is once.
@@ -122,6 +130,11 @@ class Opening:
 
     def __await__(self) -> Generator[Any, None, Database]:
         return self._opened().__await__()
+
+    if not TYPE_CHECKING:  # for a type checker, an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"aio.open() has no {name!r}, its result has: db = await aio.open(url)")
 
     async def __aenter__(self) -> Database:
         self._database = await self._opened()

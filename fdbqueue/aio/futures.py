@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fdbqueue.aio.hub import Hub
 from fdbqueue.seam import KeyValue
@@ -42,8 +42,8 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         raw, hub = self._raw, self._hub
+        hub.require_here()
         if not raw.is_ready():
-            hub.require_here()
             ready = Ready(hub.loop)
             raw.on_ready(lambda _: hub.wake(ready, 0))
             try:
@@ -59,6 +59,11 @@ class Future(Generic[T]):
 
     def cancel(self) -> None:
         self._raw.cancel()
+
+    if not TYPE_CHECKING:  # for a type checker, an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"A future has no {name!r}, but its result may: await it first.")
 
 
 class Range:

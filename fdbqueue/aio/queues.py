@@ -7,7 +7,7 @@ from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.consuming import Consumption
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of
+from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of, database_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
@@ -129,9 +129,10 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
         Then the next step of the loop raises NotTaken.
 
         The other arguments are those of `take`. The loop ends when a take has waited for `timeout` seconds
-        in vain; without a timeout, it has no end.
+        in vain; without a timeout, it has no end. Each loop needs a call of its own.
+        Raises: WrongFace, NotADatabase; InvalidArgument for a transaction.
         """
-        return Consumption(self, db, {"timeout": timeout, "session": session, "stop": stop})
+        return Consumption(self, database_of(db), {"timeout": timeout, "session": session, "stop": stop})
 
     ack = awaited(BlockingTaskQueue.ack)
     release = awaited(BlockingTaskQueue.release)

@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 from fdbqueue.aio.futures import Future, Range
 from fdbqueue.aio.hub import Hub
 from fdbqueue.awaited import Awaited
+from fdbqueue.deferred import require_finished
 from fdbqueue.seam import Key, Value
 
 T = TypeVar("T")
+
+AWAIT_IT = "Await a coroutine function itself: with aio.transactional, it runs in a transaction."
 
 
 class Reads:
@@ -70,7 +73,9 @@ class Transaction(Reads, Awaited):
 
     def run_blocking(self, function: Callable[[Any], T]) -> Coroutine[Any, Any, T]:
         """Run blocking code with this transaction, beside the loop. Raises: its errors, WrongLoop."""
-        return self._hub.call(lambda: function(self._raw))
+        return self._hub.call(
+            lambda: require_finished("The function of run_blocking", function(self._raw), AWAIT_IT)
+        )
 
     @property
     def hub(self) -> Hub:
@@ -102,6 +107,8 @@ class Transaction(Reads, Awaited):
         return Future(self._hub, self._raw.watch(key), self._raw)
 
     def commit(self) -> Future[None]:
+        """Raises WrongLoop at once, as an engine may commit before the future is awaited."""
+        self._hub.require_here()
         return Future(self._hub, self._raw.commit(), self._raw)
 
     def on_error(self, error: Any) -> Future[None]:

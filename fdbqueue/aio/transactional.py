@@ -8,8 +8,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from fdbqueue import observing
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.verbs import database_of
 from fdbqueue.database import engine_errors, limit_attempts
-from fdbqueue.errors import NotADatabase, WrongType
+from fdbqueue.errors import WrongType
 from fdbqueue.transactional import check_options, position_of
 
 P = ParamSpec("P")
@@ -54,7 +55,7 @@ def transactional(
 
     At decoration, raises: WrongType for a function without the parameter, or one that is no coroutine
     function; InvalidArgument for a limit below 0.
-    In a call, raises: NotADatabase for an argument that is not of fdbqueue.aio.
+    In a call, raises: WrongFace for a blocking database or transaction; NotADatabase for another argument.
     """
     check_options(parameter, retry_limit, timeout_s)
 
@@ -91,9 +92,8 @@ async def _run(
     timeout_s: float | None,
 ) -> R:
     """As `fdbqueue.database.run`, for a body that awaits."""
-    if not isinstance(target, Database):
-        raise NotADatabase(got=repr(type(target).__name__))
-    tr, counters = target.create_transaction(), target.counters
+    database = database_of(target)
+    tr, counters = database.create_transaction(), database.counters
     limit_attempts(tr.options, retry_limit, timeout_s)
     while True:
         try:

@@ -11,7 +11,7 @@ result that has verbs of its own gets a face.
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Hub, Unheard
@@ -53,12 +53,14 @@ class Face(Generic[B]):
         """The blocking object, for blocking code: a function with `fdbqueue.transactional`, `db.run`."""
         return self._blocking
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_blocking":  # Session, PersistentQueue
+    if not TYPE_CHECKING:  # for a type checker, an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
             kind = type(self).__name__
-            wanted = f"an aio.{kind} that was awaited or entered"
-            raise InvalidArgument(name=kind.lower(), wanted=wanted, got=kind)
-        raise AttributeError(name)
+            if name == "_blocking":  # Session, PersistentQueue
+                wanted = f"an aio.{kind} that was awaited or entered"
+                raise InvalidArgument(name=kind.lower(), wanted=wanted, got=kind)
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"aio.{self.__dict__.get('_blocking', type(self).__name__)!r}"
@@ -104,15 +106,21 @@ class Verb(Generic[P, R]):
         self.undo = undo
         self.may_wait = "stop" in inspect.signature(method).parameters
 
+        async def call(face: Face[Any], *args: Any, **kwargs: Any) -> Any:
+            return await call_verb(self, face, *args, **kwargs)
+
+        self._call = call
+
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = self._given_name or name  # a subclass of the blocking class may have a method of its own
+        self._call.__qualname__ = f"{owner.__name__}.{name}"  # Python warns of it if an await is forgotten
 
     @overload
     def __get__(self, face: None, owner: type) -> "Verb[P, R]": ...
     @overload
     def __get__(self, face: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, face: Any, owner: type) -> Any:
-        return self if face is None else partial(call_verb, self, face)
+        return self if face is None else partial(self._call, face)
 
 
 async def call_verb(verb: Verb[P, R], face: Face[Any], *args: Any, **kwargs: Any) -> Any:
@@ -161,15 +169,19 @@ class Maker(Generic[P]):
 
     def __init__(self, method: Callable[P, Any]) -> None:
         named_after(self, method)
-        self._method = method
+
+        async def call(owner: type[Face[Any]], *args: Any, **kwargs: Any) -> Any:
+            _, hub = place_of(None, args, kwargs)
+            made = partial(method, *map(plain, args), **plain_each(kwargs))
+            return owner.over(await hub.call(made), hub)
+
+        self._call = call
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._call.__qualname__ = f"{owner.__name__}.{name}"
 
     def __get__(self, face: object, owner: type[F]) -> Callable[P, Coroutine[Any, Any, F]]:
         return partial(self._call, owner)
-
-    async def _call(self, owner: type[Face[Any]], *args: Any, **kwargs: Any) -> Any:
-        _, hub = place_of(None, args, kwargs)
-        made = partial(self._method, *map(plain, args), **plain_each(kwargs))
-        return owner.over(await hub.call(made), hub)
 
 
 class Iteration(Generic[P, R]):
@@ -211,10 +223,12 @@ def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database |
     for value in (*args, *kwargs.values()):
         if isinstance(value, Database | Transaction):
             return value, value.hub
-        if is_transaction(value) or is_database(value):
-            raise WrongFace(_USE_BLOCKING.format(type(value).__name__))
+        if is_transaction(value):
+            raise WrongFace(_USE_BLOCKING.format("transaction"))
+        if is_database(value):
+            raise WrongFace(_USE_BLOCKING.format("database"))
     if face is None or face._hub is None:
-        raise NotADatabase(got="none of fdbqueue.aio")
+        raise NotADatabase(_NEEDS_DATABASE)
     return None, face._hub
 
 
@@ -225,8 +239,20 @@ def target_of(tr: Any) -> Database | Transaction:
     return target
 
 
+def database_of(db: Any) -> Database:
+    """`db`. Raises: WrongFace, NotADatabase; InvalidArgument for a transaction."""
+    target = target_of(db)
+    if isinstance(target, Transaction):
+        raise InvalidArgument(name="db", wanted="an aio.Database", got=target)
+    return target
+
+
+_NEEDS_DATABASE = (
+    "No argument is a database or a transaction of fdbqueue.aio: "
+    "`async with aio.open(url) as db` opens a database."
+)
 _USE_BLOCKING = (
-    "A blocking {} was given to a verb of fdbqueue.aio: call the verb of `queue.blocking` there, or "
+    "A blocking {} was given to a call of fdbqueue.aio: call the verb of `queue.blocking` there, or "
     "await this one with a database or a transaction of fdbqueue.aio."
 )
 

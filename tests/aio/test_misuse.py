@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -11,6 +12,7 @@ from fdbqueue import aio
 from fdbqueue.errors import (
     BlockingCall,
     DatabaseClosed,
+    DeferredResult,
     InvalidArgument,
     NotADatabase,
     WrongFace,
@@ -117,3 +119,77 @@ async def test_an_object_that_was_not_opened_says_so() -> None:
 async def test_a_set_of_queues_refuses_a_blocking_database() -> None:
     with fdbqueue.open("memory:") as blocking, pytest.raises(WrongFace):
         await aio.QueueSet().first(blocking)  # type: ignore[arg-type]
+
+
+@aio.transactional
+async def touch(tr: aio.Transaction) -> None:
+    tr[b"touched"] = b""
+
+
+@on_loop
+async def test_calls_of_one_transaction_or_loop_refuse_the_other_face(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        for target in (db.blocking, db.blocking.create_transaction()):
+            with pytest.raises(WrongFace, match=r"\.blocking"):
+                await touch(target)
+            with pytest.raises(WrongFace, match=r"\.blocking"):
+                emails.consume(target)  # type: ignore[arg-type]
+        with pytest.raises(NotADatabase, match=r"aio\.open"):
+            await touch("memory:")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"aio\.Database"):
+            emails.consume(db.create_transaction())  # type: ignore[arg-type]
+
+
+@on_loop
+async def test_a_database_that_is_not_awaited_says_so() -> None:
+    opening: Any = aio.open("memory:")
+    with pytest.raises(NotADatabase, match=r"aio\.open"):
+        await aio.TaskQueue.create(opening, "emails")
+    with pytest.raises(AttributeError, match=r"await aio\.open"):
+        opening.get(b"x")
+
+
+@on_loop
+async def test_a_future_that_is_not_awaited_says_so() -> None:
+    async with aio.open("memory:") as db:
+        future: Any = db.create_transaction().get(b"x")
+        with pytest.raises(AttributeError, match="await it first"):
+            future.present()
+
+
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+@on_loop
+async def test_a_forgotten_await_names_its_verb(root: Subspace) -> None:
+    async with aio.open("memory:") as db:
+        with pytest.warns(RuntimeWarning, match="'Queue.enqueue' was never awaited"):
+            aio.Queue(root["items"]).enqueue(db, 1)
+        with pytest.warns(RuntimeWarning, match="'TaskQueue.create' was never awaited"):
+            aio.TaskQueue.create(db, "emails")
+
+
+@on_loop
+async def test_a_coroutine_function_is_not_run_as_blocking_code(url: str) -> None:
+    async with aio.open(url) as db:
+        calls: tuple[Any, ...] = (db.run, db.run_blocking, db.create_transaction().run_blocking)
+        for call in calls:
+            with pytest.raises(DeferredResult, match=r"aio\.transactional"):
+                await call(touch)
+
+
+@on_loop
+async def test_another_loop_reads_and_commits_nothing(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        tr = db.create_transaction()
+        tr[root["x"].key()] = b"x"
+
+        async def read() -> None:
+            await tr.get(root["x"].key())
+
+        async def commit() -> None:
+            await tr.commit()
+
+        for use in (read, commit):
+            with pytest.raises(WrongLoop, match="Another event loop"):
+                await asyncio.to_thread(asyncio.run, use())
+        assert await db.get(root["x"].key()) is None
