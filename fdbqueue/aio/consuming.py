@@ -13,7 +13,7 @@ from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.verbs import plain
 from fdbqueue.aio.working import HeldTask
 from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.errors import NotTaken
+from fdbqueue.errors import InvalidArgument, NotTaken
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import ITS_THREAD
@@ -67,11 +67,21 @@ class Consumption:
         self._options = options
         self._holder: tuple[Leases, Session] | None = None
         self._hold: Hold | None = None
+        self._is_asked = False
 
     def __aiter__(self) -> "Consumption":
         return self
 
     async def __anext__(self) -> HeldTask:
+        if self._is_asked:  # it would ack the task of the other loop, or lose it
+            raise InvalidArgument(name="consume", wanted="called once for each loop", got=self)
+        self._is_asked = True
+        try:
+            return await self._next()
+        finally:
+            self._is_asked = False
+
+    async def _next(self) -> HeldTask:
         leases, session = self._holder = self._holder or await self._find_holder()
         await self._end_body(leases)
         task = await self._queue.take(self._database, **self._options)

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.aio.consuming import leases_of
-from fdbqueue.errors import NotTaken
+from fdbqueue.errors import InvalidArgument, NotTaken
 from fdbqueue.fleet import held
 from tests.aio.support import on_loop, until
 
@@ -289,3 +289,18 @@ async def test_an_ack_that_did_not_commit_ends_no_lease(url: str, root: Subspace
 
         expected = {"ready": 1, "taken": 0, "done": 0} if leave else {"ready": 0, "taken": 0, "done": 1}
         assert await numbers(db, queue) == expected
+
+
+@on_loop
+async def test_each_loop_over_tasks_needs_an_iterator(url: str, root: Subspace) -> None:
+    """A second loop over the same one would ack the task of the first, whose body still runs."""
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        async with queue.consume(db) as tasks:
+            first = asyncio.create_task(anext(tasks))
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidArgument, match="once for each loop"):
+                await anext(tasks)
+            await queue.put(db, 1)
+
+            assert (await first).data == 1
