@@ -5,6 +5,8 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.database import engine_errors
 
 LIMIT_S = 90
@@ -27,6 +29,15 @@ async def _strictly(test: Coroutine[Any, Any, None]) -> None:
         await test
     assert not limit.expired()  # the test itself may have caught its end
     assert met == []
+
+
+def hub() -> Hub:
+    """The hub of the running loop."""
+    return hub_of(asyncio.get_running_loop())
+
+
+def runtime() -> LoopRuntime:
+    return LoopRuntime(hub())
 
 
 async def code_of(step: Awaitable[Any]) -> int:

@@ -402,3 +402,16 @@ async def test_a_call_forgets_the_stop_event_that_it_was_given(url: str, root: S
         await emails.take(db, timeout=60, stop=stop)
 
         assert not stop._listeners._callbacks  # type: ignore[attr-defined]
+
+
+@on_loop
+async def test_a_closed_dequeue_gives_back_its_item(tmp_path: Path) -> None:
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        queue = aio.Queue(Subspace(("items",)))
+        await queue.enqueue(db, 1)
+        dequeuing = queue.dequeue(db)
+        dequeuing.send(None)  # until it waits for its commit
+        dequeuing.close()
+        await db.close()
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        assert await queue.size(db) == 1

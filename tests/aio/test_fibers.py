@@ -17,15 +17,7 @@ from fdbqueue.aio.hub import Hub, _hubs, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.errors import BlockingCall
 from fdbqueue.runtime import RealRuntime
-from tests.aio.support import on_loop, until
-
-
-def runtime() -> LoopRuntime:
-    return LoopRuntime(hub())
-
-
-def hub() -> Hub:
-    return hub_of(asyncio.get_running_loop())
+from tests.aio.support import hub, on_loop, runtime, until
 
 
 @on_loop
