@@ -111,8 +111,11 @@ class Feed:
         """Take without waiting from the first queue, in the order of their turns, that has a task."""
         now = self._runtime.monotonic()
         for number in self._scheduler.order():
+            if number in self._gone or self._outages[number].left_s():
+                continue
             # An empty queue is asked again only after a while, as other queues may be busy.
-            if number in self._gone or self._look_at[number] > now or self._outages[number].left_s():
+            if self._look_at[number] > now:
+                self._scheduler.was_empty(number)
                 continue
             if found := self._take(number, count, session, 0):
                 self._scheduler.took(number, len(found))

@@ -58,6 +58,19 @@ def test_an_empty_queue_saves_up_no_turns():
     assert 4 <= turns.count(0) <= 6
 
 
+def test_two_empty_queues_save_up_no_turns():
+    scheduler = StrideScheduler([1, 1, 1])
+    for _ in range(100):
+        for empty in (1, 2):
+            scheduler.was_empty(empty)
+        scheduler.took(0, 1)
+    turns = []
+    for _ in range(9):
+        turns.append(scheduler.order()[0])
+        scheduler.took(turns[-1], 1)
+    assert all(2 <= turns.count(number) <= 4 for number in range(3))
+
+
 def taken(orphaned=False, lost=False, cancelled=False):
     task = SimpleNamespace(orphaned=orphaned)
     return SimpleNamespace(task=task, lost=lost, cancelled=cancelled, open=True)

@@ -383,6 +383,22 @@ def test_busy_queues_get_their_shares_and_none_starves(db, queue, space):
     assert 0.65 < first.count("jobs") / len(first) < 0.85
 
 
+def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, queue, space, monkeypatch):
+    """A queue that was empty is not looked at for a while, and its turns go to the others."""
+    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
+    monkeypatch.setattr(limits, "WORKER_WAIT_S", 0.0)
+    other = TaskQueue.create(db, "other", root=space)
+    queue.put_many(db, range(20))
+    feed = Feed(db, [(queue, 1), (other, 1)])
+    with Session(db, root=space) as session:
+        assert sum(len(feed.take(1, session, 0.0)) for _ in range(20)) == 20
+        assert feed.take(1, session, 0.0) == []  # from now on it is looked at again
+        queue.put_many(db, range(10))
+        other.put_many(db, range(10))
+        names = [feed.take(1, session, 0.0)[0][0].name for _ in range(10)]
+    assert 4 <= names.count("other") <= 6
+
+
 def test_workers_obey_pause_and_resume(db, queue, told):
     queue.pause(db)
     worker = Worker(db, queue, lambda _: None, hooks=told.hooks)
