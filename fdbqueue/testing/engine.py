@@ -239,6 +239,8 @@ class FaultyTransaction(Transaction):
         self._machine.transactions += 1
         self._number = self._machine.transactions
         self._late: CommitRequest | None = None
+        self._met_conflict = False
+        """True from a conflict to the next commit."""
         super().__init__(database)
 
     def step_begin(self) -> None:
@@ -299,7 +301,8 @@ class FaultyTransaction(Transaction):
     def step_commit(self, request: CommitRequest) -> None:
         """Commit `request`, or not. Raises the error that the client sees."""
         machine = self._machine
-        trouble = "unknown_not_done" if machine.waits_in_vain() else machine.commits.throw()
+        trouble = "unknown_not_done" if machine.waits_in_vain() else self._trouble()
+        self._met_conflict = trouble == "not_committed"
         if trouble is None:
             self._apply(request, "committed")
             machine.point()  # other clients see the commit before the reply arrives
@@ -315,10 +318,18 @@ class FaultyTransaction(Transaction):
         machine.point()
         raise FDBError(_CODES[trouble])
 
+    def _trouble(self) -> str | None:
+        """Return the fault of this commit, if any. The one before may have met a conflict."""
+        machine = self._machine
+        if self._met_conflict and machine.happens("unknown_after_conflict"):
+            return machine.random.choice(("unknown_done", "unknown_not_done"))
+        return machine.commits.throw()
+
     def _apply(self, request: CommitRequest, outcome: str) -> None:
         try:
             super().step_commit(request)
         except FDBError as error:
+            self._met_conflict = error.code == _CODES["not_committed"]
             self._footprint(request, f"refused: {error.code}")
             raise
         self._footprint(request, outcome)

@@ -15,6 +15,8 @@ class Faults:
       commit or without one).
     - Each commit that writes, in a workload that asks for it: `version_changed` (1039). The commit arrives
       within two seconds, or never, and not after the next commit of its transaction.
+    - Each commit that writes, right after a conflict of the same transaction: `unknown_after_conflict` (1021,
+      after a commit or without one).
     - Each read or commit: `too_old` (1007). Each read: `future_version` (1009).
     - Each reply: `slow_reply`, up to `slow_reply_max_s`.
     - Each watch that is about to fire: `watch_late` (up to two seconds), `watch_very_late` (up to a minute),
@@ -38,6 +40,7 @@ class Faults:
     die: float = 0.0
     stall: float = 0.0
     version_changed: float = 0.0
+    unknown_after_conflict: float = 0.0
     slow_reply_max_s: float = 4.0
     stall_max_s: float = 300.0
     clock_skew_s: float = 0.0
@@ -74,6 +77,7 @@ class Faults:
         drawn = {name: _probability(random, low, high) for name, (low, high) in _RANGES.items()}
         skewed = random.random() < 0.6
         drawn |= {name: _probability(random, *_RANGES_OF_MORE[name]) for name in more}
+        drawn |= {name: _probability(random, *bounds) for name, bounds in _RANGES_DRAWN_LAST.items()}
         return cls(**drawn, clock_skew_s=CLOCK_SKEW_S if skewed else 0.0)
 
 
@@ -94,7 +98,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "stall": (0.0003, 0.01),
 }
 _RANGES_OF_MORE: Mapping[str, tuple[float, float]] = {"version_changed": (0.02, 0.5)}
-KINDS = (*_RANGES, *_RANGES_OF_MORE, "clock_skew_s")
+# Last, so that the other faults of a seed stay as they were before there was this one.
+_RANGES_DRAWN_LAST: Mapping[str, tuple[float, float]] = {"unknown_after_conflict": (0.1, 1.0)}
+KINDS = (*_RANGES, *_RANGES_OF_MORE, *_RANGES_DRAWN_LAST, "clock_skew_s")
 
 
 def _probability(random: Random, low: float, high: float) -> float:

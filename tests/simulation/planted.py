@@ -21,8 +21,9 @@ from fdbqueue.disciplines import fair, key_counts, keyed, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
-from fdbqueue.fleet import heartbeat
+from fdbqueue.fleet import feed, heartbeat, stride, thread_pool
 from fdbqueue.fleet import settling as working
+from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.line import decision, results, staging, taking, waiting
 from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
@@ -306,7 +307,7 @@ PLANTS = (
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
         "crowd",
         600,
-        near=63,
+        near=95,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
@@ -404,7 +405,6 @@ PLANTS = (
         "pass",
         "acks",
         50,
-        near=4,
     ),
     Plant(
         "a batch of acks that leaves no receipt",
@@ -455,7 +455,7 @@ PLANTS = (
         "pass",
         "bounded",
         900,
-        near=54,
+        near=58,
     ),
     Plant(
         "a put at the edge that does not look at the seats",
@@ -464,7 +464,7 @@ PLANTS = (
         "pass",
         "bounded",
         900,
-        near=58,
+        near=153,
     ),
     Plant(
         "a put that does not conflict with a move of its key's pointer",
@@ -539,6 +539,7 @@ PLANTS = (
         "pass",
         "proxies",
         100,
+        near=22,
     ),
     Plant(
         "an element's lock read by snapshot",
@@ -605,6 +606,57 @@ PLANTS = (
         "hold.lost or hold.queue.ack(tr, hold.lease)",
         "fleet",
         100,
+    ),
+    Plant(
+        "a worker that does not count the tasks taken from a queue",
+        feed.Feed._look,
+        "self._scheduler.took(number, len(found))",
+        "pass",
+        "several",
+        50,
+    ),
+    Plant(
+        "an empty queue that saves up turns",
+        stride.StrideScheduler.was_empty,
+        "max(self._walked[queue], self._last_turn)",
+        "self._walked[queue]",
+        "several",
+        50,
+    ),
+    Plant(
+        "a wait in several lines that does not end the other waits",
+        feed.Feed._wait,
+        "self.end_waits(session)",
+        "pass",
+        "several",
+        50,
+    ),
+    Plant(
+        "a stop that does not wake the feeder",
+        fleet_worker.Worker.stop,
+        "self._freed.set()",
+        "pass",
+        "several",
+        100,
+        near=18,
+    ),
+    Plant(
+        "a drain that waits for one idle thread only",
+        thread_pool.ThreadPool.wait_for_all,
+        "while len(self._idle) < self.size",
+        "while not self._idle",
+        "several",
+        100,
+        near=8,
+    ),
+    Plant(
+        "a stop at once that waits for the handlers",
+        fleet_worker.Worker._finish,
+        "while not self._at_once and",
+        "while",
+        "several",
+        100,
+        near=9,
     ),
     Plant(
         "a heartbeat that dies of one failed beat",
@@ -685,6 +737,22 @@ PLANTS = (
         "return there or self._end(overdue)",
         "return there",
         "sharing",
+        50,
+        near=37,
+    ),
+    Plant(
+        "an unknown result that is forgotten after a conflict",
+        once._Call._note,
+        """if error.code in MAYBE_COMMITTED:
+        self._unsure[attempt] = answer
+    elif error.code == NOT_COMMITTED:
+""",
+        """if error.code in MAYBE_COMMITTED and not hasattr(self, "met_conflict"):
+        self._unsure[attempt] = answer
+    elif error.code == NOT_COMMITTED:
+        self.met_conflict = True
+""",
+        "recipe",
         50,
     ),
     Plant(
@@ -850,6 +918,7 @@ PLANTS = (
         "pass",
         "cancels",
         100,
+        near=70,
     ),
     Plant(
         "a renewal that forgets a cancel",
@@ -898,6 +967,7 @@ PLANTS = (
         "pass",
         "retained",
         200,
+        near=19,
     ),
     Plant(
         "a sweep that leaves an ended task in the index of its key",
@@ -1029,7 +1099,7 @@ PLANTS = (
         "self._waiting.popleft()",
         "awaited_tasks",
         200,
-        near=31,
+        near=66,
     ),
     Plant(
         "a loop over tasks that acks one whose body was left",

@@ -1,6 +1,7 @@
 """Each fault stays within FoundationDB's contract, and each can be switched off."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -59,6 +60,26 @@ def first_error(faults: Faults) -> tuple[int, bytes | None]:
 )
 def test_each_fault_of_a_commit_has_its_code_and_effect(fault: str, code: int, written: bytes | None) -> None:
     assert first_error(Faults(**{fault: 1.0})) == (code, written)
+
+
+def test_a_conflict_may_be_followed_by_an_unknown_result() -> None:
+    codes: list[int] = []
+
+    def attempt(client: Client) -> None:
+        tr = client.db.create_transaction()
+        for _ in range(50):
+            tr[KEY] = b"value"
+            try:
+                tr.commit().wait()
+                tr.reset()
+            except FDBError as error:
+                codes.append(error.code)
+                tr.on_error(error).wait()
+
+    simulated(Faults(not_committed=0.5, unknown_after_conflict=1.0), attempt)
+    pairs = list(pairwise(codes))
+    assert 1020 in codes
+    assert [after for code, after in pairs if code == 1020] == [1021] * codes[:-1].count(1020)
 
 
 def test_a_retry_loop_survives_all_faults() -> None:

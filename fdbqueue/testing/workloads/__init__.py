@@ -67,6 +67,7 @@ _MODULES = (
     "redriven",
     "rings",
     "rounds",
+    "several",
     "sharing",
     "stops",
     "tasks",
