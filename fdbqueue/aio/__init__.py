@@ -4,6 +4,7 @@ Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
 """
 
 from fdbqueue.aio.consuming import Consumption as Consumption
+from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
 from fdbqueue.aio.database import Database as Database
 from fdbqueue.aio.database import open as open
 from fdbqueue.aio.dead import DeadLetters as DeadLetters
@@ -27,5 +28,4 @@ from fdbqueue.aio.queues import TaskQueue as TaskQueue
 from fdbqueue.aio.sessions import Session as Session
 from fdbqueue.aio.transaction import Transaction as Transaction
 from fdbqueue.aio.transactional import transactional as transactional
-from fdbqueue.aio.working import HeldTask as HeldTask
 from fdbqueue.aio.working import Worker as Worker

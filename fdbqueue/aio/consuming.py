@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue import limits
+from fdbqueue.aio.coroutine_handler import HeldTask
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.verbs import plain
-from fdbqueue.aio.working import HeldTask
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.errors import InvalidArgument, NotTaken
 from fdbqueue.fleet.heartbeat import Heartbeat

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from fdbqueue.errors import DeferredBody
 
-_LOOP_WORKER = "fdbqueue.aio.working"
+_LOOP_WORKER = "fdbqueue.aio.loop_worker"
 
 
 def is_asynchronous(handler: Any) -> bool:

@@ -1,0 +1,97 @@
+"""Handlers that are coroutine functions, for the machinery of `fdbqueue.Worker` in fibers.
+
+The threads of that machinery are fibers; its leases, outcomes and waits are unchanged. A coroutine function
+runs as a task of the loop while its fiber waits.
+"""
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial, update_wrapper
+from typing import Any
+
+from fdbqueue.aio.database import Database
+from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.runtime import LoopEvent
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.errors import LeaseLost
+from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.worker import Worker as BlockingWorker
+
+
+class HeldTask(BlockingHeldTask):
+    """The task that a worker passes to a coroutine function: its database and its `progress` are awaited."""
+
+    __slots__ = ()
+
+    @property
+    def database(self) -> Database:  # type: ignore[override]  # the same database, awaited
+        """The open database of the worker, for reads and writes of the handler. Do not close it.
+
+        Raises InvalidArgument for a task that no worker passed to a handler.
+        """
+        blocking = self._held().database
+        return Database(blocking.runtime.hub, blocking)  # type: ignore[attr-defined]  # a LoopRuntime
+
+    async def progress(self, fraction: float) -> None:  # type: ignore[override]  # the same verb, awaited
+        """Tell the progress, from 0 to 1. All else is as in `fdbqueue.HeldTask.progress`."""
+        await self.database.hub.call(partial(BlockingHeldTask.progress, self, fraction))
+
+
+class CoroutineHandler:
+    """A coroutine function, in the shape of a blocking handler: its fiber waits for a task of the loop."""
+
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, object]]) -> None:
+        with suppress(AttributeError):  # a partial has no name
+            update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> object:
+        *transaction, task = arguments
+        hold: Hold = task.hold
+        hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
+        given = [Transaction(hub, tr) for tr in transaction]
+        coroutine = self._function(*given, HeldTask.of(hold.lease, task.queue, hold))
+        return self._finished(hub, coroutine, hold)
+
+    def _finished(self, hub: Hub, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
+        """Park until the coroutine has ended. When the lease is taken away, the coroutine is cancelled."""
+        ended = LoopEvent(hub)
+        running = hub.loop.create_task(_without_exit(coroutine), context=copy_context())
+        running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
+        running.add_done_callback(lambda _: ended.set())
+        hold.interrupt = running.cancel
+        try:
+            ended.wait()
+        except BaseException:
+            running.cancel()
+            ended.wait()
+            raise
+        if running.cancelled():
+            raise LeaseLost(id=hold.task.id) if hold.lost else RuntimeError("the handler was cancelled")
+        result = running.result()
+        if isinstance(result, SystemExit):
+            raise result
+        return result
+
+
+async def _without_exit(coroutine: Coroutine[Any, Any, object]) -> object:
+    """The result of a coroutine, or its SystemExit: if a task raised that, its loop would end."""
+    try:
+        return await coroutine
+    except SystemExit as error:
+        return error
+
+
+class FiberWorker(BlockingWorker):
+    """A worker with fibers in place of threads. Its methods that wait are for fibers, too."""
+
+    _chooses = False
+
+    def _places(self) -> int:
+        return self._options.concurrency
+
+    def _overran(self, hold: Hold) -> None:
+        """The coroutine is cancelled, so no process has to be replaced for it."""
+        self._pool.replace(lambda: self._give_up(hold))

@@ -1,0 +1,100 @@
+"""LoopWorker: a `fdbqueue.Worker` whose handler is a coroutine function becomes one."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from fdbqueue.aio.committing import on_loop
+from fdbqueue.aio.coroutine_handler import CoroutineHandler, FiberWorker
+from fdbqueue.aio.fiber import current_fiber
+from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.database import as_database
+from fdbqueue.errors import BlockingCall
+from fdbqueue.runtime import RealRuntime
+from fdbqueue.seam import AnyDatabase
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._hub: Hub
+        started = RealRuntime.event()
+
+        def start() -> None:
+            self._hub = hub_of(self._loop)
+            started.set()
+
+        self._loop.call_soon(start)
+        RealRuntime().spawn(self._run, "fdbqueue-loop")
+        started.wait()
+
+    def call(self, function: Callable[[Hub], T]) -> T:
+        """Run a blocking function in a fiber there, and wait for it here. Raises: its errors."""
+        fiber = current_fiber()
+        if fiber is not None and fiber.loop is self._loop:
+            return function(self._hub)
+        if fiber is not None:
+            raise BlockingCall  # the loop of that fiber would stand still
+
+        async def run() -> T:
+            return await self._hub.call(lambda: function(self._hub))
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def end(self) -> None:
+        """End the loop, and return at once; what still runs there is cancelled."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+
+
+class LoopWorker(FiberWorker):
+    """A `fdbqueue.Worker` with a coroutine function as its handler, and an event loop of its own."""
+
+    def __init__(self, db: AnyDatabase, queues: Any, handler: Any, **options: Any) -> None:
+        """Check all in this thread. `start` makes the loop, and opens the queues again in it."""
+        awaited = CoroutineHandler(handler)
+        super().__init__(db, queues, awaited, **options)
+        self._on_loop = partial(self._open, as_database(db), queues, awaited, options)
+        self._stops = 0
+        self._loop: LoopThread
+
+    def start(self, *, until_empty: bool = False) -> None:
+        self._require_startable()
+        self._loop = LoopThread()
+        try:
+            self._loop.call(self._on_loop)
+        except BaseException:
+            self._loop.end()
+            raise
+        self._loop.call(lambda _: super(LoopWorker, self).start(until_empty=until_empty))
+
+    def _open(self, db: Any, queues: Any, handler: Any, options: Any, hub: Hub) -> None:
+        ended = self._ended  # other threads may wait for it by now
+        database = on_loop(hub, db)
+        try:
+            super().__init__(database, queues, handler, **options)
+        except BaseException:
+            database.close()
+            raise
+        finally:
+            self._ended = ended
+        if self._stops:
+            super().stop(at_once=self._stops > 1)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        # Counted before its event is set: `_open` may replace that at this moment.
+        self._stops = max(self._stops, 2 if at_once else 1)
+        super().stop(at_once=at_once)
+
+    def _say_ended(self) -> None:
+        self._database.close()
+        super()._say_ended()
+        self._loop.end()
