@@ -104,10 +104,13 @@ class Line:
 
         Reads the definition of the queue.
         Writes the request.
-        Conflicts: none.
+        Conflicts: another registration of `rid`, and its withdrawal: one that arrives late fails.
         """
         self.source.guard(tr)()
         bypass_storage_quota(tr)  # a take frees space: it must work on a full disk, too
+        notice = self.keys.notice(rid)
+        tr.add_read_conflict_key(notice)
+        tr.add_write_conflict_key(notice)
         tr.set_versionstamped_key(
             self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
         )
@@ -161,11 +164,13 @@ class Line:
         """Leave the line for good, and give back the items that were delivered meanwhile.
 
         Reads the request, its notice and its results serialisably.
-        Conflicts: its service.
+        Conflicts: its service; without a stamp, its registration, which may still be under way.
         """
         notice = tr.get(self.keys.notice(ticket.rid)).value
         if notice is not None:
             self._collect(tr, ticket, notice, wanted=0)
+        elif not ticket.stamp:
+            tr.clear(self.keys.notice(ticket.rid))  # a write, which a late registration meets
         elif tr.get(self.keys.request(ticket)).present():
             self._leave(tr, ticket)
 

@@ -338,6 +338,9 @@ class FaultyTransaction(Transaction):
         """Let `request` arrive later, or never."""
         machine = self._machine
         if machine.random.random() < _ARRIVES_P:
+            if request.read_version is None:  # a cluster gives each commit one before it is sent
+                with self._simulated.store.begin() as txn:
+                    request.read_version = txn.id()
             self._late = request
             due = machine.scheduler.now + scattered(machine.random, *_COMMIT_LATE_S)
             machine.scheduler.call_at(due, partial(self._arrive, request))

@@ -105,6 +105,28 @@ def test_a_late_commit_arrives_before_the_next_one() -> None:
     assert seen == {(None, None), (None, b"late"), (b"late", b"late")}
 
 
+def test_a_late_commit_conflicts_with_commits_before_it() -> None:
+    """It has its read version from the time when it was sent, though it has read nothing."""
+    seen: set[bytes | None] = set()
+
+    def write(client: Client) -> None:
+        tr = client.db.create_transaction()
+        tr.add_read_conflict_key(KEY)
+        tr[b"late"] = b"value"
+        with pytest.raises(FDBError, match="1039"):
+            tr.commit().wait()
+        client.calm()
+        client.db[KEY] = b"value"
+        arrived = client.db[b"late"]
+        client.runtime.sleep(10)
+        assert client.db[b"late"] == arrived
+        seen.add(arrived)
+
+    for seed in range(40):
+        assert run_one(write, Faults(version_changed=1.0), seed).violations == ()
+    assert seen == {None, b"value"}
+
+
 def test_an_enqueue_that_arrives_late_happens_once() -> None:
     def work(client: Client) -> None:
         q = queue(NAME)
