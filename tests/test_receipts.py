@@ -87,6 +87,25 @@ def test_a_failed_registration_is_withdrawn_in_one_transaction(
     assert queue.items(db, 10) == ["a"]
 
 
+@pytest.mark.parametrize("code", [NOT_COMMITTED, COMMIT_UNKNOWN])
+def test_an_interrupt_ends_a_call_whose_commit_then_fails(
+    faults: tuple[Database, FaultyEngine], space: Subspace, code: int
+) -> None:
+    """The call waits for the result, and makes no other attempt."""
+    db, engine = faults
+    queue = Queue(space[0], root=space[1])
+
+    def fate(wait: int) -> tuple[int, bool]:
+        if wait == 1:
+            raise KeyboardInterrupt
+        return (code, False) if wait == 2 else (0, True)
+
+    engine.fate = fate
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue(db, "a")
+    assert queue.items(db, 10) == []
+
+
 def test_many_clients_with_failing_commits(
     db: Database, fdb_module: ModuleType, space: Subspace, rounds: Callable[[int, int], int]
 ) -> None:

@@ -18,7 +18,7 @@ from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.database import Database, engine_errors, run, unknown_result
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Future, Transaction
 
 T = TypeVar("T")
 
@@ -182,13 +182,15 @@ class _Call:
                 if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
                 self._committing = True
-                self._commit(answer)
+                self._commit(attempt, answer)
                 self._counters.commits += 1
                 if observing.observers:
                     observing.tell_committed()
                 return self._kept(answer)
             except engine_errors() as error:
                 self._note(error, attempt, answer)
+                if error.code == NOT_COMMITTED and self._yield_to_conflict and not self._unsure:
+                    raise LostConflict from None
                 self._tr.on_error(error).wait()
 
     def _committed_before_all(self) -> tuple[Any] | None:
@@ -199,18 +201,24 @@ class _Call:
         found = self._tr.get(self._slot).value
         return (self._unsure[found],) if found in self._unsure else None
 
-    def _commit(self, answer: Any) -> None:
+    def _commit(self, attempt: bytes, answer: Any) -> None:
         commit = self._tr.commit()
         try:
             commit.wait()
         except engine_errors():
             raise
-        except (
-            BaseException
-        ):  # an interrupt: the commit goes on without this thread, and `keep` must hear of it
-            commit.wait()
-            self._kept(answer)
+        except BaseException:  # an interrupt: the commit goes on without this thread
+            self._hear(commit, attempt, answer)
             raise
+
+    def _hear(self, commit: Future, attempt: bytes, answer: Any) -> None:
+        """After an interrupt, `keep` must hear of the commit. An error of it is noted, and not raised."""
+        try:
+            commit.wait()
+        except engine_errors() as error:
+            self._note(error, attempt, answer)
+        else:
+            self._kept(answer)
 
     def _kept(self, answer: Any) -> Any:
         if self._keep is not None:
@@ -223,5 +231,3 @@ class _Call:
             self._unsure[attempt] = answer
         elif error.code == NOT_COMMITTED:
             self._committing = False
-            if self._yield_to_conflict and not self._unsure:
-                raise LostConflict from None

@@ -328,8 +328,8 @@ PLANTS = (
     Plant(
         "a watch of a transaction that is never committed",
         once._Call.run,
-        "            self._commit(answer)",
-        "            if self._wrote(answer): self._commit(answer)",
+        "            self._commit(attempt, answer)",
+        "            if self._wrote(answer): self._commit(attempt, answer)",
         "waits",
         150,
     ),
