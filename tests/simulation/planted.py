@@ -17,14 +17,14 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once
 from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import fair, key_counts, keyed, places
+from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import watches
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, stride, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
-from fdbqueue.line import decision, results, staging, taking, waiting
+from fdbqueue.line import decision, results, staging, take, taking, waiting
 from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
@@ -1109,5 +1109,113 @@ PLANTS = (
         "awaited_tasks",
         100,
         near=19,
+    ),
+    Plant(
+        "an empty take in a transaction that conflicts with no put",
+        take.Taker.take,
+        "tr.add_read_conflict_range(source.ready.start, source.ready.stop)",
+        "pass",
+        "composed",
+        100,
+        near=17,
+    ),
+    Plant(
+        "a take that reads the pause by snapshot",
+        source.TaskSource.available,
+        "tr.get(self.shape.keys.paused)",
+        "tr.snapshot.get(self.shape.keys.paused)",
+        "composed",
+        200,
+    ),
+    Plant(
+        "a truncate in steps that conflicts with no change of its tasks",
+        verbs.remove_first,
+        "tr.add_read_conflict_key(entry.key)",
+        "pass",
+        "composed",
+        400,
+        near=194,
+    ),
+    Plant(
+        "a kick that leaves the failures in the count",
+        edges.kick,
+        "forgiven=record.failures, ",
+        "",
+        "composed",
+        100,
+    ),
+    Plant(
+        "an expired task that is offered before a sweep",
+        ready.Ready._offers,
+        "record.expires_us > now_us and ",
+        "",
+        "composed",
+        100,
+    ),
+    Plant(
+        "a lease that outlives its task",
+        edges._lease_end,
+        "min(until_us, record.expires_us)",
+        "until_us",
+        "composed",
+        100,
+    ),
+    Plant(
+        "a take that sweeps one batch of tasks only",
+        take.Taker._tidied,
+        "limits.TIDY_ROUNDS_MAX",
+        "1",
+        "composed",
+        200,
+    ),
+    Plant(
+        "a full queue that does not count again after a sweep",
+        capacity._make_room,
+        "change.finish()",
+        "pass",
+        "composed",
+        200,
+        near=33,
+    ),
+    Plant(
+        "a burial of a buried task that counts",
+        verbs.bury,
+        "if record.state == TaskState.BURIED:",
+        "if False:",
+        "composed",
+        200,
+    ),
+    Plant(
+        "an expiry that does not count as a delete",
+        edges.expire,
+        '"delete", "expired"',
+        '"ttl", "expired"',
+        "composed",
+        50,
+    ),
+    Plant(
+        "a fair queue that forgets the weights of its keys",
+        fair.Fair._turn,
+        "self._weights.get(record.key, 1)",
+        "1",
+        "composed",
+        100,
+        near=46,
+    ),
+    Plant(
+        "a micro-queue that forgets the priorities",
+        micro.Micro.place,
+        "NUMBER.pack(record.pri)",
+        "NUMBER.pack(0)",
+        "composed",
+        100,
+    ),
+    Plant(
+        "a truncate that leaves the failures of its tasks",
+        verbs.truncate,
+        "(keys.contents, keys.failures, keys.classed, keys.class_counts)",
+        "(keys.contents, keys.classed, keys.class_counts)",
+        "composed",
+        100,
     ),
 )

@@ -46,6 +46,7 @@ _MODULES = (
     "clearing",
     "closing",
     "combined",
+    "composed",
     "crowd",
     "elements",
     "explained",

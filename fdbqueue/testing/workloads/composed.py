@@ -1,0 +1,128 @@
+"""Transactions of callers that compose several calls of a task queue with writes of their own.
+
+Each transaction writes its calls into a journal. A model (task_world.py) goes through the journal in the
+order of the commits, and knows the right answers of each call.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+from fdbqueue import limits
+from fdbqueue.database import run
+from fdbqueue.seam import Transaction
+from fdbqueue.sessions.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import cramped
+from fdbqueue.testing.workloads.composed_checks import (
+    JOURNAL,
+    NAME,
+    counted_by_the_journal,
+    each_answer_is_right,
+    nothing_is_left,
+)
+from fdbqueue.testing.workloads.composed_plans import PLANS, Attempt
+from fdbqueue.testing.workloads.noted import Rollback
+from fdbqueue.testing.workloads.task_model import Rules
+from fdbqueue.testing.workloads.tasks import ENOUGH_S, total
+
+ROLLED_BACK, IDLE = 0.15, 0.3
+KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
+    ("fifo", False, {}),
+    ("fifottl", False, {}),
+    ("fifottl", True, {"ttr": 2}),
+    ("limfifottl", False, {"capacity": 5}),
+    ("limfifottl", True, {"capacity": 5, "ttr": 2}),
+    ("utube", False, {}),
+    ("utube", False, {"key_concurrency": 2}),
+    ("utubettl", False, {"key_concurrency": 2}),
+    ("utubettl", True, {"ttr": 2}),
+    ("fair", False, {"weights": {"a": 3}}),
+    ("fair", True, {"ttr": 2}),
+)
+"""Kinds, with times or without, and options. Without times no sweep changes a task: the model is exact."""
+
+
+@workload(clients=3, steps=16, more=("version_changed",))
+def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = simulation.random
+    simulation.limit(
+        DUE_BATCH=random.choice((1, 1, 3)),
+        FAILURES_KEPT=2,
+        KEY_LEVEL_MIN=1,
+        SWEEP_EVERY_S=random.choice((limits.SWEEP_EVERY_S, 30)),
+    )
+    kind, timed, options = random.choice(KINDS)
+    rules = Rules(kind, timed, options, skew_s=simulation.faults.clock_skew_s)
+    ids: list[str] = []
+
+    def opened(client: Client) -> TaskQueue:
+        return TaskQueue.create(client.db, NAME, kind, if_not_exists=True, **options)
+
+    def use(client: Client) -> None:
+        user = User(client, opened(client), rules, ids)
+        for _ in range(size.steps):
+            user.transact(client.random.choice(PLANS[rules.timed]), ROLLED_BACK)
+            client.pause(0.3)
+            if rules.timed and client.random.random() < IDLE:
+                client.runtime.sleep(2.2)  # leases and lives end
+        while user.held:
+            user.transact(("give_back",))
+
+    def survive(client: Client) -> None:
+        user = User(client, opened(client), rules, ids)
+        until = client.runtime.monotonic() + ENOUGH_S
+        user.transact(("resume", *(() if rules.timed else ("release_all",))))
+        while total(user.q, client.db) and client.runtime.monotonic() < until:
+            user.transact(("kick", "take"))
+            while user.held:
+                user.transact(("ack",))
+            client.runtime.sleep(1.0)
+        client.call(NAME, "end", rules, lambda: user.q.statistics(client.db)["calls"])
+
+    for number in range(size.clients):
+        simulation.client(use, f"user-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [each_answer_is_right, counted_by_the_journal, nothing_is_left, no_watch_left_behind]
+
+
+class User:
+    """A client that holds tasks between its transactions."""
+
+    def __init__(self, client: Client, q: TaskQueue, rules: Rules, ids: list[str]) -> None:
+        self.q = q
+        self.held: list[Task] = []
+        self._client, self._rules, self._ids = client, rules, ids
+        self._session = Session(client.db, ttr=inf)  # no sweep ends it: the journal has every release
+        self._steps = 0
+
+    def transact(self, verbs: Sequence[str], rolled_back: float = 0.0) -> None:
+        """Call `verbs` in one transaction, whose result is known in the end, or roll it back."""
+        client, step = self._client, f"{self._client.name}.{self._steps}"
+        self._steps += 1
+        seed, attempts = client.random.random(), dict[bytes, Attempt]()
+        rolls_back = client.random.random() < rolled_back
+
+        def body(tr: Transaction) -> bytes:
+            committed = JOURNAL.committed(tr, step)
+            if committed is not None:
+                return committed
+            nonce = client.runtime.random_bytes(4)
+            made = attempts[nonce] = Attempt(client, self.q, self._session, self._rules, seed, self._ids)
+            made.call(tr, verbs, self.held)
+            if rolls_back:
+                raise Rollback
+            JOURNAL.write(tr, step, nonce, made.ops)
+            return nonce
+
+        with suppress(Rollback):
+            nonce = client.call(NAME, "transact", verbs, partial(run, client.db, body))
+            self.held = attempts[nonce].held
+            self._ids += attempts[nonce].put

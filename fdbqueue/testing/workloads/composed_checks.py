@@ -1,0 +1,52 @@
+"""The checkers of the workload `composed`."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fdbqueue.database import Database
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.common import SPACE
+from fdbqueue.testing.workloads.journal import Journal
+from fdbqueue.testing.workloads.task_judge import Judge
+
+NAME = "composed"
+JOURNAL = Journal(SPACE[NAME])
+ROUND = b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
+
+
+def each_answer_is_right(trace: Trace, database: Database) -> Iterator[str]:
+    """Check each call of each committed transaction against the model, in the order of the commits."""
+    for op in trace.of(NAME, "end"):
+        judge = Judge(op.argument)
+        judge.judge(JOURNAL.entries(database))
+        yield from judge.errors[:5]
+
+
+def counted_by_the_journal(trace: Trace, database: Database) -> Iterator[str]:
+    """Check the counters of the calls against the journal, and that no other task is left than expired
+    ones.
+    """
+    for op in trace.of(NAME, "end"):
+        judge = Judge(op.argument)
+        judge.judge(JOURNAL.entries(database))
+        judge.close()
+        yield from judge.errors[:5]
+        sure, most = judge.sure, judge.sure + judge.maybe
+        for name, count in (op.result or {}).items():
+            if not sure[name] <= count <= most[name]:
+                yield f"{count} calls of {name} are counted, the journal has {sure[name]} to {most[name]}"
+
+
+def nothing_is_left(_: Trace, database: Database) -> Iterator[str]:
+    """Check that the empty queue has no key of a task, and no task is counted."""
+    q = TaskQueue.open(database, NAME)
+    keys = TaskKeys(q.contents)
+    for under in (keys.contents, keys.failures, keys.classed, keys.class_counts):
+        for row in database.get_range(under.start, under.stop):
+            if row.key != keys.beside + ROUND and any(row.value):
+                yield f"left behind: {row.key!r} = {row.value!r}"
+    live = Counter(q.statistics(database)["tasks"])
+    if live["total"]:
+        yield f"an empty queue counts {dict(live)}"

@@ -1,0 +1,101 @@
+"""The transactions of the workload `composed`: calls about tasks and about the queue."""
+
+from collections.abc import Sequence
+
+from fdbqueue.seam import Transaction
+from fdbqueue.testing.workloads.composed_verbs import TaskVerbs
+from fdbqueue.testing.workloads.journal import Op
+
+PAGE = 5
+
+_ALWAYS: Sequence[tuple[str, ...]] = (
+    ("put",),
+    ("put",),
+    ("put", "put"),
+    ("take",),
+    ("take",),
+    ("take", "ack"),
+    ("put", "take", "ack"),
+    ("take", "put"),
+    ("ack", "take"),
+    ("ack",),
+    ("release",),
+    ("fail",),
+    ("bury",),
+    ("bury", "kick"),
+    ("kick",),
+    ("bury_id",),
+    ("bury_id", "bury_id"),
+    ("delete_id",),
+    ("delete",),
+    ("cancel_id",),
+    ("renew",),
+    ("pause",),
+    ("pause", "put"),
+    ("resume",),
+    ("resume",),
+    ("resume", "take"),
+    ("truncate", "put"),
+)
+_TIMED: Sequence[tuple[str, ...]] = (
+    ("touch",),
+    ("take", "touch"),
+    ("take",),
+    ("take", "fail"),
+    ("fail", "take"),
+)
+_EXACT: Sequence[tuple[str, ...]] = (
+    ("statistics",),
+    ("take", "statistics"),
+    ("listing",),
+    ("truncate_some",),
+    ("truncate_some", "take"),
+    ("release_all",),
+    ("peek",),
+)
+PLANS = {True: (*_ALWAYS, *_TIMED), False: (*_ALWAYS, *_EXACT)}
+"""Calls that go together, with times and without."""
+
+
+class Attempt(TaskVerbs):
+    """Calls about the queue, too."""
+
+    def _kick(self, tr: Transaction, op: Op) -> None:
+        op.count = self._random.choice((1, 2))
+        op.number = self._q.kick(tr, op.count)
+        op.told = self._listed(tr, "!")
+
+    def _truncate(self, tr: Transaction, op: Op) -> None:
+        self._q.truncate(tr)
+        op.told = ""
+
+    def _truncate_some(self, tr: Transaction, op: Op) -> None:
+        op.count = self._random.choice((1, 2))
+        op.told = self._q.truncate_some(tr, op.count)
+
+    def _release_all(self, tr: Transaction, op: Op) -> None:
+        self._q.release_all(tr)
+        op.told = ""
+
+    def _pause(self, tr: Transaction, op: Op) -> None:
+        self._q.pause(tr)
+        op.told = True
+
+    def _resume(self, tr: Transaction, op: Op) -> None:
+        self._q.resume(tr)
+        op.told = False
+
+    def _statistics(self, tr: Transaction, op: Op) -> None:
+        found = self._q.statistics(tr)
+        op.told = {**found["tasks"], **{f"calls: {name}": n for name, n in found["calls"].items()}}
+
+    def _listing(self, tr: Transaction, op: Op) -> None:
+        op.told = {state: self._listed(tr, state) for state in "rt!~"}
+
+    def _listed(self, tr: Transaction, state: str) -> list[str]:
+        page = self._q.tasks(tr, state, PAGE)
+        found = [task.id for task in page]
+        while page.next is not None:
+            page = self._q.tasks(tr, state, PAGE, after=page.next)
+            found += [task.id for task in page]
+        return found
