@@ -13,7 +13,7 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.verbs import plain
 from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.errors import InvalidArgument, NotTaken
+from fdbqueue.errors import DatabaseClosed, InvalidArgument, NotTaken
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import ITS_THREAD
@@ -128,7 +128,7 @@ class Consumption:
     def __del__(self) -> None:
         hub = self._database.hub
         if self._hold is not None and not self._database.closed and not hub.loop.is_closed():
-            hub.spawn(self._leave_of(self._hold), "fdbqueue-release")
+            hub.finish(self._leave_of(self._hold))
 
     def _leave_of(self, hold: Hold) -> Any:
         assert self._holder is not None, "there is one before the first take"
@@ -138,5 +138,6 @@ class Consumption:
 def _leave(hold: Hold, leases: Leases) -> None:
     hold.claim(ITS_THREAD)
     leases.remove(hold)
-    with suppress(NotTaken):  # the body has ended its lease, or it is over
+    # The body has ended its lease, or it is over. If the database is closed, its session gives the task back.
+    with suppress(NotTaken, DatabaseClosed):
         hold.queue.release(hold.database, hold.lease)

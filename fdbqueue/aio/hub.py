@@ -213,12 +213,18 @@ class Hub:
         self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
     ) -> asyncio.Task[Any]:
         end = self._start(fiber, self._end(fiber, stop, undo))
-        self._ends[end] = None
-        end.add_done_callback(self._ends.pop)
+        self._note_end(end)
         return end
 
+    def _note_end(self, end: asyncio.Task[Any]) -> None:
+        self._ends[end] = None
+        end.add_done_callback(self._ends.pop)
+
     def outlast_cancelled_calls(self, timeout_s: float) -> None:
-        """Wait until the calls that were cancelled by now have ended, at most `timeout_s`. For a fiber."""
+        """Wait until the calls that were cancelled by now have ended, at most `timeout_s`. For a fiber.
+
+        The functions of `finish` count, too.
+        """
         sleeper, until = self.sleeper(), self.loop.time() + timeout_s
         for end in list(self._ends):
             while not end.done() and self.loop.time() < until:
@@ -253,6 +259,18 @@ class Hub:
         else:
             self.loop.call_soon_threadsafe(self._drive_alone, fiber, name)
         return fiber
+
+    def finish(self, function: Callable[[], object]) -> None:
+        """As `spawn`, for the rest of a call: a database is not closed before its end."""
+        fiber = Fiber(self.loop, function)
+        if self.runtime.thread_id() == self._thread_id:
+            self._finish_alone(fiber)
+        else:
+            self.loop.call_soon_threadsafe(self._finish_alone, fiber)
+
+    def _finish_alone(self, fiber: Fiber) -> None:
+        if not self.loop.is_closed():
+            self._note_end(self._start(fiber, self._drive(fiber)))
 
     def _drive_alone(self, fiber: Fiber, name: str) -> None:
         if not self.loop.is_closed():

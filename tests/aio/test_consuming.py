@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,3 +305,24 @@ async def test_each_loop_over_tasks_needs_an_iterator(url: str, root: Subspace) 
             await queue.put(db, 1)
 
             assert (await first).data == 1
+
+
+@on_loop
+async def test_a_close_waits_for_the_release_of_a_left_body(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+
+    async def leave() -> None:
+        async with aio.open(url) as db:
+            queue = await aio.TaskQueue.open(db, "q")
+            async for _ in queue.consume(db):
+                raise KeyError
+
+    async with aio.open(url) as keeper:
+        queue = await aio.TaskQueue.create(keeper, "q")
+        await queue.put(keeper, 1)
+        with suppress(KeyError):
+            await leave()
+        gc.collect()
+
+        assert await numbers(keeper, queue) == {"ready": 1, "taken": 0, "done": 0}
+        assert (await queue.statistics(keeper))["calls"]["release"] == 1
