@@ -9,6 +9,7 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
 from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of, database_of
 from fdbqueue.database import Database as BlockingDatabase
+from fdbqueue.fair.items import Handed
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
 from fdbqueue.runtime import Stop
@@ -40,11 +41,11 @@ def _prepend_all(queue: BlockingQueue, db: BlockingDatabase, values: list[Any], 
         queue.give_back(db, values)
 
 
-def _put_found_again(
-    queue: BlockingFairQueue, db: BlockingDatabase, found: tuple[bool, Any], *_: Any, **__: Any
+def _put_again(
+    queue: BlockingFairQueue, db: BlockingDatabase, handed: Handed | None, *_: Any, **__: Any
 ) -> None:
-    if found[0]:
-        queue.give_back(db, found[1])
+    if handed is not None:
+        queue.give_back(db, handed.item, cost=handed.cost)
 
 
 class Queue(AsideFace[BlockingQueue]):
@@ -92,7 +93,15 @@ class FairQueue(AsideFace[BlockingFairQueue]):
         """As `fdbqueue.FairQueue.get`."""
         return (await self.take_item(tr, timeout, stop=stop))[1]
 
-    take_item = awaited(BlockingFairQueue.take_item, undo=_put_found_again)
+    _taken = Verb[Any, Handed | None](BlockingFairQueue._take_handed, None, _put_again, name="_take_handed")
+
+    async def take_item(
+        self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
+    ) -> tuple[bool, Any]:
+        """As `fdbqueue.FairQueue.take_item`."""
+        handed = await self._taken(tr, timeout, stop=stop)
+        return (False, None) if handed is None else (True, handed.item)
+
     give_back = awaited(BlockingFairQueue.give_back)
     size = awaited(BlockingFairQueue.size)
     key_statistics = awaited(BlockingFairQueue.key_statistics)

@@ -6,7 +6,7 @@ that of every item that the line has handed out, little-endian.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.disciplines.fair import Fair
@@ -49,6 +49,13 @@ FLOOR_MAX = 2**62
 def draft(payload: bytes, key: bytes, cost: int) -> Draft:
     """An item that is about to be put."""
     return Draft(None, payload, 0, key, cost, NEVER_US, NEVER_US, 0)
+
+
+class Handed(NamedTuple):
+    """An item that was removed, and its cost."""
+
+    item: Any
+    cost: int
 
 
 class FairItems(Untimed):
@@ -124,17 +131,17 @@ class FairItems(Untimed):
         tr.max(self.floor, floor.to_bytes(INDEX_BYTES, "little"))
         return [Delivery(offer.id, offer.value) for offer in offers]
 
-    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Handed]:
         records = self._sound(tr, deliveries)
         return self._collected(tr, records, ask_payloads(tr, self.keys, records))
 
-    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:  # noqa: ARG002  # the line's interface
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Handed]:  # noqa: ARG002  # the line's interface
         records = records_of(offers)
         asked = ask_payloads(tr, self.keys, records)  # with the reads of the discipline
         self._consume(tr, records)
         return self._collected(tr, records, asked)
 
-    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Handed]:
         self.claim(tr, offers)
         return self.hand_over(tr, offers, params)
 
@@ -158,23 +165,25 @@ class FairItems(Untimed):
 
     def _collected(
         self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
-    ) -> list[Any]:
-        """The data of consumed items. Clears their payloads."""
+    ) -> list[Handed]:
+        """The consumed items. Clears their payloads."""
         decode = self.codec.decode
         try:
-            data = [decode(payload()) for payload in asked]
+            handed = [
+                Handed(decode(payload()), record.cost) for record, payload in zip(records, asked, strict=True)
+            ]
         except NOT_READ:
             return self._sort_out(tr, records, asked)
-        if data and not self.passed.codec_is_known:
+        if handed and not self.passed.codec_is_known:
             self.passed.learn_codec()
         for record in records:
             clear_payload(tr, self.keys, record)
-        return data
+        return handed
 
     def _sort_out(
         self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
-    ) -> list[Any]:
-        """The data of the items that can be read. Other items are set aside, or go back to be passed over."""
+    ) -> list[Handed]:
+        """The items that can be read. Other items are set aside, or go back to be passed over."""
         payloads = zip(records, asked, strict=True)
         stored = [(record.id, id_text(record.id), payload) for record, payload in payloads]
         found = self.passed.sort_out(self.codec, self.shape.name, stored)
@@ -185,7 +194,7 @@ class FairItems(Untimed):
             elif record.id in found.data:
                 clear_payload(tr, self.keys, record)
         self._restore(tr, [record for record in records if record.id in found.passed])
-        return list(found.data.values())
+        return [Handed(found.data[record.id], record.cost) for record in records if record.id in found.data]
 
     def _sound(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Record]:
         """The records of items that were handed out. A damaged record is set aside."""

@@ -26,7 +26,7 @@ from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.errors import FairQueueFull
-from fdbqueue.fair.items import FairItems, draft
+from fdbqueue.fair.items import FairItems, Handed, draft
 from fdbqueue.fair.looking import FairSnapshot, snapshot
 from fdbqueue.line.taking import Takes
 from fdbqueue.observing import Call
@@ -148,6 +148,12 @@ class FairQueue(KeepsAside):
         Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
         WaitStopped as soon as `stop` is set.
         """
+        handed = self._take_handed(tr, timeout, stop=stop)
+        return (False, None) if handed is None else (True, handed.item)
+
+    def _take_handed(
+        self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
+    ) -> Handed | None:
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)
         if observing.observers:
@@ -156,15 +162,15 @@ class FairQueue(KeepsAside):
                 call.count = len(found)
         else:
             found = self._taken(tr, timeout_s, stop)
-        return (True, found[0]) if found else (False, None)
+        return found[0] if found else None
 
     def _call(self, tr: DatabaseOrTransaction, name: str, *, waits: bool = False) -> Call:
         within = is_transaction(tr)
         runtime = runtime_of(tr) if within else as_database(tr).runtime
         return Call(runtime, name, "", within=within, waits=waits)
 
-    def _taken(self, tr: DatabaseOrTransaction, timeout_s: float, stop: Stop | None) -> Sequence[Any]:
-        found: Sequence[Any]
+    def _taken(self, tr: DatabaseOrTransaction, timeout_s: float, stop: Stop | None) -> Sequence[Handed]:
+        found: Sequence[Handed]
         if is_transaction(tr):
             found = self._items.taker.take(writable(tr), 1, b"", runtime_of(tr).now_us()).values
         else:

@@ -285,6 +285,25 @@ async def test_a_cancelled_dequeue_gives_back_any_item(item: Any, tmp_path: Path
 
 
 @on_loop
+async def test_a_cancelled_get_gives_back_the_cost_of_its_item(tmp_path: Path) -> None:
+    """The dear item comes after the cheap ones of another key."""
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        fair = aio.FairQueue(Subspace(("fair",)), key=lambda item: item[0])
+        await fair.put(db, "a1", cost=9)
+        await cancel_soon(fair.get(db))
+        await until_size(fair, db, 1)
+        for item in ("b1", "b2"):
+            await fair.put(db, item)
+
+        assert [await fair.get(db) for _ in range(3)] == ["b1", "b2", "a1"]
+
+
+async def until_size(fair: aio.FairQueue, db: aio.Database, size: int) -> None:
+    while await fair.size(db) != size:
+        await asyncio.sleep(0.001)
+
+
+@on_loop
 async def test_a_cancelled_close_goes_on_to_its_end(url: str, root: Subspace) -> None:
     db = await aio.open(url)
     emails = await aio.TaskQueue.create(db, "emails", root=root)
