@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
-from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.transaction import Reads, Transaction
 from fdbqueue.arguments import checked_event
 from fdbqueue.database import is_database, is_transaction
 from fdbqueue.errors import InvalidArgument, NotADatabase, WrongFace
@@ -223,6 +223,8 @@ def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database |
     for value in (*args, *kwargs.values()):
         if isinstance(value, Database | Transaction):
             return value, value.hub
+        if isinstance(value, Reads):
+            raise NotADatabase(got="a snapshot")
         if is_transaction(value):
             raise WrongFace(_USE_BLOCKING.format("transaction"))
         if is_database(value):

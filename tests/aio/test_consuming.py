@@ -326,3 +326,56 @@ async def test_a_close_waits_for_the_release_of_a_left_body(tmp_path: Path) -> N
 
         assert await numbers(keeper, queue) == {"ready": 1, "taken": 0, "done": 0}
         assert (await queue.statistics(keeper))["calls"]["release"] == 1
+
+
+@pytest.mark.parametrize("verb", ["ack", "release"])
+@on_loop
+async def test_the_outcome_of_a_body_is_claimed_before_its_verb(
+    url: str, root: Subspace, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal that is under way then finds no lease, which is no loss."""
+    claims, settle = [], getattr(fdbqueue.TaskQueue, verb)
+
+    def noted(queue: fdbqueue.TaskQueue, db: Any, task: Any) -> Any:
+        claims.append(hold.open)
+        return settle(queue, db, task)
+
+    monkeypatch.setattr(fdbqueue.TaskQueue, verb, noted)
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db, timeout=0) as tasks:
+            async for task in tasks:
+                hold: Any = task.hold
+                if verb == "release":
+                    break
+
+    assert claims == [False]
+
+
+@on_loop
+async def test_an_error_of_the_release_is_raised(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        tasks = queue.consume(db)
+        await anext(tasks)
+        monkeypatch.setattr(fdbqueue.TaskQueue, "release", planned_error)
+        with pytest.raises(KeyError, match="planned"):
+            await tasks.aclose()
+
+
+def planned_error(*_: Any) -> None:
+    raise KeyError("planned")
+
+
+@on_loop
+async def test_a_body_holds_its_task_in_the_session_that_was_given(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db, aio.Session(db, "worker-1", root=root) as session:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        async for task in queue.consume(db, timeout=0, session=session):
+            assert task.hold is not None
+            assert task.hold.session is session.blocking
