@@ -372,10 +372,10 @@ def planned_error(*_: Any) -> None:
 
 
 @on_loop
-async def test_a_body_holds_its_task_in_the_session_that_was_given(url: str, root: Subspace) -> None:
+async def test_the_lease_of_a_body_is_that_of_its_take(url: str, root: Subspace) -> None:
     async with aio.open(url) as db, aio.Session(db, "worker-1", root=root) as session:
         queue = await aio.TaskQueue.create(db, "q", root=root)
         await queue.put(db, 1)
         async for task in queue.consume(db, timeout=0, session=session):
             assert task.hold is not None
-            assert task.hold.session is session.blocking
+            assert (task.hold.session, task.hold.renewed_at) == (session.blocking, task.taken)
