@@ -192,21 +192,37 @@ def ask_and_be_interrupted(path: str, key: str) -> None:
 
 def fork_while_leading(path: str, ending: str = "") -> None:
     """Lead in a thread for ever, close the database if asked to, and leave a child behind."""
+    db = fdb.open(path)
+    lead_in_a_thread(db)
+    if ending == "closed":
+        db.close()
+    if os.fork():
+        say("leading")
+    sys.stdin.readline()
+
+
+def fork_while_leading_and_watching(path: str, key: str) -> None:
+    """Watch a key, take a slot, lead in a thread for ever, and leave a child behind."""
+    db = fdb.open(path)
+    _, changed = db.get_and_watch(key.encode())
+    take_a_slot(db)
+    lead_in_a_thread(db)
+    if os.fork():
+        say("leading")
+    sys.stdin.readline()
+    del changed
+
+
+def lead_in_a_thread(db: fdb.Database) -> None:
     leading = threading.Event()
 
     def lead_for_ever(_: Pool) -> None:
         leading.set()
         threading.Event().wait()
 
-    db = fdb.open(path)
     Pool.drop = lead_for_ever  # the first step of a leader
     threading.Thread(target=db.set, args=(b"leader", b"was here"), daemon=True).start()
     leading.wait()
-    if ending == "closed":
-        db.close()
-    if os.fork():
-        say("leading")
-    sys.stdin.readline()
 
 
 def watch_and_fork(path: str, key: str) -> None:

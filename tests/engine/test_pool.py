@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -234,6 +235,25 @@ def test_a_conflict_refuses_one_request_of_a_batch_only(db, pool, asking):
     assert db[b"refused"] is None
 
 
+def test_the_answers_of_a_batch_keep_the_order_of_its_requests(db, pool):
+    """One process asks for three commits at once, and the second one is refused."""
+    trs = [begin(db) for _ in range(3)]
+    trs[1][b"read"].wait()
+    db[b"read"] = b"1"
+    for number, tr in enumerate(trs):
+        tr[b"k%d" % number] = b"1"
+    requests = [tr._request() for tr in trs]
+    programs.lead(pool)
+    asking = threading.Thread(target=db.engine._store.committer.commit_all, args=(requests,))
+    asking.start()
+    wait_until_asked(pool, 1)
+    pool.resign()
+    asking.join(PATIENCE_S)
+    assert [one.error and one.error.code for one in requests] == [None, NOT_COMMITTED, None]
+    assert [requests[0].order, requests[2].order] == [0, 1]
+    assert [db[b"k%d" % number] for number in range(3)] == [b"1", None, b"1"]
+
+
 def all_kinds_of_writes(db, tr) -> None:
     """Write one of each kind of write that a request can carry to another process."""
     for key in (b"cleared", b"in range 1", b"in range 2"):
@@ -313,6 +333,25 @@ def test_a_child_forked_in_a_commit_holds_up_no_commit(path, db, ending):
         parent.process.send_signal(signal.SIGKILL)
         parent.process.wait()
         assert Commit(counting(db)).result() == 0
+
+
+def test_a_child_forked_in_a_commit_keeps_no_descriptor(path, db, pool):
+    """The dead parent led, had a slot and watched: none of its locks and sockets lives on in its child."""
+    ours = slots_taken(pool)
+    with running("fork_while_leading_and_watching", path, "bell") as parent:
+        parent.expect("leading")
+        parent.process.send_signal(signal.SIGKILL)
+        parent.process.wait()
+        assert Commit(counting(db)).result() == 0
+        wait_until(lambda: slots_taken(pool) == ours)
+        board = bytelocks.LockFile(Directory.open(str(path / "doorbells")), "board")
+        assert not any(board.is_locked(slot) for slot in range(10))
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ringer,
+            pytest.raises(ConnectionRefusedError),
+        ):
+            ringer.sendto(b"!", str(path / "doorbells" / "0"))
+        board.close()
 
 
 def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):

@@ -30,7 +30,8 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
         beside = [client.thread(partial(work, thread), f"{thread}") for thread in range(threads[number])]
         for step in range(size.steps):
             if may_interrupt and client.random.random() < 0.5:
-                interrupted(client, label(client, "main", step), is_alone=not beside)
+                after_s = scattered(client.random, 0.0002, 0.1)
+                interrupted(client, label(client, "main", step), after_s, is_alone=not beside)
             else:
                 tried(client, label(client, "main", step))
             client.pause(0.05)
@@ -64,12 +65,11 @@ def tried(client: Client, name: bytes) -> bool:
     return True
 
 
-def interrupted(client: Client, name: bytes, *, is_alone: bool) -> None:
-    """Interrupt one transaction at any moment, and look whether it has happened: later it may not happen.
+def interrupted(client: Client, name: bytes, after_s: float, *, is_alone: bool) -> None:
+    """Interrupt one transaction after a time, and look whether it has happened: later it may not happen.
 
     In a process of several threads it may: another thread may be committing it.
     """
-    after_s = scattered(client.random, 0.0002, 0.1)
     if client.interrupted(after_s, lambda: tried(client, name)) is None and is_alone:
         client.call(NAME, "look", name, lambda: client.db[BY + name] is not None)
 

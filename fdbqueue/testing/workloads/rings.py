@@ -7,23 +7,27 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.fdberror import FDBError
+from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 
-NAME, KEYS = "rings", [b"bell/%d" % number for number in range(2)]
+NAME, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"
 CROWD = 70
 """Watched keys of a process that then reads the commit log to see which have changed."""
 PATIENCE_S = 30.0
 END_S = 20_000.0
 _SECOND_LOOKS = 5
+_CALM_P = 0.5  # only without faults a lost ring shows
 # Without a ring, a process looks once a second. After a death, its doorbell may be rung in vain.
-PROMPT_S, PROMPT_AFTER_A_DEATH_S = 0.5, 1.5
+PROMPT_S, PROMPT_AFTER_A_DEATH_S = 0.1, 1.5
 
 
 @workload(clients=2, steps=4)
 def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.end_at(END_S)
+    if simulation.random.random() < _CALM_P:
+        simulation.faults = NONE
     is_crowded = simulation.random.random() < 0.25
     is_late = simulation.random.random() < 0.5
 
@@ -45,6 +49,19 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 client.call(NAME, "write", key, lambda key=key: run(client.db, partial(increment, key)))  # type: ignore[misc]
             client.pause(0.3)
 
+    def player(number: int, client: Client) -> None:
+        """Play a ball to the other player. No other process writes it, so a lost ring stops the game."""
+        found, seen = 0, -1
+        while found < 2 * size.steps and found != seen:
+            seen, watch = run(client.db, lambda tr: (number_of(tr, BALL), tr.watch(BALL)))
+            if seen % 2 == number:
+                client.call(NAME, "write", BALL, lambda: run(client.db, partial(increment, BALL)))
+                found = seen + 1
+            else:
+                _, found = client.call(NAME, "wait", (BALL, seen), partial(waited, client, BALL, seen, watch))
+
+    for number in range(2):
+        simulation.process(partial(player, number), f"player-{number}")
     for number in range(size.clients):
         simulation.process(watcher, f"watcher-{number}")
         simulation.process(writer, f"writer-{number}")
