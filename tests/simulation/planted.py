@@ -28,7 +28,7 @@ from fdbqueue.line import decision, results, staging, take, taking, waiting
 from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
-from fdbqueue.sessions import keeper, openers
+from fdbqueue.sessions import ending, keeper, openers, session
 from fdbqueue.tasks import (
     acks,
     capacity,
@@ -46,6 +46,7 @@ from fdbqueue.tasks import (
     source,
     verbs,
 )
+from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.verifying import counting
 
 
@@ -722,6 +723,65 @@ PLANTS = (
         "outages",
         200,
         near=49,
+    ),
+    Plant(
+        "a renewal by an old lease that renews the new one",
+        verbs.Target.holds,
+        "record.token == self.token",
+        "record.token is not None",
+        "takeover",
+        50,
+    ),
+    Plant(
+        "a session that leaves its name behind",
+        ending._begin_end,
+        "tr.clear(keys.session_named(name))",
+        "pass",
+        "takeover",
+        50,
+    ),
+    Plant(
+        "a late heartbeat that brings its session back",
+        session.Session._beat,
+        "if record is None:\n        return None",
+        "if record is None:\n        tr.set(self._key, record := self._record(self._opener, 6_000_000))",
+        "takeover",
+        200,
+        near=43,
+    ),
+    Plant(
+        "an owner that does not learn of the end of its session",
+        session.Session.beat,
+        "if ttr_s is None:\n        self.lost = True",
+        "if ttr_s is None:\n        self.lost = False",
+        "takeover",
+        200,
+        near=43,
+    ),
+    Plant(
+        "a heartbeat that takes other openers for dead",
+        openers.beat,
+        "if deadline <= now_us:",
+        "if deadline:",
+        "takeover",
+        50,
+    ),
+    Plant(
+        "an opener that leaves its row behind",
+        openers.leave,
+        "tr.clear(keys.opener(session, opener))",
+        "pass",
+        "takeover",
+        300,
+        near=94,
+    ),
+    Plant(
+        "an end of a session that releases only the first batch of tasks",
+        tasks_ending.end_in,
+        "while run(database, lambda tr: calls.within(tr, release)):",
+        "if run(database, lambda tr: calls.within(tr, release)):",
+        "takeover",
+        50,
     ),
     Plant(
         "an opener that ends the session of the other openers",

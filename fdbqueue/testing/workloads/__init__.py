@@ -71,6 +71,7 @@ _MODULES = (
     "several",
     "sharing",
     "stops",
+    "takeover",
     "tasks",
     "verified",
     "waits",
