@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from fdbqueue.aio.coroutine_handler import CoroutineHandler, FiberWorker
 from fdbqueue.aio.database import Database
-from fdbqueue.aio.verbs import plain
+from fdbqueue.aio.verbs import database_of, plain
 from fdbqueue.errors import InvalidArgument, WrongType
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.hooks import Hooks
@@ -32,11 +32,12 @@ class Worker:
         root: Any = DEFAULT_ROOT,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        """Raises: WrongType for a blocking function."""
+        """Raises: WrongType for a blocking function; WrongFace, NotADatabase."""
         if not is_asynchronous(handler):
             raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
-        self._hub = db.hub
-        make = partial(FiberWorker, db.blocking, plain(queues), CoroutineHandler(handler))
+        database = database_of(db)
+        self._hub = database.hub
+        make = partial(FiberWorker, database.blocking, plain(queues), CoroutineHandler(handler))
         self._make = partial(make, hooks=hooks, root=root, **options)
         self._worker: FiberWorker | None = None
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import sys
+import threading
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -379,3 +381,23 @@ async def test_the_lease_of_a_body_is_that_of_its_take(url: str, root: Subspace)
         async for task in queue.consume(db, timeout=0, session=session):
             assert task.hold is not None
             assert (task.hold.session, task.hold.renewed_at) == (session.blocking, task.taken)
+
+
+def test_an_iterator_may_be_dropped_in_a_thread_after_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", met.append)
+    left: list[Any] = []
+
+    async def leave() -> None:
+        db = await aio.open("memory:")
+        queue = await aio.TaskQueue.create(db, "q")
+        await queue.put(db, 1)
+        left.append(queue.consume(db))
+        await anext(left[0])
+
+    asyncio.run(leave())
+    thread = threading.Thread(target=left.clear)
+    thread.start()
+    thread.join()
+
+    assert met == []

@@ -135,6 +135,8 @@ async def test_calls_of_one_transaction_or_loop_refuse_the_other_face(url: str, 
                 await touch(target)
             with pytest.raises(WrongFace, match=r"\.blocking"):
                 emails.consume(target)  # type: ignore[arg-type]
+            with pytest.raises(WrongFace, match=r"\.blocking"):
+                aio.Worker(target, "emails", touch)  # type: ignore[arg-type]
         with pytest.raises(NotADatabase, match="a snapshot"):
             await emails.put(db.create_transaction().snapshot, 1)  # type: ignore[arg-type]
         with pytest.raises(NotADatabase, match=r"aio\.open"):
