@@ -53,3 +53,11 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until the condition holds."""
     while not condition():
         await asyncio.sleep(0.001)
+
+
+async def cancel_soon(call: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a call when it has run until its first wait."""
+    calling = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    calling.cancel()
+    await asyncio.wait([calling])

@@ -18,8 +18,8 @@ from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.fdberror import FDBError
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.aio.support import code_of, on_loop, until
+from fdbqueue.root_keys import RootKeys
+from tests.aio.support import cancel_soon, code_of, on_loop, until
 
 
 async def cancel(task: "asyncio.Task[Any]") -> None:
@@ -319,13 +319,6 @@ async def test_a_cancelled_close_goes_on_to_its_end(url: str, root: Subspace) ->
             assert (await emails.statistics(again))["tasks"]["ready"] == 1
 
 
-async def cancel_soon(call: Coroutine[Any, Any, Any]) -> None:
-    calling = asyncio.create_task(call)
-    await asyncio.sleep(0)
-    calling.cancel()
-    await asyncio.wait([calling])
-
-
 @on_loop
 async def test_a_commit_after_the_close_is_refused(url: str, root: Subspace) -> None:
     if url.startswith("fdb:"):
@@ -434,24 +427,3 @@ async def test_a_closed_dequeue_gives_back_its_item(tmp_path: Path) -> None:
         await db.close()
     async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
         assert await queue.size(db) == 1
-
-
-@on_loop
-async def test_a_cancelled_close_of_a_proxy_goes_on_to_its_end(tmp_path: Path) -> None:
-    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
-        spool = await aio.PersistentQueue(db, "spool")
-        await spool.put("x")
-        await spool.get()
-        await cancel_soon(spool.close())
-        async with asyncio.timeout(5), aio.PersistentQueue(db, "spool") as again:
-            assert await again.get() == "x"
-
-
-@on_loop
-async def test_a_cancelled_end_of_a_session_goes_on_to_its_end(tmp_path: Path) -> None:
-    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
-        session = await aio.Session(db, "worker-1")
-        await cancel_soon(session.end())
-        async with asyncio.timeout(5):
-            while await db.get(RootKeys(DEFAULT_ROOT).session_named("worker-1")) is not None:
-                await asyncio.sleep(0.001)
