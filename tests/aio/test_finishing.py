@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
@@ -78,3 +79,21 @@ async def test_a_cancelled_transaction_of_a_proxy_goes_on_to_its_end(tmp_path: P
             assert await spool.get() == ("x" if fails else "y")
             await spool.task_done()
             await spool.put("x")
+
+
+@on_loop
+async def test_a_cancelled_transaction_of_a_proxy_waits_for_no_room(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db, aio.PersistentQueue(db, "spool", maxsize=1, root=root) as spool:
+        await spool.put("x")
+
+        async def put_another() -> None:
+            async with spool.transaction():
+                await spool.put("y")
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await put_another()
+        assert await spool.get() == "x"
+        await asyncio.sleep(0.05)
+
+        assert await spool.empty()
