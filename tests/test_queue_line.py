@@ -22,7 +22,15 @@ from fdbqueue.line.waiting import _is_refused
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
 from tests.queue_support import registered_by
-from tests.support import NOT_COMMITTED, PATIENCE_S, TOO_MANY_WATCHES, begin, commit_code, wait_until
+from tests.support import (
+    COMMIT_UNKNOWN,
+    NOT_COMMITTED,
+    PATIENCE_S,
+    TOO_MANY_WATCHES,
+    begin,
+    commit_code,
+    wait_until,
+)
 
 NOW = 10**15
 LONG_AFTER = NOW + round(limits.SHARE_HELD_S * 1_000_000) + 1
@@ -840,9 +848,9 @@ class Watch:
 
 
 def test_only_a_watch_with_an_error_counts_as_refused() -> None:
-    """A watch that has fired before the call sleeps is a signal."""
-    watches = [Watch(False), Watch(True), Watch(True, TOO_MANY_WATCHES)]
-    assert [_is_refused(watch) for watch in watches] == [False, False, True]  # type: ignore[arg-type]
+    """A watch that has fired before the call sleeps is a signal, and so is one whose commit is in doubt."""
+    watches = [Watch(False), Watch(True), Watch(True, TOO_MANY_WATCHES), Watch(True, COMMIT_UNKNOWN)]
+    assert [_is_refused(watch) for watch in watches] == [False, False, True, False]  # type: ignore[arg-type]
 
 
 def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:

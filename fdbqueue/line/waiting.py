@@ -13,6 +13,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import run_once
+from fdbqueue.counters import MAYBE_COMMITTED
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
@@ -247,13 +248,15 @@ def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:
 def _is_refused(watch: Future) -> bool:
     """True if the database refused the watch, as there are too many. Such a watch is ready at once: taken
     for a signal, it would make its request look without end.
+
+    A watch of a renewal with an unknown result is a signal: the request hears nothing until its next look.
     """
     if not watch.is_ready():
         return False
     try:
         watch.wait()
-    except engine_errors():
-        return True
+    except engine_errors() as error:
+        return error.code not in MAYBE_COMMITTED
     return False
 
 

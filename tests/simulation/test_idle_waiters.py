@@ -47,3 +47,30 @@ def test_a_request_behind_dead_ones_gets_an_item_soon() -> None:
     result = simulation.run()
     assert not result.failed
     assert got["at"] - got["put"] < 0.1
+
+
+def test_a_request_is_woken_after_a_renewal_in_doubt() -> None:
+    """The watches of a renewal end with its commit, if its result is unknown: the request arms others."""
+    simulation, line = Simulation(1, faults=Faults(unknown_done=1.0)), queue("line")
+    late_s: list[float] = []
+
+    def wait_calmly(client: Client) -> None:
+        client.calm()
+        line.dequeue(client.db, timeout=60.0)
+
+    def wait_in_doubt(client: Client) -> None:
+        client.runtime.sleep(1)
+        value = line.dequeue(client.db, timeout=60.0)
+        late_s.append(client.runtime.monotonic() - value)
+
+    def put(client: Client) -> None:
+        client.calm()
+        client.runtime.sleep(10)
+        line.enqueue_many(client.db, ["for the first request"])
+        client.runtime.sleep(0.1)
+        line.enqueue(client.db, client.runtime.monotonic())
+
+    for client in (wait_calmly, wait_in_doubt, put):
+        simulation.client(client, client.__name__)
+    assert not simulation.run().failed
+    assert late_s[0] < 0.1
