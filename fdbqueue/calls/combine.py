@@ -7,7 +7,8 @@ that still waits.
 
 Before a batch the leader waits a moment for the callers of the last batch, which are on their way back. A
 call that is not claimed leaves when its time is over. A claimed call waits for its answer, because the
-transaction may be getting an item for it. A stopped call is not claimed again.
+transaction may be getting an item for it. A stopped call is not claimed again, unless the result of an
+attempt is unknown: that one may have got its answer.
 """
 
 from collections import OrderedDict
@@ -41,6 +42,7 @@ class Call:
         "count",
         "error",
         "event",
+        "held",
         "leads",
         "overdue",
         "payload",
@@ -59,6 +61,7 @@ class Call:
         self.leads = False
         self.overdue = False  # its time was over when it last looked
         self.stopped = False
+        self.held = False  # an attempt with an unknown result may have got an answer for it
         self.event: Event | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -150,7 +153,8 @@ class Combiner:
         """Claim waiting calls within the bounds, the oldest first; at least one, unless all have been
         stopped.
 
-        The claims of a failed attempt are included, so a retried transaction simply claims again.
+        The claims of a failed attempt are included, so a retried transaction simply claims again. A call that
+        was stopped meanwhile leaves, unless it is held.
         """
         with self._lock:
             self._prepend([call for call in self._claimed if call.state is not CallState.LEFT])
@@ -158,7 +162,7 @@ class Combiner:
             count = size_bytes = 0
             while self._pending:
                 call = next(iter(self._pending))
-                if call.stopped:
+                if call.stopped and not call.held:
                     self._leave(call)
                     call.signal()
                     continue
@@ -167,6 +171,11 @@ class Combiner:
                     break
                 self._claim(call)
             return list(self._claimed)
+
+    def hold(self) -> None:
+        """Hold the claimed calls until they are answered or released: an attempt in doubt may serve them."""
+        for call in self._claimed:  # no lock: only the leader claims
+            call.held = True
 
     def _claim(self, call: Call) -> None:
         del self._pending[call]
@@ -231,6 +240,7 @@ class Combiner:
         present = [call for call in calls if call.state is not CallState.LEFT]
         self._prepend(present)
         for call in present:
+            call.held = False
             if call.overdue:
                 call.signal()
 

@@ -110,6 +110,7 @@ def run_once(
     *,
     wrote: Callable[[T], bool] | None = None,
     keep: Callable[[T], None] | None = None,
+    unsure: Callable[[], None] | None = None,
     doubt: Callable[[Exception], None] | None = None,
     yield_to_conflict: bool = False,
 ) -> T:
@@ -119,6 +120,7 @@ def run_once(
 
     `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `keep(answer)`: called
     as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
+    `unsure()`: called after an attempt with an unknown result; `keep` may yet get the answer of that one.
     `doubt(error)`: called if an interrupt leaves the result of an attempt unknown, with the error 1021 for
     callers that share it: for them, a repetition might be a second effect.
     Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
@@ -126,7 +128,7 @@ def run_once(
     """
     receipts = receipts_of(database, keys)
     slot = receipts.take_slot()
-    call = _Call(database, receipts, slot, body, wrote, keep, yield_to_conflict)
+    call = _Call(database, receipts, slot, body, wrote, keep, unsure, yield_to_conflict)
     try:
         answer: T = call.run()
     except BaseException as error:
@@ -152,6 +154,7 @@ class _Call:
         body: Callable[[Transaction], Any],
         wrote: Callable[[Any], bool] | None,
         keep: Callable[[Any], None] | None,
+        unsure: Callable[[], None] | None,
         yield_to_conflict: bool,
     ) -> None:
         self._tr = database.create_transaction()
@@ -161,6 +164,7 @@ class _Call:
         self._body = body
         self._wrote = wrote
         self._keep = keep
+        self._tell_unsure = unsure
         self._yield_to_conflict = yield_to_conflict
         self._unsure: dict[bytes, Any] = {}
         self._committing = False
@@ -229,5 +233,7 @@ class _Call:
         self._counters.note_error(error.code)
         if error.code in MAYBE_COMMITTED:
             self._unsure[attempt] = answer
+            if self._tell_unsure is not None:
+                self._tell_unsure()
         elif error.code == NOT_COMMITTED:
             self._committing = False

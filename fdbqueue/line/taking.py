@@ -129,6 +129,7 @@ class Takes:
                 partial(self._take, crew=crew, params=params),
                 wrote=_wrote,
                 keep=partial(_answer, crew, to_all=to_all),
+                unsure=crew.hold,
                 doubt=crew.fail,
                 yield_to_conflict=True,
             )

@@ -162,7 +162,9 @@ class Place:
             _answer(crew, turn, to_all=leader.until is None)
 
         wrote = attrgetter("wrote")
-        turn = run_once(self._database, self._root, body, wrote=wrote, keep=keep, doubt=crew.fail)
+        turn = run_once(
+            self._database, self._root, body, wrote=wrote, keep=keep, unsure=crew.hold, doubt=crew.fail
+        )
         if turn.renewed:
             self._renew_at = self._runtime.monotonic() + self._jittered(limits.REQUEST_RENEW_S)
         if turn.outcome not in _UNDECIDED:

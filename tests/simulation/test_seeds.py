@@ -47,7 +47,12 @@ def is_to_go_on(seeds: int, cpu_s: float) -> bool:
 
 
 # Seeds that found a bug, by workload. docs/testing.md describes the bugs.
-REGRESSIONS = {"crowd": (200_016, 200_055, 200_252), "closing": (5_000_108,), "interrupts": (1_908,)}
+REGRESSIONS = {
+    "crowd": (200_016, 200_055, 200_252),
+    "closing": (5_000_108,),
+    "interrupts": (1_908,),
+    "late": (93_000_656, 93_002_243),
+}
 
 
 @pytest.mark.parametrize(

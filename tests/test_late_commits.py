@@ -1,8 +1,9 @@
-"""A registration in a line that is late: its commit ends with 1039, and arrives later or not at all."""
+"""Commits of takes and of requests that end with 1039, and arrive later or not at all."""
 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from tests.queue_support import Quiet
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 
 CLUSTER_VERSION_CHANGED = 1039
+REGISTERS, TAKES = "set_versionstamped_key", "clear"
 
 
 class Interrupted(BaseException):
@@ -27,19 +29,15 @@ class Interrupted(BaseException):
 
 
 class LateTransaction:
-    """A transaction of an engine. The first that registers a request is late."""
+    """A transaction of an engine. The first that calls the method `owner.verb` is late."""
 
     def __init__(self, owner: "LateEngine") -> None:
         self._owner = owner
         self._tr = owner.engine.create_transaction()
-        self._registers = False
-
-    def set_versionstamped_key(self, key: bytes, value: bytes) -> None:
-        self._registers = True
-        self._tr.set_versionstamped_key(key, value)
+        self._called: list[str] = []
 
     def commit(self) -> Any:
-        if self._registers and self._owner.late is None:
+        if self._owner.verb in self._called and self._owner.late is None:
             self._tr.get_read_version().wait()  # a cluster gives each commit one before it is sent
             self._owner.late = self._tr
             return LateCommit(self._owner)
@@ -55,6 +53,7 @@ class LateTransaction:
         return self._tr.get_read_version()
 
     def __getattr__(self, name: str) -> Any:
+        self._called.append(name)
         return getattr(self._tr, name)
 
 
@@ -69,10 +68,11 @@ class LateCommit:
 class LateEngine:
     """An engine's database. `moment`: when the late commit arrives, relative to the commit after it."""
 
-    def __init__(self, engine: Any, error: type[Exception], moment: str) -> None:
+    def __init__(self, engine: Any, error: type[Exception], moment: str, verb: str) -> None:
         self.engine = engine
         self.error = error
         self.moment = moment
+        self.verb = verb
         self.late: Any = None
         self.ends: Callable[[], object] = lambda: None
         """Called after the error of the late commit."""
@@ -95,29 +95,53 @@ class LateEngine:
         return commit_code(self.late)
 
 
-Wait = Callable[[Database, float, Event], Any]
+@dataclass(frozen=True)
+class Kind:
+    """A queue with a line: its calls, given a database."""
+
+    line: LineKeys
+    put: Callable[[Database, str], object]
+    wait: Callable[[Database, float, Event], Any]
+    ready: Callable[[Database], int]
+    gives_back: bool
+    """A take that a stopped call has not asked for any more is undone."""
 
 
-@pytest.fixture(params=["recipe", "tasks"])
-def waiting(request: pytest.FixtureRequest, db: Database, space: Subspace) -> tuple[Wait, LineKeys]:
-    """A call that waits, and its line."""
-    if request.param == "recipe":
-        items = Queue(space[0], root=space[1])
-        line = LineKeys(QueueKeys(space[0]).line)
-        return lambda on, timeout, stop: items.dequeue(on, timeout=timeout, stop=stop), line
-    tasks = TaskQueue.create(db, "late", root=space)
-    line = LineKeys(TaskKeys(tasks.contents).line)
-    return lambda on, timeout, stop: tasks.take(on, timeout, stop=stop), line
+def recipe(_: Database, space: Subspace) -> Kind:
+    queue = Queue(space[0], root=space[1])
+    return Kind(
+        LineKeys(QueueKeys(space[0]).line),
+        put=queue.enqueue,
+        wait=lambda db, timeout, stop: queue.dequeue(db, timeout=timeout, stop=stop),
+        ready=queue.size,
+        gives_back=False,
+    )
+
+
+def tasks(db: Database, space: Subspace) -> Kind:
+    queue = TaskQueue.create(db, "late", root=space)
+    return Kind(
+        LineKeys(TaskKeys(queue.contents).line),
+        put=queue.put,
+        wait=lambda db, timeout, stop: queue.take(db, timeout, stop=stop),
+        ready=lambda db: queue.statistics(db)["tasks"]["ready"],
+        gives_back=True,
+    )
+
+
+@pytest.fixture(params=[recipe, tasks])
+def kind(request: pytest.FixtureRequest, db: Database, space: Subspace) -> Kind:
+    made: Kind = request.param(db, space)
+    return made
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 @pytest.mark.parametrize("end", ["interrupt", "stop", "timeout", "close"])
 def test_a_late_registration_leaves_no_request(
-    db: Database, fdb_module: ModuleType, waiting: tuple[Wait, LineKeys], end: str, moment: str
+    db: Database, fdb_module: ModuleType, kind: Kind, end: str, moment: str
 ) -> None:
     """The call ends while its registration is late, in each of the ways in which a wait can end."""
-    wait, line = waiting
-    engine = LateEngine(db.engine, fdb_module.FDBError, moment)
+    engine = LateEngine(db.engine, fdb_module.FDBError, moment, REGISTERS)
     client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
     stop = client.runtime.event()
     closing = threading.Thread(target=client.close)
@@ -133,10 +157,42 @@ def test_a_late_registration_leaves_no_request(
     pause = partial(client.runtime.sleep, 2 * timeout_s)
     engine.ends = {"interrupt": interrupt, "stop": stop.set, "timeout": pause, "close": close}[end]
     with suppress(Interrupted, WaitStopped, DatabaseClosed):
-        assert wait(client, timeout_s, stop) is None
+        assert kind.wait(client, timeout_s, stop) is None
     assert engine.late is not None
     assert engine.moment == "arrived" or engine.arrive() == NOT_COMMITTED
-    assert list(db.get_range_startswith(line.prefix)) == []
+    assert list(db.get_range_startswith(kind.line.prefix)) == []
     client.close()
     if end == "close":
         closing.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+@pytest.mark.parametrize("in_line", [False, True])
+def test_a_late_take_of_a_stopped_call_loses_no_item(
+    db: Database, fdb_module: ModuleType, kind: Kind, in_line: bool, moment: str
+) -> None:
+    """The call is stopped while its take is late. A plain item is returned, and a task is given back."""
+    engine = LateEngine(db.engine, fdb_module.FDBError, moment, TAKES)
+    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
+    stop = client.runtime.event()
+    engine.ends = stop.set
+
+    def put() -> None:
+        if in_line:
+            wait_until(lambda: list(db.get_range_startswith(kind.line.prefix)) != [])
+        kind.put(db, "item")
+
+    putting = threading.Thread(target=put)
+    putting.start()
+    if not in_line:
+        putting.join(PATIENCE_S)
+    if kind.gives_back:
+        with pytest.raises(WaitStopped):
+            kind.wait(client, PATIENCE_S, stop)
+    else:
+        assert kind.wait(client, PATIENCE_S, stop) == "item"
+    putting.join(PATIENCE_S)
+    assert engine.moment == "arrived"
+    assert kind.ready(db) == int(kind.gives_back)
+    assert list(db.get_range_startswith(kind.line.prefix)) == []
+    client.close()
