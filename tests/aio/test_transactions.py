@@ -220,3 +220,65 @@ async def test_the_database_has_the_other_methods_of_the_binding(url: str, root:
         assert await db.get(key) is None
         with pytest.raises(AttributeError):
             _ = db.no_such_method
+
+
+@on_loop
+async def test_commits_and_conflicts_of_coroutine_functions_count(url: str, root: Subspace) -> None:
+    @aio.transactional
+    async def write(tr: aio.Transaction) -> None:
+        await tr.get(root["n"].key())
+        tr[root["n"].key()] = b"n"
+        await asyncio.sleep(0)
+
+    async with aio.open(url) as db:
+        commits = db.counters.commits
+        await asyncio.gather(write(db), write(db))
+
+        assert (db.counters.commits - commits, db.counters.conflicts) == (2, 1)
+
+
+@on_loop
+async def test_a_read_by_snapshot_conflicts_with_no_write(url: str, root: Subspace) -> None:
+    key = root["x"].key()
+    async with aio.open(url) as db:
+        codes = []
+        for by_snapshot in (True, False):
+            tr = db.create_transaction()
+            await (tr.snapshot if by_snapshot else tr).get(key)
+            await db.set(key, b"x")
+            tr[root["y"].key()] = b"y"
+            codes.append(await code_of(tr.commit()))
+
+        assert codes == [0, 1020]
+
+
+@on_loop
+async def test_a_range_has_the_options_of_the_binding(url: str, root: Subspace) -> None:
+    keys = [root[number].key() for number in range(3)]
+    begin, end = root.range().start, root.range().stop
+    async with aio.open(url) as db:
+        for key in keys:
+            await db.set(key, b"x")
+        tr = db.create_transaction()
+
+        assert [row.key for row in await db.get_range(begin, end, 1)] == keys[:1]
+        assert [row.key for row in await db.get_range(begin, end, reverse=True)] == keys[::-1]
+        for reads in (tr, tr.snapshot):
+            assert [row.key for row in await reads.get_range(begin, end, 2, True)] == keys[:0:-1]
+            assert [row.key for row in await reads.get_range_startswith(root.key(), reverse=True)] == keys[
+                ::-1
+            ]
+
+
+@on_loop
+async def test_an_observer_hears_of_a_commit_of_a_coroutine_function(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    async with aio.open(url) as db:
+        with monkeypatch.context() as during:
+            during.setattr("fdbqueue.observing.observers", [object()])
+            during.setattr("fdbqueue.observing.tell_committed", lambda: told.append("committed"))
+            await count_up(db, root["n"].key())
+
+    assert told == ["committed"]

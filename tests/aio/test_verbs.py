@@ -186,3 +186,14 @@ async def test_closing_ends_the_waits(url: str, root: Subspace) -> None:
     ends = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert {type(end).__name__ for end in ends} == {"DatabaseClosed"}
+
+
+@on_loop
+async def test_a_copy_of_an_element_queue_has_a_pass_of_its_own(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        queue = aio.ElementQueue(root["elements"], {"body": "string"})
+        names = [await queue.add(db, {"body": body}) for body in ("x", "y")]
+        copy = queue.copy()
+
+        assert await queue.first(db) == await copy.first(db) == names[0]
+        assert await queue.next(db) == await copy.next(db) == names[1]
