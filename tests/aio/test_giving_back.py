@@ -35,6 +35,31 @@ async def test_a_cancelled_take_of_many_releases_each_task(tmp_path: Path) -> No
         assert (found["tasks"]["ready"], found["calls"]["take"]) == (3, 0)
 
 
+@on_loop
+async def test_a_take_whose_hook_waits_gives_its_tasks_back(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The take is cancelled when it has left the line."""
+    take_many = fdbqueue.TaskQueue.take_many
+
+    def take_and_tell(queue: Any, db: Any, *args: Any, **options: Any) -> Any:
+        found = take_many(queue, db, *args, **options)
+        db.runtime.sleep(0.01)  # as a hook of an observer may
+        return found
+
+    monkeypatch.setattr(fdbqueue.TaskQueue, "take_many", take_and_tell)
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        await emails.put_many(db, [1, 2, 3])
+        taking = asyncio.create_task(emails.take_many(db, 3))
+        while (await emails.statistics(db))["tasks"]["taken"] < 3:
+            await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.wait([taking])
+
+        assert (await emails.statistics(db))["tasks"]["ready"] == 3
+
+
 LOCKS: list[Callable[..., Any]] = [
     lambda queue, db, name: partial(queue.lock, db, name),
     lambda queue, db, name: partial(queue.lock, db, name=name),
