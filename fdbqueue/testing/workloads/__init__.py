@@ -73,6 +73,7 @@ _MODULES = (
     "stops",
     "takeover",
     "tasks",
+    "told",
     "verified",
     "waits",
 )
