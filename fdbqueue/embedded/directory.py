@@ -9,6 +9,7 @@ up in its descriptor, which cannot be exchanged.
 import errno
 import os
 import stat
+from itertools import islice
 
 from fdbqueue.errors import StorageFull, StorageInUse, UnsafePath
 
@@ -18,6 +19,7 @@ _LINKS_MAX = 40  # as the kernel's own walk
 _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PART_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a link is opened, not followed
+_NO_SYNC = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})  # of a file system without directory syncs
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SHARED_FILE, _SHARED_DIRECTORY = 0o066, stat.S_ISGID | 0o077
 _CURE = "give --shared-directory, or shared_directory=True, if all users that may write there are trusted"
@@ -110,6 +112,17 @@ class Directory:
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self.fd)
 
+    def sync_entries(self) -> None:
+        """Make the names in this directory durable, its own name, and those of new directories above it.
+
+        Raises: OSError.
+        """
+        _sync(self.fd)
+        path = os.path.dirname(self.path)
+        # A level with another entry is no new one. A process that was killed may have made the levels.
+        while _sync_level(path) == 1 and path != "/":
+            path = os.path.dirname(path)
+
     def close(self) -> None:
         os.close(self.fd)
 
@@ -151,6 +164,31 @@ def walked(path: str) -> int:
         return os.open(".", _DIRECTORY_FLAGS, dir_fd=at)
     finally:
         os.close(at)
+
+
+def _sync_level(path: str) -> int:
+    """Make the names in a directory durable; return their number, at most two.
+
+    Zero if it cannot be read: this user has made nothing there.
+    """
+    try:
+        fd = os.open(path, _DIRECTORY_FLAGS)
+    except (PermissionError, FileNotFoundError):
+        return 0
+    try:
+        _sync(fd)
+        with os.scandir(fd) as entries:
+            return len(list(islice(entries, 2)))
+    finally:
+        os.close(fd)
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 def _parts(path: str) -> list[str]:

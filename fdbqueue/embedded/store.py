@@ -209,6 +209,8 @@ class Store:
         if found is None:
             if self.env.stat()["entries"]:  # every database of this engine has its format stored
                 raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
+            if not self.private:
+                self.directory.sync_entries()  # first: a process that finds a format syncs nothing
             known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
             try:
                 with self.env.begin(write=True) as txn:

@@ -1,0 +1,245 @@
+"""A disk that loses power: the files that it may hold at any moment of a recorded run.
+
+The disk holds all that a sync has covered. Of later changes it holds any subset: each sector of 512 bytes
+has one of the contents that it had since the last sync, each unsynced entry of a directory is there or not, a
+file has one of its sizes. A page of a mapped file has any content that it ever had, zeros, or nonsense.
+"""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tests.power.records import Kind, Record
+
+T = TypeVar("T")
+
+SECTOR = 512
+PAGE = 4096
+_ZEROS = bytes(SECTOR)
+
+
+@dataclass
+class File:
+    """One inode. Its `durable` content and size, and all that came after: by sector, oldest first.
+
+    A sector that a failed sync should have written has several durable contents: one of them is there.
+    """
+
+    durable: dict[int, list[bytes]] = field(default_factory=dict)
+    durable_bytes: int = 0
+    later: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    is_mapped: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The size that the running program sees."""
+        return self.sizes[-1][1] if self.sizes else self.durable_bytes
+
+    def sector(self, place: int) -> bytes:
+        """The sector that the running program sees."""
+        later = self.later.get(place)
+        return later[-1][1] if later else self.durable.get(place, [_ZEROS])[-1]
+
+    def write(self, number: int, at: int, data: bytes) -> None:
+        for place in sectors(at, len(data)):
+            begin = place * SECTOR
+            old = self.sector(place)
+            low, high = max(at, begin), min(at + len(data), begin + SECTOR)
+            new = old[: low - begin] + data[low - at : high - at] + old[high - begin :]
+            self.later.setdefault(place, []).append((number, new))
+        self.resize(number, max(self.size_bytes, at + len(data)))
+
+    def truncate(self, number: int, size_bytes: int) -> None:
+        for place in {*self.durable, *self.later}:
+            kept = max(0, min(SECTOR, size_bytes - place * SECTOR))
+            if kept < SECTOR:
+                content = self.sector(place)[:kept].ljust(SECTOR, b"\0")
+                self.later.setdefault(place, []).append((number, content))
+        self.resize(number, size_bytes)
+
+    def resize(self, number: int, size_bytes: int) -> None:
+        if size_bytes != self.size_bytes:
+            self.sizes.append((number, size_bytes))
+
+    def sync(self, until: int, places: "range | None" = None) -> None:
+        """Make changes up to the number `until` durable: all, or those of the sectors `places`."""
+        for place in list(self.later) if places is None else places:
+            later = self.later.get(place, [])
+            covered = [content for number, content in later if number <= until]
+            if covered:
+                self.durable[place] = [covered[-1]]
+                self.later[place] = later[len(covered) :]
+            if not self.later.get(place):
+                self.later.pop(place, None)
+        sizes = [size for number, size in self.sizes if number <= until]
+        if sizes:
+            self.durable_bytes = sizes[-1]
+            self.sizes = self.sizes[len(sizes) :]
+
+    def fail(self) -> None:
+        """A sync failed: each sector that it should have written stays as it is on the disk."""
+        for place, later in self.later.items():
+            self.durable[place] = [*self.durable.get(place, [_ZEROS]), *(content for _, content in later)]
+        self.later = {}
+
+    def content(self, choose: "Choose") -> bytes:
+        """One of the contents that the disk may hold."""
+        made = bytearray(choose([self.durable_bytes, *(size for _, size in self.sizes)]))
+        for place in {*self.durable, *self.later}:
+            later = [content for _, content in self.later.get(place, ())]
+            content = choose([*self.durable.get(place, [_ZEROS]), *later])
+            room = len(made[place * SECTOR : place * SECTOR + SECTOR])
+            made[place * SECTOR : place * SECTOR + room] = content[:room]
+        return bytes(made)
+
+
+class Choose:
+    """Chooses among states, of which the first is durable and the last is the newest."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self._share = rng.choice((0.0, 0.02, 0.5, 0.98, 1.0))
+
+    def __call__(self, states: Sequence[T]) -> T:
+        if self.rng.random() < self._share:
+            return states[-1]
+        return self.rng.choice(states) if self._share else states[0]
+
+
+def sectors(at: int, size_bytes: int) -> range:
+    return range(at // SECTOR, -(-(at + size_bytes) // SECTOR))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A change of a directory: `new` gets the file of `old`, or a file of its own; `old` goes."""
+
+    number: int
+    old: str | None
+    new: str | None
+    file: File | None
+
+
+class Disk:
+    """Plays records. `cut` writes one of the states that a power cut at this moment may leave."""
+
+    def __init__(self, root: Path) -> None:
+        """`root`: the directory that is about to be recorded. All that it holds by now is durable."""
+        self._root = str(root)
+        self._number = 0
+        self._files: dict[int, File] = {}
+        self._folders: dict[int, str] = {root.stat().st_ino: self._root}
+        self._durable: dict[str, File | None] = {}
+        self._later: list[Entry] = []
+        self._under_way: dict[int, tuple[Record, int]] = {}
+        for path in sorted(root.rglob("*")):
+            self._find(path)
+
+    def _find(self, path: Path) -> None:
+        if path.is_dir():
+            self._folders[path.stat().st_ino] = str(path)
+            self._durable[str(path)] = None
+        elif path.is_file():
+            file = self._files[path.stat().st_ino] = File()
+            file.write(0, 0, path.read_bytes())
+            file.sync(0)
+            self._durable[str(path)] = file
+
+    def play(self, record: Record) -> None:
+        self._number += 1
+        match record.kind:
+            case Kind.WRITE:
+                self._file(record).write(self._number, record.at, record.data)
+            case Kind.TRUNCATE:
+                self._file(record).truncate(self._number, record.at)
+            case Kind.ALLOCATE:
+                file = self._file(record)
+                file.resize(self._number, max(file.size_bytes, record.at + record.length))
+            case Kind.MAP:
+                self._file(record).is_mapped = True
+            case Kind.CREATE:
+                made = self._files[record.file] = File()  # an inode may be used again
+                self._later.append(Entry(self._number, None, record.name, made))
+            case Kind.MAKE_DIRECTORY:
+                self._folders[record.file] = record.name
+                self._later.append(Entry(self._number, None, record.name, None))
+            case Kind.UNLINK:
+                self._later.append(Entry(self._number, record.name, None, None))
+            case Kind.RENAME:
+                self._later.append(Entry(self._number, record.name, record.data.decode(), None))
+            case Kind.FAILED:
+                self._file(record).fail()
+            case Kind.END:
+                self._end(*self._under_way.pop(record.number))
+        if record.kind is Kind.SYNC or record.is_synced:
+            self._under_way[record.number] = record, self._number
+
+    def _file(self, record: Record) -> File:
+        return self._files.setdefault(record.file, File())
+
+    def _end(self, record: Record, number: int) -> None:
+        folder = self._folders.get(record.file)
+        if folder is not None:
+            self._sync_entries(folder, number)
+        elif record.kind is Kind.WRITE:
+            self._file(record).sync(number, sectors(record.at, record.length))
+        else:
+            self._file(record).sync(number)
+
+    def _sync_entries(self, folder: str, until: int) -> None:
+        kept = []
+        for entry in self._later:
+            at = entry.new or entry.old or ""
+            if entry.number <= until and os.path.dirname(at) == folder:
+                apply(entry, self._durable)
+            else:
+                kept.append(entry)
+        self._later = kept
+
+    def cut(self, rng: random.Random, target: Path, pages: Callable[[str], bytes]) -> None:
+        """Write one state into the empty directory `target`. `pages`: the mapped content of a path."""
+        choose = Choose(rng)
+        entries = dict(self._durable)
+        for entry in self._later:
+            if choose((False, True)):
+                apply(entry, entries)
+        for path, file in sorted(entries.items()):
+            place = target / os.path.relpath(path, self._root)
+            if not place.parent.is_dir():
+                continue  # the entry of its directory is lost
+            if file is None:
+                place.mkdir(mode=0o700)
+                continue
+            content = file.content(choose)
+            place.write_bytes(mixed(rng, content, pages(path)) if file.is_mapped else content)
+            place.chmod(0o600)
+
+
+def apply(entry: Entry, entries: dict[str, File | None]) -> None:
+    """Apply a change of a directory to `entries`."""
+    if entry.old is None:
+        assert entry.new is not None
+        entries[entry.new] = entry.file
+    elif entry.old in entries:
+        file = entries.pop(entry.old)
+        if entry.new is not None:
+            entries[entry.new] = file
+
+
+def mixed(rng: random.Random, content: bytes, pages: bytes) -> bytes:
+    """Pages of a mapped file: of the disk, of a later moment, zeros, or nonsense."""
+    made = bytearray(content)
+    for at in range(0, len(made), PAGE):
+        size = min(PAGE, len(made) - at)
+        kind = rng.randrange(4)
+        if kind == 1:
+            made[at : at + size] = pages[at : at + size].ljust(size, b"\0")
+        elif kind == 2:
+            made[at : at + size] = bytes(size)
+        elif kind == 3:
+            made[at : at + size] = rng.randbytes(size)
+    return bytes(made)

@@ -1,0 +1,41 @@
+"""A program that works on a directory, and notes each change: `python -m tests.power.program`."""
+
+import os
+import sys
+from threading import Thread
+
+import fdbqueue
+from fdbqueue.errors import QueueExists
+from tests.power import promises, records
+
+THREADS = 2
+
+
+def main(path: str, log: str, name: str, steps: str) -> None:
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def tell(state: str, verb: str, what: str) -> None:
+        records.note(fd, (state, verb, what))
+
+    with fdbqueue.open(f"embedded:{path}") as db:
+        make_queue(db, tell)
+        workers = [
+            Thread(target=promises.work, args=(db, f"{name}-{number}", int(steps), tell))
+            for number in range(THREADS)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def make_queue(db: fdbqueue.Database, tell: promises.Tell) -> None:
+    try:
+        fdbqueue.TaskQueue.create(db, promises.QUEUE, "fifottl", ttr=60)
+    except QueueExists:
+        return
+    tell("done", "queue", "made")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""The work of a run, and its promises, which hold after a power cut.
+
+Each worker commits *entries* of raw keys, and puts, takes and acks tasks. It notes each change before its
+commit as begun, and after it as done.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import fdbqueue
+from fdbqueue import TaskState
+from fdbqueue.database import run
+from fdbqueue.fdberror import FDBError
+from fdbqueue.verifying.verify import verify
+
+QUEUE = "work"
+ENTRY, TWIN, COUNT = b"entry/", b"twin/", b"count"
+ONE = (1).to_bytes(8, "little")
+LONG_BYTES = 9_000
+"""A value of several pages."""
+
+Tell = Callable[[str, str, str], None]
+"""Notes (state, verb, name); the state is `begun` or `done`."""
+
+
+def work(db: Any, name: str, steps: int, tell: Tell) -> None:
+    """Make `steps` changes, one after the other."""
+    worker = Worker(db, name, tell)
+    for step in range(steps):
+        worker.step(f"{name}.{step}")
+
+
+class Worker:
+    """Makes one change after the other; `change` says how one is made."""
+
+    def __init__(self, db: Any, name: str, tell: Tell) -> None:
+        self._db = db
+        self._tell = tell
+        self._rng = random.Random(name)
+        self._queue = fdbqueue.TaskQueue.open(db, QUEUE)
+        self._entries: list[str] = []
+
+    def step(self, name: str) -> None:
+        match self._rng.choice(("add", "add", "remove", "put", "put", "end")):
+            case "add":
+                is_long = self._rng.random() < 0.2
+                self.change("add", name, partial(run, self._db, partial(add, name, is_long)))
+                self._entries.append(name)
+            case "remove" if self._entries:
+                gone = self._entries.pop(self._rng.randrange(len(self._entries)))
+                self.change("remove", gone, partial(run, self._db, partial(remove, gone)))
+            case "put":
+                self.change("put", name, partial(self._queue.put, self._db, name))
+            case _:
+                self._end_one()
+
+    def _end_one(self) -> None:
+        task = self._queue.take(self._db, timeout=0)
+        if task is not None:
+            self.change("end", task.data, partial(self._queue.ack, self._db, task))
+
+    def change(self, verb: str, name: str, act: Callable[[], object]) -> None:
+        self._tell("begun", verb, name)
+        act()
+        self._tell("done", verb, name)
+
+
+def add(name: str, is_long: bool, tr: Any) -> None:
+    value = name.encode() * (LONG_BYTES // len(name) if is_long else 1)
+    tr[ENTRY + name.encode()] = value
+    tr[TWIN + name.encode()] = value
+    tr.add(COUNT, ONE)
+
+
+def remove(name: str, tr: Any) -> None:
+    del tr[ENTRY + name.encode()]
+    tr.clear_range(TWIN + name.encode(), TWIN + name.encode() + b"\0")
+    tr.add(COUNT, (-1).to_bytes(8, "little", signed=True))
+
+
+@dataclass
+class Expected:
+    """The notes of a run up to one moment: by verb, the names that are begun and done."""
+
+    begun: dict[str, set[str]] = field(default_factory=dict)
+    done: dict[str, set[str]] = field(default_factory=dict)
+
+    def hear(self, state: str, verb: str, name: str) -> None:
+        (self.begun if state == "begun" else self.done).setdefault(verb, set()).add(name)
+
+    def must(self, made: str, ended: str) -> set[str]:
+        """The names that are there for sure."""
+        return self.done.get(made, set()) - self.begun.get(ended, set())
+
+    def may(self, made: str, ended: str) -> set[str]:
+        """The names that may be there."""
+        return self.begun.get(made, set()) - self.done.get(ended, set())
+
+
+def broken(db: Any, expected: Expected) -> Iterator[str]:
+    """Tell each promise that the database breaks."""
+    try:
+        entries = {row.key.removeprefix(ENTRY).decode(): row.value for row in db.get_range_startswith(ENTRY)}
+        twins = {row.key.removeprefix(TWIN).decode(): row.value for row in db.get_range_startswith(TWIN)}
+        count = int.from_bytes(db[COUNT] or b"", "little")
+    except FDBError as error:
+        yield f"the database cannot be read: {error}"
+        return
+    yield from _differences("entry", set(entries), expected, "add", "remove")
+    if entries != twins:
+        yield "a transaction is there in part"
+    if count != len(entries):
+        yield f"{count} entries were counted, {len(entries)} are there"
+    if "made" in expected.done.get("queue", ()) and QUEUE not in fdbqueue.list_queues(db):
+        yield "the queue is gone"
+        return
+    if QUEUE in fdbqueue.list_queues(db):
+        yield from _differences("task", tasks(db), expected, "put", "end")
+    for finding in verify(db).findings:
+        yield f"verify: {finding}"
+
+
+def _differences(what: str, there: set[str], expected: Expected, made: str, ended: str) -> Iterator[str]:
+    for name in expected.must(made, ended) - there:
+        yield f"{what} {name} is lost"
+    for name in there - expected.may(made, ended):
+        yield f"{what} {name} has come back"
+
+
+def tasks(db: Any) -> set[str]:
+    """The data of all tasks, whatever their state."""
+    queue = fdbqueue.TaskQueue.open(db, QUEUE)
+    found: set[str] = set()
+    for state in (TaskState.READY, TaskState.TAKEN):
+        after: str | None = None
+        while True:
+            page = queue.tasks(db, state, limit=100, after=after)
+            found.update(task.data for task in page)
+            after = page.next
+            if after is None:
+                break
+    return found

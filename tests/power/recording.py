@@ -1,0 +1,56 @@
+"""Runs a program under the recorder, which is compiled at first use."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("recorder.c")
+REPOSITORY = Path(__file__).parents[2]
+LIMIT_S = 240
+
+
+def compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc")
+
+
+def built(folder: Path) -> Path:
+    """The recorder as a library in `folder`."""
+    library = folder / "recorder.so"
+    if not library.exists():
+        words = [
+            compiler() or "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-Wall",
+            "-o",
+            str(library),
+            str(SOURCE),
+            "-ldl",
+        ]
+        subprocess.run(words, check=True, timeout=LIMIT_S)
+    return library
+
+
+def start(
+    library: Path, root: Path, log: Path, module: str, *words: str, **variables: str
+) -> "subprocess.Popen[str]":
+    """Start `python -m module words`; each change below `root` is recorded in `log`."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "LD_PRELOAD": str(library),
+        "RECORDED_DIRECTORY": str(root),
+        "RECORD_LOG": str(log),
+        **variables,
+    }
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
+
+
+def finish(process: "subprocess.Popen[str]") -> None:
+    """Wait for the end. Raises: AssertionError with its last words if it failed."""
+    _, told = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, told[-4000:]

@@ -1,0 +1,40 @@
+"""Power cuts at any moment, and disks that fail, lose no acknowledged commit."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.power import recording
+from tests.power.judge import Run, judge, main_folder, recorded
+from tests.power.plants import Plant, no_data_sync, no_directory_sync, swapped
+
+pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
+CUTS = 40
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=main_folder()) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    """A run of two processes, recorded once for all tests."""
+    return recorded(folder, processes=2, steps=12)
+
+
+def test_a_power_cut_loses_no_acknowledged_commit(run: Run, folder: Path) -> None:
+    assert list(judge(run, folder, CUTS, SEED)) == []
+
+
+@pytest.mark.parametrize("plant", [no_data_sync, no_directory_sync, swapped])
+def test_the_judge_finds_a_missing_sync(run: Run, folder: Path, plant: Plant) -> None:
+    planted = replace(run, records=list(plant(run.records)))
+
+    assert list(islice(judge(planted, folder, CUTS, SEED), 1))
