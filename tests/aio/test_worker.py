@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DeferredBody, UnknownCodec, WorkerUsed, WrongType
+from fdbqueue.errors import DeferredBody, QueueNotFound, UnknownCodec, WorkerUsed, WrongType
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
@@ -419,3 +419,17 @@ def test_the_status_is_told_while_a_handler_stops_the_loop(
     assert [task.queue for task in running] == ["emails"]
     assert worker.join(30)
     assert worker.status().tally.done == 1
+
+
+@on_loop
+async def test_run_raises_the_error_that_ended_the_worker(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_no_queue(*_: Any) -> None:
+        raise QueueNotFound(name="emails")
+
+    monkeypatch.setattr("fdbqueue.fleet.feed.Feed.take", find_no_queue)
+    async with aio.open(url) as db:
+        await aio.TaskQueue.create(db, "emails", root=root)
+        with pytest.raises(QueueNotFound):
+            await aio.Worker(db, "emails", Sender([]), root=root).run()
