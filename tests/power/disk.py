@@ -171,11 +171,11 @@ class Disk:
                 self._later.append(Entry(self._number, record.name, None, None))
             case Kind.RENAME:
                 self._later.append(Entry(self._number, record.name, record.data.decode(), None))
-            case Kind.FAILED:
+            case Kind.FAILED if not record.length:
                 self._file(record).fail()
             case Kind.END:
                 self._end(*self._under_way.pop(record.number))
-        if record.kind is Kind.SYNC or record.is_synced:
+        if record.kind is Kind.SYNC or (record.kind is Kind.WRITE and record.is_synced):
             self._under_way[record.number] = record, self._number
 
     def _file(self, record: Record) -> File:

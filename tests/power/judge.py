@@ -32,10 +32,20 @@ class Found:
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run, and the disk as it was `before`."""
+    """A recorded run below `root`, and the disk as it was `before`."""
 
+    root: Path
     before: Disk
     records: Sequence[Record]
+
+    @property
+    def expected(self) -> Expected:
+        """Its notes, up to its end."""
+        expected = Expected()
+        for record in self.records:
+            if record.kind is Kind.NOTE:
+                expected.hear(*record.note)
+        return expected
 
     def pages(self, path: str) -> bytes:
         """The content of a mapped file at the end of the run; empty if it is gone."""
@@ -57,7 +67,7 @@ def recorded(folder: Path, processes: int, steps: int) -> Run:
     ]
     for process in started:
         recording.finish(process)
-    return Run(before, list(records.read(log)))
+    return Run(root, before, list(records.read(log)))
 
 
 def judge(run: Run, folder: Path, cuts: int, seed: int) -> Iterator[Found]:
@@ -76,6 +86,19 @@ def judge(run: Run, folder: Path, cuts: int, seed: int) -> Iterator[Found]:
             disk.cut(random.Random(f"{seed} {number}"), Path(image), run.pages)
             for text in opened(Path(image) / DATA, expected):
                 yield Found(moment, number, text)
+
+
+def failing(folder: Path, at: int, error: int) -> tuple[Run, int]:
+    """Run the patient program on a disk whose change number `at` fails; the run, and its exit status."""
+    own = folder / f"failing-{at}-{error}"
+    library, root, log = recording.built(folder), own / "disk", own / "log"
+    root.mkdir(parents=True)
+    before = Disk(root)
+    fault = {"FAIL_AT": str(at), "FAIL_ERRNO": str(error), "FAIL_TIMES": "1"}
+    words = ["tests.power.failing", str(root / DATA), str(log)]
+    process = recording.start(library, root, log, *words, **fault)
+    process.communicate(timeout=recording.LIMIT_S)
+    return Run(root, before, list(records.read(log))), process.returncode
 
 
 def opened(path: Path, expected: Expected) -> Iterator[str]:

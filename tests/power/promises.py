@@ -47,8 +47,8 @@ class Worker:
         match self._rng.choice(("add", "add", "remove", "put", "put", "end")):
             case "add":
                 is_long = self._rng.random() < 0.2
-                self.change("add", name, partial(run, self._db, partial(add, name, is_long)))
-                self._entries.append(name)
+                if self.change("add", name, partial(run, self._db, partial(add, name, is_long))):
+                    self._entries.append(name)
             case "remove" if self._entries:
                 gone = self._entries.pop(self._rng.randrange(len(self._entries)))
                 self.change("remove", gone, partial(run, self._db, partial(remove, gone)))
@@ -62,10 +62,12 @@ class Worker:
         if task is not None:
             self.change("end", task.data, partial(self._queue.ack, self._db, task))
 
-    def change(self, verb: str, name: str, act: Callable[[], object]) -> None:
+    def change(self, verb: str, name: str, act: Callable[[], object]) -> bool:
+        """Make a change; true if it happened for sure."""
         self._tell("begun", verb, name)
         act()
         self._tell("done", verb, name)
+        return True
 
 
 def add(name: str, is_long: bool, tr: Any) -> None:

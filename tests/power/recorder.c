@@ -148,8 +148,12 @@ int close(int fd) {
 static ssize_t written(int fd, const struct iovec *data, int count, off_t at, int is_placed) {
     uint64_t number = 0, length = 0;
     if (is_recorded(fd)) {
-        if (fails()) return -1;
         for (int i = 0; i < count; i++) length += data[i].iov_len;
+        if (fails()) {
+            record((struct head){.kind = FAILED, .file = files[fd].file, .length = length,
+                                 .is_synced = files[fd].is_synced}, NULL, NULL, 0);
+            return -1;
+        }
         if (!is_placed) at = lseek(fd, 0, SEEK_CUR);
         struct head head = {.kind = WRITE, .file = files[fd].file, .at = at, .length = length,
                             .is_synced = files[fd].is_synced};

@@ -33,7 +33,10 @@ class Kind(IntEnum):
     """The file was mapped for writing: the kernel may write its pages at any time."""
     NOTE = 11
     FAILED = 12
-    """A sync that failed. The kernel takes its pages for clean, so no later sync writes them."""
+    """A sync that failed, or with a `length` a write.
+
+    After a failed sync the kernel takes the pages for clean, so no later sync writes them.
+    """
 
 
 @dataclass(frozen=True)

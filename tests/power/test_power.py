@@ -1,5 +1,6 @@
 """Power cuts at any moment, and disks that fail, lose no acknowledged commit."""
 
+import errno
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.power import recording
-from tests.power.judge import Run, judge, main_folder, recorded
+from tests.power.judge import DATA, Run, failing, judge, main_folder, opened, recorded
 from tests.power.plants import Plant, no_data_sync, no_directory_sync, swapped
+from tests.power.records import Kind
 
 pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
 CUTS = 40
@@ -38,3 +40,25 @@ def test_the_judge_finds_a_missing_sync(run: Run, folder: Path, plant: Plant) ->
     planted = replace(run, records=list(plant(run.records)))
 
     assert list(islice(judge(planted, folder, CUTS, SEED), 1))
+
+
+@pytest.mark.parametrize(
+    ("at", "error"), [(2, errno.EIO), (11, errno.EIO), (17, errno.EIO), (18, errno.EIO), (19, errno.ENOSPC)]
+)
+def test_an_error_of_the_disk_ends_one_call(folder: Path, at: int, error: int) -> None:
+    run, status = failing(folder, at, error)
+
+    assert Kind.FAILED in {record.kind for record in run.records}
+    assert status == 0
+    assert list(opened(run.root / DATA, run.expected)) == []
+    assert list(judge(run, folder, 10, SEED)) == []
+
+
+def test_after_a_failed_last_write_only_another_process_commits(folder: Path) -> None:
+    run, status = failing(folder, 20, errno.EIO)
+    (failed,) = (record for record in run.records if record.kind is Kind.FAILED)
+
+    assert failed.is_synced  # LMDB's page that makes a commit valid
+    assert status == 1
+    assert list(opened(run.root / DATA, run.expected)) == []
+    assert list(judge(run, folder, 10, SEED)) == []
