@@ -1,5 +1,6 @@
 """A worker on the loop of its caller."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Unpack
@@ -10,7 +11,7 @@ from fdbqueue.aio.verbs import database_of, plain
 from fdbqueue.errors import InvalidArgument, WrongType
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.hooks import Hooks
-from fdbqueue.fleet.options import WorkerKeywords
+from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.status import WorkerStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
 
@@ -32,19 +33,22 @@ class Worker:
         root: Any = DEFAULT_ROOT,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        """Raises: WrongType for a blocking function; WrongFace, NotADatabase."""
+        """Raises: WrongType for a blocking function; InvalidArgument, WrongFace, NotADatabase."""
         if not is_asynchronous(handler):
             raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
+        WorkerOptions.checked(**options)
         database = database_of(db)
         self._hub = database.hub
         make = partial(FiberWorker, database.blocking, plain(queues), CoroutineHandler(handler))
         self._make = partial(make, hooks=hooks, root=root, **options)
         self._worker: FiberWorker | None = None
+        self._making = asyncio.Lock()
 
     async def start(self, *, until_empty: bool = False) -> None:
         """Open the queues, and begin to work, in the background. Raises as `fdbqueue.Worker` does."""
-        if self._worker is None:
-            self._worker = await self._hub.call(self._make)
+        async with self._making:  # a second start at once finds the worker used
+            if self._worker is None:
+                self._worker = await self._hub.call(self._make)
         await self._hub.call(partial(self._worker.start, until_empty=until_empty))
 
     async def run(self, *, until_empty: bool = False) -> None:

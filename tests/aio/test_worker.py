@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DeferredBody, QueueNotFound, UnknownCodec, WorkerUsed, WrongType
+from fdbqueue.errors import DeferredBody, InvalidArgument, QueueNotFound, UnknownCodec, WorkerUsed, WrongType
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
@@ -433,3 +433,23 @@ async def test_run_raises_the_error_that_ended_the_worker(
         await aio.TaskQueue.create(db, "emails", root=root)
         with pytest.raises(QueueNotFound):
             await aio.Worker(db, "emails", Sender([]), root=root).run()
+
+
+@on_loop
+async def test_two_starts_at_once_make_one_worker(url: str, root: Subspace) -> None:
+    seen: list[Any] = []
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", "fifottl", ttr=60, root=root)
+        await emails.put(db, 1)
+        worker = aio.Worker(db, "emails", Sender(seen), root=root)
+        ends = await asyncio.gather(*(worker.run(until_empty=True) for _ in range(2)), return_exceptions=True)
+
+    assert sorted(map(type, ends), key=str) == sorted([type(None), WorkerUsed], key=str)
+    assert seen == [1]
+
+
+@on_loop
+async def test_a_wrong_option_is_told_by_the_constructor(url: str) -> None:
+    async with aio.open(url) as db:
+        with pytest.raises(InvalidArgument):
+            aio.Worker(db, "emails", Sender([]), concurrency=0)
