@@ -27,6 +27,7 @@ from tests.support import (
     NOT_COMMITTED,
     PATIENCE_S,
     TOO_MANY_WATCHES,
+    TOO_OLD,
     begin,
     commit_code,
     wait_until,
@@ -848,9 +849,11 @@ class Watch:
 
 
 def test_only_a_watch_with_an_error_counts_as_refused() -> None:
-    """A watch that has fired before the call sleeps is a signal, and so is one whose commit is in doubt."""
-    watches = [Watch(False), Watch(True), Watch(True, TOO_MANY_WATCHES), Watch(True, COMMIT_UNKNOWN)]
-    assert [_is_refused(watch) for watch in watches] == [False, False, True, False]  # type: ignore[arg-type]
+    """A watch that has fired before the call sleeps is a signal, and so is one with an error that passes."""
+    watches = [Watch(False), Watch(True), Watch(True, TOO_MANY_WATCHES)]
+    watches += [Watch(True, COMMIT_UNKNOWN), Watch(True, TOO_OLD)]
+    refused = [_is_refused(watch) for watch in watches]  # type: ignore[arg-type]
+    assert refused == [False, False, True, False, False]
 
 
 def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:

@@ -24,6 +24,9 @@ from fdbqueue.seam import Future, Transaction
 _UNDECIDED = (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING)
 """Outcomes after which the request is still in the line."""
 
+_PASSING = MAYBE_COMMITTED | {1007, 1009}
+"""Errors of watches after which others can be armed: unknown result, read version too old or too new."""
+
 
 class Nudge:
     """Wakes the leader that sleeps in the line, or ends the next sleep at once. A `Waitable`."""
@@ -251,14 +254,14 @@ def _is_refused(watch: Future) -> bool:
     """True if the database refused the watch, as there are too many. Such a watch is ready at once: taken
     for a signal, it would make its request look without end.
 
-    A watch of a renewal with an unknown result is a signal: the request hears nothing until its next look.
+    A watch with an error that passes is a signal: the request would hear nothing until its next look.
     """
     if not watch.is_ready():
         return False
     try:
         watch.wait()
     except engine_errors() as error:
-        return error.code not in MAYBE_COMMITTED
+        return error.code not in _PASSING
     return False
 
 

@@ -49,6 +49,7 @@ _MODULES = (
     "composed",
     "crowd",
     "elements",
+    "emptied",
     "explained",
     "fairness",
     "fleet",

@@ -1,0 +1,162 @@
+"""Takers that wait for tasks, while others remove the tasks, pause the queue, and give tasks back."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+
+from fdbqueue.database import run
+from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.faults import scattered
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.emptied_checks import NAME, checks
+from fdbqueue.testing.workloads.stops import held_and_awaited
+from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
+
+KINDS = ("fifo", "fifottl", "utube", "fair")
+TIMEOUTS_S = (0.0, 1.0, 4.0)
+MANY = 1_000
+
+
+SLOW = ("slow_reply", "stall", "watch_late", "watch_very_late", "watch_missed", "clock_skew_s")
+"""With these faults a take may wait beside a ready task."""
+
+
+@workload(clients=2, steps=6, never=SLOW)
+def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = simulation.random
+    # No look by time: a wake-up that is missed has no remedy.
+    simulation.limit(VERB_BATCH=random.choice((2, 200)), LOOK_EVERY_S=60, SWEEP_EVERY_S=1)
+    kind, threads, haste = random.choice(KINDS), random.choice((1, 2)), scattered(random, 0.5, 5)
+    ttl = random.choice((None, 1.0)) if kind in ("fifottl", "fair") else None
+    ids: list[str] = []
+
+    def opened(client: Client) -> TaskQueue:
+        return TaskQueue.create(client.db, NAME, kind, if_not_exists=True)
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for value in values_of(client, size.steps):
+            key = client.random.choice("ab") if kind in ("utube", "fair") else None
+            put = partial(q.put, client.db, value, key=key, ttl=client.random.choice((None, ttl)))
+            ids.append(client.call(NAME, "put", value, put).id)
+            rest(client, haste)
+
+    def take(client: Client) -> None:
+        q = opened(client)
+        for _ in range(size.steps):
+            with suppress(UnknownSession):
+                use(client, q, took(client, q, client.random.choice(TIMEOUTS_S) * haste))
+            rest(client, 0.2 * haste)
+
+    def by_threads(client: Client) -> None:
+        others = [client.thread(take, f"{number}") for number in range(threads)]
+        for other in others:
+            other.join()
+
+    def empty(client: Client) -> None:
+        q = opened(client)
+        for _ in range(size.steps):
+            rest(client, haste)
+            client.random.choice(REMOVALS)(client, q, ids)
+            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+    def survive(client: Client) -> None:
+        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
+        client.call(NAME, "look", None, lambda: run(client.db, partial(held_and_awaited, q)))
+        client.call(NAME, "resume", None, partial(q.resume, client.db))
+        while total(q, client.db) and client.runtime.monotonic() < until:
+            q.kick(client.db, MANY)
+            finish(client, q, took(client, q, 1.0))
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(by_threads, f"taker-{number}")
+    simulation.client(empty, "emptier")
+    simulation.afterwards(survive, "survivor")
+    return list(checks(set(simulation.faults.active)))
+
+
+def rest(client: Client, mean_s: float) -> None:
+    """Sleep, also in busy runs: only takers without tasks wait."""
+    client.runtime.sleep(client.random.expovariate(1 / mean_s) if client.random.random() < 0.6 else 0.0)
+
+
+def took(client: Client, q: TaskQueue, timeout: float) -> Task | None:
+    """Take a task, and record its data and the end of its life."""
+    found: list[Task] = []
+
+    def body() -> tuple[str, float] | None:
+        found.extend(q.take_many(client.db, 1, timeout))
+        return (found[0].data, found[0].expires or inf) if found else None
+
+    client.call(NAME, "take", timeout, body)
+    return found[0] if found else None
+
+
+def use(client: Client, q: TaskQueue, task: Task | None) -> None:
+    if task is None:
+        return
+    client.pause(0.3)
+    client.random.choice((finish, finish, finish, give_back, bury_and_kick))(client, q, task)
+
+
+def finish(client: Client, q: TaskQueue, task: Task | None) -> None:
+    if task is not None:
+        with suppress(NotTaken, UnknownSession):
+            client.call(NAME, "finish", task.data, partial(q.ack, client.db, task))
+
+
+def give_back(client: Client, q: TaskQueue, task: Task) -> None:
+    with suppress(NotTaken):
+        client.call(NAME, "return", task.data, partial(q.release, client.db, task))
+
+
+def bury_and_kick(client: Client, q: TaskQueue, task: Task) -> None:
+    def body() -> None:
+        q.bury(client.db, task)
+        client.pause(0.2)
+        q.kick(client.db, MANY)
+
+    with suppress(NotTaken):
+        client.call(NAME, "return", task.data, body)
+
+
+def delete(client: Client, q: TaskQueue, ids: Sequence[str]) -> None:
+    for id_ in ids[-4:]:
+        with suppress(TaskNotFound):
+            client.call(NAME, "remove", id_, partial(removed, client, q, id_))
+
+
+def removed(client: Client, q: TaskQueue, id_: str) -> str:
+    data: str = client.random.choice((q.delete, q.cancel))(client.db, id_).data
+    return data
+
+
+def truncate(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
+    client.call(NAME, "truncate", None, partial(q.truncate, client.db))
+
+
+def truncate_some(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
+    client.call(NAME, "truncate", None, partial(q.truncate_some, client.db, 2))
+
+
+def pause(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
+    client.call(NAME, "pause", None, partial(q.pause, client.db))
+    rest(client, 2.0)
+    client.call(NAME, "resume", None, partial(q.resume, client.db))
+
+
+REMOVALS: Sequence[Callable[[Client, TaskQueue, Sequence[str]], None]] = (
+    delete,
+    truncate,
+    truncate_some,
+    pause,
+    pause,
+)

@@ -1,0 +1,91 @@
+"""The checkers of the workload `emptied`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from fdbqueue.database import Database
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.runtime import EPOCH_S
+from fdbqueue.testing.simulation import Checker
+from fdbqueue.testing.trace import Operation, Trace
+
+NAME = "emptied"
+PROMPT_S = 0.8
+Span = tuple[float, float]
+
+
+def checks(active: set[str]) -> Iterator[Checker]:
+    """Yield the checkers for a run with the faults `active`."""
+    yield from (exact_statistics(NAME), each_ends_once, no_watch_left_behind)
+    if "die" not in active:
+        yield from (none_waits_beside_a_task, nothing_left_by_the_closed)
+
+
+def each_ends_once(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that each put task was acked once, or was removed, or has expired."""
+    acked = Counter(op.argument for op in trace.of(NAME, "finish") if op.done)
+    removed = {op.result for op in trace.of(NAME, "remove") if op.done}
+    unknown = {op.argument for op in trace.of(NAME, "finish") if not op.done}
+    lives = {op.result[0]: op.result[1] for op in trace.of(NAME, "take") if op.result}
+    for put in trace.of(NAME, "put"):
+        value, truncates = put.argument, [op for op in trace.of(NAME, "truncate") if not op.before(put)]
+        may_be_gone = (
+            bool(truncates) or value in unknown or any(op.unknown for op in trace.of(NAME, "remove"))
+        )
+        if acked[value] > 1:
+            yield f"acked {acked[value]} times: {value!r}"
+        expires = put.done and (put.result.expires is not None or lives.get(value, inf) < inf)
+        if put.done and not (acked[value] or value in removed or may_be_gone or expires):
+            yield f"lost: {value!r}"
+
+
+def nothing_left_by_the_closed(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no task is taken and no request waits once all takers have closed their databases."""
+    for found in trace.of(NAME, "look"):
+        if found.result != (0, 0):
+            yield f"the closed databases left (tasks taken, keys of the line): {found.result}"
+
+
+def none_waits_beside_a_task(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no take waits for long while a task is ready and the queue is not paused.
+
+    A task is ready from its put, or from its return, to the end of the call that took or removed it. For
+    runs without late answers.
+    """
+    open_ = _spans_without_pause(trace)
+    for put in (op for op in trace.of(NAME, "put") if op.done):
+        for ready in _spans_of(trace, put):
+            for wait in trace.of(NAME, "take"):
+                for span in open_:
+                    beside_s = _common_s(ready, (wait.began_s, wait.ended_s or wait.began_s), span)
+                    if beside_s > PROMPT_S:
+                        yield f"{wait.client} waited for {beside_s:.1f} s beside the ready {put.argument!r}"
+
+
+def _spans_of(trace: Trace, put: Operation) -> Iterator[Span]:
+    """The times at which a task was ready for sure."""
+    value, removals = put.argument, [*trace.of(NAME, "remove"), *trace.of(NAME, "truncate")]
+    opened = [op for op in (put, *trace.of(NAME, "return")) if op.argument == value and op.done]
+    takes = [op for op in trace.of(NAME, "take") if op.result and op.result[0] == value]
+    removals = [op for op in removals if op.name == "truncate" or op.argument == put.result.id]
+    expires_s = inf if put.result.expires is None else put.result.expires - EPOCH_S
+    for op in opened:
+        began_s = op.ended_s or inf
+        # It may have been taken or removed within the call that put it there.
+        ends = [take.ended_s for take in takes if take.ended_s is not None and take.ended_s >= op.began_s]
+        gone = [removal.began_s for removal in removals if not removal.before(op)]
+        yield began_s, min([*ends, *gone, expires_s], default=began_s)
+
+
+def _spans_without_pause(trace: Trace) -> Sequence[Span]:
+    began, spans = 0.0, []
+    for op in trace.of(NAME, "pause", "resume"):
+        if op.name == "pause":
+            spans.append((began, op.began_s))
+        began = op.ended_s or inf
+    return [*spans, (began, inf)]
+
+
+def _common_s(*spans: Span) -> float:
+    return min(end for _, end in spans) - max(begin for begin, _ in spans)
