@@ -1,17 +1,16 @@
 """A fleet that a coroutine waits for: its supervisor runs in a thread."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.threads import in_thread
+from fdbqueue.aio.verbs import Face, constructor_of
 from fdbqueue.deferred import checked_function
-from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.fleet.supervisor import Fleet as BlockingFleet
 from fdbqueue.fleet.supervisor import FleetStatus
-from fdbqueue.root_keys import DEFAULT_ROOT
 
 OnTick = Callable[[FleetStatus], object]
 
@@ -27,46 +26,15 @@ class Supervisor(BlockingFleet):
         super().run(on_tick)
 
 
-class Fleet:
-    """`fdbqueue.Fleet` beside an event loop: `await fleet.run()`.
+class Fleet(Face[Supervisor]):
+    """`fdbqueue.Fleet` beside an event loop: `await fleet.run()`. The constructor reads nothing.
 
     The processes have loops of their own for handlers that are coroutine functions. The fleet handles no
     signals: `loop.add_signal_handler(signal.SIGTERM, fleet.stop)`. All else is as in `fdbqueue.Fleet`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        queues: str | list[str] | Mapping[str, int],
-        handler: str,
-        *,
-        processes: int = 2,
-        until_empty: bool = False,
-        recycle_tasks: int | None = None,
-        recycle_mb: float | None = None,
-        hooks: str | None = None,
-        argument: Any = None,
-        log_level: str = "info",
-        stdout: int | None = None,
-        root: Any = DEFAULT_ROOT,
-        **options: Unpack[WorkerKeywords],
-    ) -> None:
-        """Check the options; read nothing yet. Raises: InvalidArgument."""
-        self._supervisor = Supervisor(
-            url,
-            queues,
-            handler,
-            processes=processes,
-            until_empty=until_empty,
-            recycle_tasks=recycle_tasks,
-            recycle_mb=recycle_mb,
-            hooks=hooks,
-            argument=argument,
-            log_level=log_level,
-            stdout=stdout,
-            root=root,
-            **options,
-        )
+    @constructor_of(Supervisor)
+    def __init__(self) -> None: ...
 
     async def run(self, on_tick: OnTick | None = None) -> None:
         """Work until `stop`, or with `until_empty` until the queues are empty.
@@ -79,7 +47,7 @@ class Fleet:
         hub = hub_of(asyncio.get_running_loop())
         if on_tick is not None:
             on_tick = partial(_call_on, hub, checked_function("on_tick", on_tick))
-        work = partial(in_thread, hub, partial(self._supervisor.run, on_tick))
+        work = partial(in_thread, hub, partial(self._blocking.run, on_tick))
         running = hub.loop.create_task(hub.call(work, Unheard()))
         cancelled: asyncio.CancelledError | None = None
         while not running.done():
@@ -94,10 +62,10 @@ class Fleet:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop as `fdbqueue.Fleet.stop` does, and return at once. A signal handler may call it."""
-        self._supervisor.stop(at_once=at_once)
+        self._blocking.stop(at_once=at_once)
 
     def status(self) -> FleetStatus:
-        return self._supervisor.status()
+        return self._blocking.status()
 
 
 def _call_on(hub: Hub, function: OnTick, status: FleetStatus) -> None:

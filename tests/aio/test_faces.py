@@ -13,6 +13,7 @@ FACES = [
     "DeadLetters",
     "ElementQueue",
     "FairQueue",
+    "Fleet",
     "NullQueue",
     "Overview",
     "PersistentQueue",
