@@ -2,6 +2,7 @@
 
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,8 +33,12 @@ def interrupts() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise Interrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before, tracer = signal.signal(signal.SIGALRM, interrupt), sys.gettrace()
+    # A tracer, as that of coverage.py, runs Python code at each line, and most signals come there: they are
+    # swallowed, or leave a lock held. So this thread is not traced.
+    sys.settrace(None)
     yield
+    sys.settrace(tracer)
     signal.signal(signal.SIGALRM, before)
 
 
