@@ -23,6 +23,9 @@ from fdbqueue.testing import (
     total_queue,
 )
 from fdbqueue.testing.trace import Footprint
+from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.task_model import Life, Rules
+from fdbqueue.testing.workloads.task_verbs import wrong_times
 
 Q = "q"
 
@@ -180,3 +183,15 @@ def test_a_key_left_behind_is_found(db: fdbqueue.Database) -> None:
     assert list(no_key_left_behind(b"q/", lambda _, value: value == b"0")(Trace(), db)) == [
         "left behind: b'q/a' = b'1'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "expires", "is_right"), [("~", 10.5, True), ("~", 10.0, False), ("-", 10.0, True)]
+)
+def test_a_delay_lengthens_the_life_of_a_task_that_stays(state: str, expires: float, is_right: bool) -> None:
+    """A task that was cancelled while it was taken is gone after its release, and shows its old time."""
+    life = Life("id", "t", "data", 0, None, None, 9.0, 10.0)
+    op = Op("release", 5.0, seconds=0.5, ended=5.0, latest=5.0)
+    until = 5.5 if state == "~" else None
+    seen = Seen("id", state, "data", 0, None, 1, 0, 0, until, expires, None, False)
+    assert (list(wrong_times(Rules("fifottl", True), op, life, seen)) == []) is is_right

@@ -66,7 +66,7 @@ def _given_up(op: Op, life: Life, seen: Seen) -> Effect:
 
 def wrong_times(rules: Rules, op: Op, life: Life, seen: Seen) -> Iterator[str]:
     """Yield a sentence for each time in the answer that is wrong."""
-    longer = op.seconds if op.verb in ("touch", "release") else 0.0
+    longer = op.seconds if op.verb in ("touch", "release") and seen.state != "-" else 0.0
     expires = None if life.expires is None else life.expires + longer
     if not near(seen.expires, expires):
         yield f"it expires at {seen.expires}, not at {expires}"
