@@ -21,7 +21,7 @@ from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import batch, commit, commitlog, doorbell, pool, request, watches
 from fdbqueue.fair import items as fair_items
-from fdbqueue.fleet import feed, heartbeat, stride, thread_pool
+from fdbqueue.fleet import feed, heartbeat, outage, outcomes, stride, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.line import decision, results, staging, take, taking, waiting
@@ -763,6 +763,40 @@ PLANTS = (
         "pass",
         "outages",
         200,
+    ),
+    Plant(
+        "an unavailable service that counts as a failure",
+        outcomes.is_away,
+        " or isinstance(error, Unavailable)",
+        "",
+        "unavailable",
+        50,
+    ),
+    Plant(
+        "a pause that does not grow",
+        outage.Outage.met,
+        "2 * self._pause_s or limits.AWAY_FIRST_S",
+        "limits.AWAY_FIRST_S",
+        "unavailable",
+        50,
+        near=7,
+    ),
+    Plant(
+        "a worker that takes tasks though their service is away",
+        fleet_worker.Worker._run,
+        "if free and not self._wait_while_away():",
+        "if free:",
+        "unavailable",
+        50,
+        near=10,
+    ),
+    Plant(
+        "a stopped worker that looks again without a pause",
+        fleet_worker.Worker._chores,
+        "return now + _STOPPING_LOOK_S",
+        "return now",
+        "unavailable",
+        50,
     ),
     Plant(
         "a session that ends by an outage that only its keeper met",

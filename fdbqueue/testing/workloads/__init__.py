@@ -75,6 +75,7 @@ _MODULES = (
     "takeover",
     "tasks",
     "told",
+    "unavailable",
     "verified",
     "waits",
 )
