@@ -995,7 +995,7 @@ PLANTS = (
         "except ZeroDivisionError:\n        raise\n    else:",
         "interrupts",
         400,
-        near=165,
+        near=185,
     ),
     Plant(
         "an explanation that does not tell of a pause",
