@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import database
+from fdbqueue import arguments, database
 from fdbqueue.aio import consuming, hub
 from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
-from fdbqueue.calls import combine, once
+from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
 from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
@@ -24,7 +24,7 @@ from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, outage, outcomes, stride, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
-from fdbqueue.line import decision, results, staging, take, taking, waiting
+from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
 from fdbqueue.persistent import owners, proxy, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
@@ -1620,5 +1620,55 @@ PLANTS = (
         "emptied",
         200,
         near=73,
+    ),
+    Plant(
+        "an answer with more bytes than one transaction may have",
+        shares.portion_of,
+        "if found and total > limits.BATCH_BYTES_MAX:",
+        "if False:",
+        "weighty",
+        50,
+    ),
+    Plant(
+        "a serve without a bound in bytes",
+        shares.within,
+        "if found and total > bytes_max:",
+        "if False:",
+        "weighty",
+        100,
+    ),
+    Plant(
+        "an item above the bound of a serve that is never served",
+        shares.within,
+        "if found and total > bytes_max:",
+        "if total > bytes_max:",
+        "weighty",
+        200,
+        near=26,
+    ),
+    Plant(
+        "combined puts without a bound in bytes",
+        writes.write_claimed,
+        "combiner.claim(count_max, limits.BATCH_BYTES_MAX)",
+        "combiner.claim(count_max, 10**9)",
+        "weighty",
+        100,
+    ),
+    Plant(
+        "a take that was cut short tells the other callers that there is nothing",
+        taking._answer,
+        "to_all=to_all and not taken.cut_short",
+        "to_all=to_all",
+        "weighty",
+        300,
+        near=49,
+    ),
+    Plant(
+        "a batch that may have twice its bytes",
+        arguments.checked_batch,
+        "size_bytes > limits.BATCH_BYTES_MAX",
+        "size_bytes > 2 * limits.BATCH_BYTES_MAX",
+        "weighty",
+        50,
     ),
 )

@@ -78,6 +78,7 @@ _MODULES = (
     "unavailable",
     "verified",
     "waits",
+    "weighty",
 )
 _workloads: dict[str, Workload] = {}
 
