@@ -32,7 +32,7 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import System
 from fdbqueue.runtime import Runtime
 from fdbqueue.testing.engine import Machine
-from fdbqueue.testing.scheduler import Scheduler
+from fdbqueue.testing.scheduler import Host, Scheduler
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
 
@@ -45,6 +45,8 @@ class SharedDirectory:
         self.environment = environment
         self.writer: Process | None = None
         """The process that holds LMDB's lock of writers."""
+        self.strikes: list[tuple[float, Callable[[Host], None]]] = []
+        """Times from which on the next process that writes is struck, and the strikes."""
         self._path = tempfile.mkdtemp(prefix="fdbqueue-simulated-", dir=parent)
         self._processes: list[Process] = []
         self._pages: dict[int, bytearray] = {}
@@ -57,6 +59,13 @@ class SharedDirectory:
         machine.host.at_death.append(process.end)
         store = Store(Directory.open(self._path), machine.thread, private=False, system=process.system)
         return ProcessDatabase(store, machine.thread)
+
+    def begun(self, process: "Process") -> None:
+        """Note that a process begins to write."""
+        self.writer = process
+        for struck in [struck for struck in self.strikes if struck[0] <= self.scheduler.now]:
+            self.strikes.remove(struck)
+            struck[1](process.host)
 
     def pages(self, fd: int, size_bytes: int) -> bytearray:
         """Return the shared memory of a file, whichever process maps it."""
@@ -103,6 +112,7 @@ class Process:
 
     def __init__(self, directory: SharedDirectory, machine: Machine) -> None:
         self.directory = directory
+        self.host = machine.host
         self.point: Callable[[], None] = machine.point
         self.transaction: Transaction | None = None
         """Its open LMDB transaction that writes."""
@@ -266,7 +276,8 @@ class Transaction:
         directory = process.directory
         while directory.writer is not None:
             directory.sleep()
-        directory.writer, process.transaction = process, self
+        directory.begun(process)
+        process.transaction = self
         self._process = process
         self._real = real = directory.environment.begin(write=True)
         self.id, self.get, self.put, self.delete, self.cursor = (

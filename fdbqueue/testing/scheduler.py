@@ -210,10 +210,11 @@ class Scheduler:
             if self.points > self.points_max:
                 raise Stuck(f"no end after {self.points_max} scheduling points")
             successor = self._next()
-            if successor is None:
+            if successor is not None:
+                self._switch_to(successor)
+                self.current = None
+            elif not finished():  # a timer may have ended the last host
                 raise Stuck("all tasks wait for ever")
-            self._switch_to(successor)
-            self.current = None
 
     def unwind(self) -> None:
         """Unwind the tasks that have not ended, after the simulation; their effects do not count any more."""

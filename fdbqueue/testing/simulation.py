@@ -203,6 +203,24 @@ class Simulation:
         host = self._host(name)
         self.scheduler.call_at(at_s, lambda: self.scheduler.die(host))
 
+    def kill_writer(self, at_s: float, after_s: float) -> None:
+        """Kill the first process that begins to write at a virtual time or later, `after_s` later."""
+        self._strike_writer(at_s, after_s, self.scheduler.die)
+
+    def stop_writer(self, at_s: float, after_s: float, seconds: float) -> None:
+        """Stop such a process for `seconds`."""
+        scheduler = self.scheduler
+        self._strike_writer(at_s, after_s, lambda host: scheduler.stall(host, scheduler.now + seconds))
+
+    def _strike_writer(self, at_s: float, after_s: float, strike: Callable[[Host], None]) -> None:
+        assert self._directory is not None, "there is no process"
+        scheduler = self.scheduler
+
+        def later(host: Host) -> None:
+            scheduler.call_at(scheduler.now + after_s, lambda: strike(host))
+
+        self._directory.strikes.append((at_s, later))
+
     def stop(self, name: str, at_s: float, seconds: float) -> None:
         """Stop the client or process `name` at a virtual time, for `seconds`."""
         host = self._host(name)
@@ -247,15 +265,16 @@ class Simulation:
         self.scheduler.spawn(machine.host, main, machine.name)
 
     def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
-        self._run(function, machine, FaultyDatabase(self._store, machine))
+        database = Database(FaultyDatabase(self._store, machine), machine.runtime)
+        self._run_with(database, function, machine)
 
     def _run_process(
         self, function: Callable[[Client], object], machine: Machine, directory: SharedDirectory
     ) -> None:
-        self._run(function, machine, directory.open(machine))
+        engine = directory.open(machine)
+        self._run_with(Database(engine, machine.runtime, engine.close), function, machine)
 
-    def _run(self, function: Callable[[Client], object], machine: Machine, engine: EmbeddedDatabase) -> None:
-        database = Database(engine, machine.runtime)
+    def _run_with(self, database: Database, function: Callable[[Client], object], machine: Machine) -> None:
         client = Client(machine, database, self.trace, self._pace)
         require_finished(f"client {machine.name}", function(client))
         database.close()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 
-from fdbqueue.testing import Client, Result, Simulation
+from fdbqueue.testing import Checker, Client, Result, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.scheduler import POINT_S
 from fdbqueue.testing.workloads.process_checks import checks
-from fdbqueue.testing.workloads.processes import interrupted, label, tried
+from fdbqueue.testing.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
 
 NAMES = ("process-0", "process-1", "process-2")
 END_S, STOP_S = 1_000.0, 100.0
@@ -47,7 +47,7 @@ def explored(schedule: Random, *strikes: Strike, processes: int = 3, commits: in
         for step in range(commits):
             tried(client, label(client, "main", step))
 
-    return _run(schedule, dict.fromkeys(NAMES[:processes], process), strikes)
+    return _run(schedule, dict.fromkeys(NAMES[:processes], process), strikes, [no_result_unknown])
 
 
 def interrupted_at(point: int, schedule: Random, *, beside: int) -> Result:
@@ -71,12 +71,15 @@ def interrupted_at(point: int, schedule: Random, *, beside: int) -> Result:
 
 
 def _run(
-    schedule: Random, processes: dict[str, Callable[[Client], object]], strikes: Iterable[Strike] = ()
+    schedule: Random,
+    processes: dict[str, Callable[[Client], object]],
+    strikes: Iterable[Strike] = (),
+    more: Iterable[Checker] = (),
 ) -> Result:
-    simulation = Simulation(0, faults=NONE, schedule=schedule)
+    simulation = Simulation(0, faults=NONE, schedule=schedule, points_max=POINTS_MAX)
     simulation.end_at(END_S)
     for name, process in processes.items():
         simulation.process(process, name)
     for strike in strikes:
         strike(simulation)
-    return simulation.run(checks(simulation, is_calm=not strikes))
+    return simulation.run([*checks(simulation, is_calm=not strikes), *more])

@@ -19,7 +19,7 @@ from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
 from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
-from fdbqueue.embedded import batch, commit, commitlog, doorbell, pool, request, watches
+from fdbqueue.embedded import batch, commit, commitlog, conflicts, doorbell, pool, request, watches
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, outage, outcomes, stride, thread_pool
 from fdbqueue.fleet import settling as working
@@ -1392,8 +1392,8 @@ PLANTS = (
         "pool.note_committing(written.version)",
         "pool.answer(written.version, answers)",
         "processes",
-        600,
-        near=214,
+        2500,
+        near=956,
     ),
     Plant(
         "answers in the order of their results",
@@ -1401,7 +1401,7 @@ PLANTS = (
         "[_result(one) for one in of]",
         "sorted(_result(one) for one in of)",
         "processes",
-        50,
+        20,
     ),
     Plant(
         "a slot marked as answered before its results are there",
@@ -1409,8 +1409,8 @@ PLANTS = (
         "        self._versions[answer.slot] = version",
         "        self._versions[answer.slot], self._answered[answer.slot] = version, answer.number",
         "processes",
-        600,
-        near=214,
+        300,
+        near=95,
     ),
     Plant(
         "a request that is asked before it is written",
@@ -1418,7 +1418,7 @@ PLANTS = (
         "    try:\n        written =",
         "    self._asked[slot] += 1\n    try:\n        written =",
         "processes",
-        50,
+        20,
     ),
     Plant(
         "results read at the place of another slot",
@@ -1437,30 +1437,13 @@ PLANTS = (
         20,
     ),
     Plant(
-        "a leader that resigns before its epoch is over",
-        pool.Pool.resign,
-        "    self._marks[0] = self._next\n    self._unlock()",
-        "    self._unlock()\n    self._marks[0] = self._next",
-        "processes",
-        4000,
-        near=1839,
-    ),
-    Plant(
-        "a process that leads in an epoch that is over",
-        pool.Pool.try_lead,
-        "if self._marks[0] + 1 == self._next:",
-        "if True:",
-        "processes",
-        1500,
-        near=477,
-    ),
-    Plant(
         "an interrupted leader that keeps its lock",
         pool.Pool.abandon,
         "    self._unlock()\n",
         "",
         "processes",
-        50,
+        300,
+        near=106,
     ),
     Plant(
         "an interrupted call that leaves its request to others",
@@ -1468,8 +1451,8 @@ PLANTS = (
         "while slot is not None",
         "while False and slot is not None",
         "processes",
-        200,
-        near=48,
+        300,
+        near=106,
     ),
     Plant(
         "an interrupted follower that keeps the lead it was given",
@@ -1518,7 +1501,7 @@ PLANTS = (
         "pass  #",
         "processes",
         300,
-        near=86,
+        near=57,
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
@@ -1542,8 +1525,7 @@ PLANTS = (
         "    self._look([key])",
         "    pass",
         "rings",
-        200,
-        near=65,
+        100,
     ),
     Plant(
         "a look at the log that begins one commit too late",
@@ -1575,7 +1557,7 @@ PLANTS = (
         "            accepted += 1",
         "        accepted += 1",
         "processes",
-        50,
+        20,
     ),
     Plant(
         "a follower that sleeps for seconds after the death of a leader",
@@ -1583,8 +1565,25 @@ PLANTS = (
         "self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S",
         "self._runtime.sleep(10.0",
         "processes",
-        200,
-        near=72,
+        50,
+    ),
+    Plant(
+        "a successor that gives unknown results for the commit of a dead leader",
+        batch.Batches._deliver_for_the_dead,
+        "if answers is None:",
+        "if True:",
+        "processes",
+        2500,
+        near=204,
+    ),
+    Plant(
+        "a range read that does not conflict with a range clear",
+        conflicts.KeySet.meets,
+        "b < f and e < d",
+        "False and e < d",
+        "processes",
+        300,
+        near=86,
     ),
     Plant(
         "a resume that rings no doorbell",

@@ -11,10 +11,18 @@ from typing import TypeVar
 
 import pytest
 
+from fdbqueue.database import run
+from fdbqueue.embedded.bytelocks import LockFile
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.pool import Pool
 from fdbqueue.testing import Checker, Client, Simulation
 from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.workloads.processes import label, tried
 from tests.simulation.exploring import NAMES, Script, Strike, explored, interrupted_at, killed, stopped
+from tests.simulation.planted import Plant, planted
 from tests.simulation.test_seeds import first_seed
+
+SLOT_LOCKS, EPOCH_LOCKS = 1 << 40, 1 << 41  # as in embedded/pool.py
 
 T = TypeVar("T")
 Part = Callable[[Iterable[T], int], list[T]]
@@ -80,6 +88,15 @@ def test_an_interrupt_at_any_moment_is_decided(part: Part, beside: int) -> None:
             assert found == (), (seed, point)
 
 
+def test_the_exploration_finds_a_follower_that_polls() -> None:
+    """It does so while a stopped process leads: the seeds of the workload seldom meet that."""
+    wait = "self._lock_file.wait_until_free(_EPOCH_LOCKS + self._next)"
+    polls = Plant("a follower that polls for the lead", Pool.wait, wait, "return", "processes", 1)
+    with planted(polls):
+        stops = [explored(Random(3), stopped(NAMES[0], point)) for point in (20, 23)]
+    assert any("no end after" in violation for found in stops for violation in found.violations)
+
+
 def run_processes(*processes: Callable[[Client], object], checks: Sequence[Checker] = ()) -> Simulation:
     """Run processes named p0, p1 ... without faults, and fail at any violation."""
     simulation = Simulation(1, faults=NONE)
@@ -126,6 +143,40 @@ def test_the_transaction_of_a_killed_process_is_aborted() -> None:
     result = simulation.run([holds(b"survivor"), lambda _, db: [] if db[b"victim"] is None else ["it wrote"]])
     assert result.violations == ()
     assert result.trace.virtual_s < 10
+
+
+def test_closed_processes_keep_no_lock() -> None:
+    """Neither in the file of commits nor on the board: no slot, and no lead."""
+    closed: list[str] = []
+    taken: list[bool] = []
+
+    def process(client: Client) -> None:
+        store = client.db.engine.lmdb_store
+        watched = run(client.db, lambda tr: tr.watch(b"watched"))
+        for step in range(3):
+            tried(client, label(client, "main", step))
+        directory = Directory.open(store.path)
+        client.db.close()
+        del watched
+        closed.append(client.name)
+        if len(closed) == len(NAMES):
+            taken.extend(locks_in(directory, "commits.1", SLOT_LOCKS, EPOCH_LOCKS))
+            taken.extend(locks_in(directory.subdirectory("doorbells"), "board", 0))
+
+    simulation = Simulation(1, faults=NONE)
+    for name in NAMES:
+        simulation.process(process, name)
+    assert simulation.run().violations == ()
+    assert taken
+    assert not any(taken)
+
+
+def locks_in(directory: Directory, name: str, *begins: int) -> list[bool]:
+    """Return for some bytes from each of `begins` on whether they are locked."""
+    file = LockFile(directory, name)
+    found = [file.is_locked(begin + number) for begin in begins for number in range(50)]
+    file.close()
+    return found
 
 
 def test_a_run_leaves_no_open_file() -> None:

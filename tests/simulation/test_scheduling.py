@@ -112,6 +112,13 @@ def test_a_stalled_client_goes_on_minutes_later() -> None:
     assert result.trace.virtual_s > 1
 
 
+def test_a_kill_of_the_last_client_ends_the_run() -> None:
+    simulation = Simulation(1, faults=NONE)
+    simulation.client(lambda client: client.runtime.event().wait(), "waiter")
+    simulation.kill("waiter", 5)
+    assert simulation.run().violations == ()
+
+
 def test_a_client_that_raises_fails_the_run_and_is_named() -> None:
     def faulty(_: Client) -> None:
         raise ValueError("no luck")

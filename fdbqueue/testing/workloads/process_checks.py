@@ -1,8 +1,8 @@
 """Checks the commits of several processes against the records that the commits themselves have stored.
 
-A transaction stores a record under its versionstamp: its name, its read version, the values that it read and
-the keys that it wrote. So the records are the serial order of the commits, and hold no part of the engine's
-own account.
+A transaction stores a record under its versionstamp: its name, its read version, the values that it read, and
+the keys that it wrote and cleared. So the records are the serial order of all commits, and hold no part of
+the engine's own account.
 """
 
 from collections import defaultdict
@@ -18,7 +18,8 @@ from fdbqueue.testing.trace import Operation, Trace
 NAME = "commits"
 DONE, BY, COUNT = b"done/", b"by/", b"count"
 PROMPT_S = 2.0
-_CONFLICT = 1020
+_CONFLICT, _TOO_OLD = 1020, 1007
+_AGE_MAX_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Record:
     read_version: int
     seen: tuple[tuple[bytes, bytes | None], ...]
     written: tuple[bytes, ...]
+    cleared: tuple[bytes, ...]
 
     @property
     def place(self) -> tuple[int, int]:
@@ -39,7 +41,7 @@ class Record:
 
 def checks(simulation: Simulation, *, is_calm: bool = True) -> Sequence[Checker]:
     """Return the checkers. `is_calm`: no process is stopped, so no answer is late."""
-    is_calm = is_calm and not {"stall", "slow_reply"} & set(simulation.faults.active)
+    is_calm = is_calm and "stall" not in simulation.faults.active
     return [
         stored_once,
         one_serial_order,
@@ -60,10 +62,6 @@ def records(database: Database) -> list[Record]:
     return found
 
 
-def commits(trace: Trace) -> list[Operation]:
-    return trace.of(NAME, "commit")
-
-
 def name_of(op: Operation) -> bytes:
     name: bytes = op.argument[0]
     return name
@@ -73,20 +71,24 @@ def is_conflict(op: Operation) -> bool:
     return getattr(op.error, "code", None) == _CONFLICT
 
 
+def is_late(trace: Trace, op: Operation) -> bool:
+    """True if the transaction was too old, five seconds or more after its read version."""
+    read = next(one for one in trace.of(NAME, "read") if one.argument == name_of(op))
+    return getattr(op.error, "code", None) == _TOO_OLD and op.began_s - read.began_s >= _AGE_MAX_S
+
+
 def stored_once(trace: Trace, database: Database) -> Iterator[str]:
-    """Check each answer: the commit is stored once, at the place that it names; or it is refused, and is not
-    stored.
-    """
+    """Check each answer: the commit is stored once, at that place; or it is refused, and is not stored."""
     stored: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for record in records(database):
         stored[record.name].append(record.place)
-    for op in commits(trace):
+    for op in trace.of(NAME, "commit"):
         places = stored[name_of(op)]
         if len(places) > 1:
             yield f"commit {name_of(op)!r} is stored {len(places)} times"
         if op.done and places != [tuple(op.result)]:
             yield f"commit {name_of(op)!r} was answered {op.result}, and is stored at {places}"
-        if op.error is not None and (places or not is_conflict(op)):
+        if op.error is not None and (places or not (is_conflict(op) or is_late(trace, op))):
             yield f"commit {name_of(op)!r} raised {op.error!r}, and is stored at {places}"
     count = int.from_bytes(database[COUNT] or b"", "little")
     if count != sum(map(len, stored.values())):
@@ -95,12 +97,12 @@ def stored_once(trace: Trace, database: Database) -> Iterator[str]:
 
 def one_serial_order(_: Trace, database: Database) -> Iterator[str]:
     """Check that each commit read the values that the commits before it had written."""
-    values: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes | None] = {}
     for record in records(database):
         for key, seen in record.seen:
             if values.get(key) != seen:
                 yield f"commit {record.name!r} read {seen!r} under {key!r}, where {values.get(key)!r} was"
-        values.update(dict.fromkeys(record.written, record.name))
+        values |= dict.fromkeys(record.cleared) | dict.fromkeys(record.written, record.name)
     for key, value in values.items():
         if database[key] != value:
             yield f"{key!r} is {database[key]!r}, and the last commit wrote {value!r}"
@@ -109,10 +111,10 @@ def one_serial_order(_: Trace, database: Database) -> Iterator[str]:
 def versions_grow(trace: Trace, database: Database) -> Iterator[str]:
     """Check that commits and reads follow all commits that had returned, and that each batch is numbered."""
     places = {record.name: record.place for record in records(database)}
-    ended = [op for op in commits(trace) if op.done and name_of(op) in places]
+    ended = [op for op in trace.of(NAME, "commit") if op.done and name_of(op) in places]
     for earlier in ended:
         place = places[name_of(earlier)]
-        for later in commits(trace):
+        for later in trace.of(NAME, "commit"):
             if earlier.before(later) and places.get(name_of(later), place) < place:
                 yield f"commit {name_of(later)!r} stands before {name_of(earlier)!r}, which had ended"
         for read in trace.of(NAME, "read"):
@@ -127,9 +129,9 @@ def versions_grow(trace: Trace, database: Database) -> Iterator[str]:
 def conflicts_are_true(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each refused transaction had read a key that another commit wrote after its read version."""
     stored = records(database)
-    for op in filter(is_conflict, commits(trace)):
+    for op in filter(is_conflict, trace.of(NAME, "commit")):
         name, read_version, keys = op.argument
-        if not any(one.version > read_version and set(keys) & set(one.written) for one in stored):
+        if not any(one.version > read_version and set(keys) & {*one.written, *one.cleared} for one in stored):
             yield f"commit {name!r} was refused, and nothing wrote {keys} after {read_version}"
 
 
@@ -143,6 +145,6 @@ def decided_at_the_interrupt(trace: Trace, database: Database) -> Iterator[str]:
 
 def answered_in_time(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no call waits for a dead process."""
-    for op in commits(trace):
+    for op in trace.of(NAME, "commit"):
         if op.ended_s is not None and op.ended_s - op.began_s > PROMPT_S:
             yield f"commit {name_of(op)!r} took {op.ended_s - op.began_s:.2f} s"

@@ -1,29 +1,37 @@
 """Processes over one directory that commit for each other; each may die or stop at any system call."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from fdb import tuple as layer
 
-from fdbqueue.fdberror import FDBError
+from fdbqueue.database import Database
+from fdbqueue.fdberror import MAYBE_COMMITTED, FDBError
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.process_checks import BY, COUNT, DONE, NAME, checks
 
-KEYS = [b"key/%d" % number for number in range(3)]
+PREFIX = b"key/"
+KEYS = [PREFIX + b"%d" % number for number in range(3)]
 ONE = (1).to_bytes(8, "little")
 THREADS_MAX = 2
+WRITERS_KILLED, STOP_S = 2, 30.0
+STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 END_S = 20_000.0
+POINTS_MAX = 30_000  # ten times those of a long run: a process that polls makes more
 _STAMP = bytes(10)
 
 
-@workload(clients=3, steps=4)
+@workload(clients=3, steps=4, never=("slow_reply",))
 def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.end_at(END_S)
+    simulation.scheduler.points_max = POINTS_MAX
     threads = [simulation.random.randint(0, THREADS_MAX) for _ in range(size.clients)]
+    is_pausing = simulation.random.random() < 0.3
     may_interrupt = simulation.random.random() < 0.5
 
     def process(number: int, client: Client) -> None:
@@ -33,36 +41,64 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 after_s = scattered(client.random, 0.0002, 0.1)
                 interrupted(client, label(client, "main", step), after_s, is_alone=not beside)
             else:
-                tried(client, label(client, "main", step))
+                tried(client, label(client, "main", step), is_pausing=is_pausing)
             client.pause(0.05)
         for thread in beside:
             thread.join()
 
     def work(thread: int, client: Client) -> None:
         for step in range(size.steps):
-            tried(client, label(client, thread, step))
+            tried(client, label(client, thread, step), is_pausing=is_pausing)
             client.pause(0.05)
 
     for number in range(size.clients):
         simulation.process(partial(process, number), f"process-{number}")
     simulation.process(lambda client: tried(client, b"late"), "late-comer")
-    if "die" in simulation.faults.active:  # also at a moment without a call, while it waits
-        victim = f"process-{simulation.random.randrange(size.clients)}"
-        simulation.kill(victim, scattered(simulation.random, 0.005, 0.5))
-    return checks(simulation)
+    strike_near_commits(simulation)
+    return [*checks(simulation), *([] if may_interrupt else [no_result_unknown])]
+
+
+def strike_near_commits(simulation: Simulation) -> None:
+    """Kill and stop processes while they commit, and one while it waits, in some runs with such faults."""
+    random = simulation.random
+    active = set(simulation.faults.active) if random.random() < 0.5 else set()
+    if "die" in active:
+        simulation.kill("process-0", scattered(random, *STRIKE_S))
+        for _ in range(WRITERS_KILLED):
+            simulation.kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
+    if "stall" in active:
+        simulation.stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
 
 
 def label(client: Client, thread: object, step: int) -> bytes:
     return f"{client.name}.{thread}.{step}".encode()
 
 
-def tried(client: Client, name: bytes) -> bool:
-    """Try one transaction, once."""
-    with suppress(FDBError):
+def tried(client: Client, name: bytes, *, is_pausing: bool = False) -> bool:
+    """Try one transaction, once; it may pause between its reads and its commit."""
+    with in_doubt(client, name):
         tr = client.db.create_transaction()
         read_version, keys = client.call(NAME, "read", name, lambda: prepared(client, tr, name))
+        if is_pausing:
+            client.pause(0.02)
         client.call(NAME, "commit", (name, read_version, keys), lambda: committed(tr))
     return True
+
+
+@contextmanager
+def in_doubt(client: Client, name: bytes) -> Iterator[None]:
+    """Survive an error, and record an unknown result."""
+    try:
+        yield
+    except FDBError as error:
+        if error.code in MAYBE_COMMITTED:
+            client.call(NAME, "doubt", name, bool)
+
+
+def no_result_unknown(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that each process that lives learns the result: the log has the answers of dead leaders."""
+    for op in trace.of(NAME, "doubt"):
+        yield f"the result of commit {op.argument!r} stayed unknown"
 
 
 def interrupted(client: Client, name: bytes, after_s: float, *, is_alone: bool) -> None:
@@ -78,12 +114,15 @@ def prepared(client: Client, tr: Any, name: bytes) -> tuple[int, tuple[bytes, ..
     """Read some keys, and ask for writes; return the read version and the keys that were read."""
     random = client.random
     read_version = tr.get_read_version().wait()
-    seen = {key: value_of(tr, key) for key in random.sample(KEYS, random.randint(0, 2))}
-    written = random.sample(KEYS, random.randint(1, 2))
+    seen = seen_in(tr, random.sample(KEYS, random.randint(0, 2)), by_range=random.random() < 0.2)
+    cleared = KEYS if random.random() < 0.2 else []
+    written = random.sample(KEYS, random.randint(0 if cleared else 1, 2))
+    if cleared:
+        tr.clear_range_startswith(PREFIX)
     for key in (*written, BY + name):
         tr[key] = name
     tr.add(COUNT, ONE)
-    record = layer.pack((name, read_version, tuple(seen.items()), tuple(written)))
+    record = layer.pack((name, read_version, tuple(seen.items()), tuple(written), tuple(cleared)))
     tr.set_versionstamped_key(DONE + _STAMP + len(DONE).to_bytes(4, "little"), record)
     return read_version, tuple(seen)
 
@@ -93,6 +132,14 @@ def committed(tr: Any) -> tuple[int, int]:
     stamp = tr.get_versionstamp()
     tr.commit().wait()
     return tr.get_committed_version(), int.from_bytes(stamp.wait()[8:], "big")
+
+
+def seen_in(tr: Any, keys: list[bytes], *, by_range: bool) -> dict[bytes, bytes | None]:
+    """Return the values of some keys, or of all if they are read as a range."""
+    if by_range:
+        found = {bytes(entry.key): bytes(entry.value) for entry in tr.get_range_startswith(PREFIX)}
+        return {key: found.get(key) for key in KEYS}
+    return {key: value_of(tr, key) for key in keys}
 
 
 def value_of(tr: Any, key: bytes) -> bytes | None:
