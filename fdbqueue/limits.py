@@ -274,6 +274,8 @@ SESSIONS_SWEPT_EVERY_S = 0.5
 SWEEPERS_MAX = 10
 SWEEPERS_COUNTED_EVERY_S = 5.0
 DEAD_SESSIONS_MAX = 100
+# One read of this many taken tasks is cheaper than one read for each of many sessions.
+TAKEN_READ_MAX = 50
 # Services of queues that a process remembers in each of two generations: some kilobytes each.
 SERVICES_REMEMBERED = 500
 # The shortest time between two log lines about one repeated trouble of a background thread.

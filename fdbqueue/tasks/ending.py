@@ -23,8 +23,6 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
-# One read of this many taken tasks is cheaper than one read for each of many sessions.
-_FEW = 50
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,8 @@ def _concerned(
 ) -> list[tuple[_Queue, bytes]]:
     """The queues that hold something for a session, each with that session. Reads: by snapshot."""
     asked = [
-        tr.snapshot.get_range(queue.keys.taken.start, queue.keys.taken.stop, limit=_FEW) for queue in queues
+        tr.snapshot.get_range(queue.keys.taken.start, queue.keys.taken.stop, limit=limits.TAKEN_READ_MAX)
+        for queue in queues
     ]
     held = [
         _holders(tr, queue.keys, taken.to_list(), sessions)
@@ -101,7 +100,7 @@ def _holders(
     tr: Transaction, keys: TaskKeys, taken: Sequence[KeyValue], sessions: Sequence[bytes]
 ) -> set[bytes]:
     """Those of the sessions that hold a task, judged by the first tasks that are `taken`."""
-    if len(taken) < _FEW:  # these are all
+    if len(taken) < limits.TAKEN_READ_MAX:  # these are all
         return {keys.taker_in(entry.key) for entry in taken}
     under = {session: keys.all_taken_by(session) for session in sessions}
     asked = {session: tr.snapshot.get_range(own.start, own.stop, limit=1) for session, own in under.items()}

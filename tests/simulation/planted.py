@@ -808,6 +808,14 @@ PLANTS = (
         near=49,
     ),
     Plant(
+        "of a full read of taken tasks the sessions behind it are overlooked",
+        tasks_ending._holders,
+        "len(taken) < limits.TAKEN_READ_MAX",
+        "len(taken) <= limits.TAKEN_READ_MAX",
+        "takeover",
+        100,
+    ),
+    Plant(
         "a renewal by an old lease that renews the new one",
         verbs.Target.holds,
         "record.token == self.token",

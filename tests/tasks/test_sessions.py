@@ -47,6 +47,17 @@ def test_an_ended_session_releases_its_tasks_in_all_queues(bench: MakeBench) -> 
     assert b.taken_data() == list(range(250))
 
 
+def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench) -> None:
+    """One read of 50 taken tasks need not meet it."""
+    b = bench()
+    first, last = sorted((Session(b.db, ttr=LONG_S) for _ in range(2)), key=lambda session: session.id)
+    b.queue.put_many(b.db, range(51))
+    b.queue.take_many(b.db, 50, session=first)
+    b.queue.take(b.db, 0, session=last)
+    last.end()
+    assert b.counts("ready", "taken") == (1, 50)
+
+
 def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
     b = bench()
     b.put(1)

@@ -37,7 +37,9 @@ TTRS_S = (2.0, LONG_S)
 def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     # With one beat in a ttr, each heartbeat comes at the moment at which others may end the session.
-    simulation.limit(VERB_BATCH=1, BEATS_PER_TTR=simulation.random.choice((1, limits.BEATS_PER_TTR)))
+    simulation.limit(
+        VERB_BATCH=1, TAKEN_READ_MAX=2, BEATS_PER_TTR=simulation.random.choice((1, limits.BEATS_PER_TTR))
+    )
     ttr_s = simulation.random.choice(TTRS_S)
     if simulation.random.random() < 0.5:
         simulation.faults = simulation.faults.without(*DELAYING)
