@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import limits
 from fdbqueue.calls.combine import Call, CallState, Combiner, slices
 from fdbqueue.runtime import RealRuntime
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, wait_until
 
 
 def test_slices_are_consecutive_and_may_run_dry() -> None:
@@ -138,6 +138,25 @@ def test_a_follower_that_times_out_leaves_and_the_others_go_on() -> None:
     assert together.outcomes == {1: "left"}
     assert together.finish() == {0: [0], 1: "left"}
     assert together.batches == [1]
+
+
+def test_a_claimed_call_whose_time_is_over_leaves_once_released() -> None:
+    """While it was claimed, it was told that its time is over, and it waited for its answer."""
+
+    def work(crew: Combiner, calls: list[Call]) -> None:
+        if len(calls) > 1:
+            crew.end_waits()
+            wait_until(lambda: calls[1].overdue)
+            crew.release()
+            wait_until(lambda: 1 in together.outcomes)
+        echo(crew, crew.claim(1000, 1000))
+
+    together = Together(work)
+    together.start(0)
+    together.first_batch.wait(10)
+    together.start(1, until=math.inf)
+    wait_for_pending(together.combiner, 1)
+    assert together.finish() == {0: [0], 1: "left"}
 
 
 def test_an_interrupted_leader_passes_leadership_on() -> None:

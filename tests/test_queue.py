@@ -180,6 +180,14 @@ def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Que
     assert commit_code(taker) == NOT_COMMITTED
 
 
+def test_an_answer_of_too_few_conflicts_with_an_enqueue(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, "a")
+    taker = begin(db)
+    assert queue.dequeue_many(taker, 2) == ["a"]
+    queue.enqueue(db, "b")
+    assert commit_code(taker) == NOT_COMMITTED
+
+
 @pytest.mark.parametrize("look", [Queue.size, lambda queue, tr: queue.items(tr, 9)], ids=["size", "items"])
 def test_looking_in_conflicts_with_nothing(
     db: Database, queue: Queue, space: Subspace, look: Callable[[Queue, Any], Any]

@@ -19,7 +19,7 @@ from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.line.waiting import _is_refused
-from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.items import COUNTER, Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
 from tests.queue_support import registered_by
 from tests.support import (
@@ -520,7 +520,12 @@ def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None
     assert steps.queue.size(db) == 0
 
 
-def test_clear_removes_results_and_owners_register_again(steps: Steps, db: Database) -> None:
+@pytest.mark.parametrize("notice_bytes_max", [0, limits.NOTICE_BYTES_MAX])
+def test_clear_removes_results_and_owners_register_again(
+    steps: Steps, db: Database, monkeypatch: pytest.MonkeyPatch, notice_bytes_max: int
+) -> None:
+    """The results may lie in the notice, or beside it."""
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes_max)
     server, owner = steps.register(), steps.register()
     steps.queue.enqueue_many(db, [0, 1])
     steps.look(server, reason=Reason.SIGNAL)
@@ -539,6 +544,16 @@ def test_items_come_back_before_those_enqueued_meanwhile(steps: Steps, db: Datab
         steps.queue.enqueue(db, name)
     for owner in owners[1:]:
         steps.run(lambda tr, owner=owner: steps.line.withdraw(tr, owner))
+    assert steps.queue.dequeue_many(db, 9) == list("abcdef")
+
+
+def test_items_served_together_come_back_before_later_ones(steps: Steps, db: Database) -> None:
+    server, owner = steps.register(), steps.register(3)
+    steps.queue.enqueue_many(db, ["taken", *"abc"])
+    assert steps.look(server, reason=Reason.SIGNAL).answers == ["taken"]
+    for name in "def":
+        steps.queue.enqueue(db, name)
+    steps.run(lambda tr: steps.line.withdraw(tr, owner))
     assert steps.queue.dequeue_many(db, 9) == list("abcdef")
 
 
@@ -636,6 +651,22 @@ def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
     steps.queue.enqueue_many(steps.db, ["mine", *values])
     steps.look(server, reason=Reason.SIGNAL)
     assert steps.look(owner).answers == values
+    assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
+
+
+@pytest.mark.parametrize("floor", [0, 255, 70_000])
+def test_a_full_serving_beside_its_notice_reaches_its_owner(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, floor: int
+) -> None:
+    """The keys of results have the indexes of the items: small ones and large ones."""
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", 0)
+    monkeypatch.setattr(limits, "SERVE_MAX", 3)
+    steps.db[steps.queue._recipe.keys.floor] = COUNTER.pack(floor)
+    owner, server = steps.register(3), steps.register()
+    steps.queue.enqueue_many(steps.db, list("abc"))
+    steps.look(server, reason=Reason.NEGLECT)
+    assert steps.look(owner).answers == list("abc")
+    steps.run(lambda tr: steps.line.withdraw(tr, server))
     assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
 

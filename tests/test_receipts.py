@@ -155,6 +155,28 @@ def test_a_consumed_item_is_not_enqueued_again_by_a_retry(
     assert queue.dequeue(db) is None
 
 
+def test_a_conflict_after_an_unknown_result_is_not_yielded(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """The unknown attempt may have caused the conflict: a caller that begins anew would repeat its effect."""
+    db, engine = faults
+    scripted(engine, (COMMIT_UNKNOWN, False), (NOT_COMMITTED, False))
+    run_once(db, RootKeys(space), lambda tr: tr.add(space["n"].key(), b"\x01"), yield_to_conflict=True)
+    assert (engine.engine[space["n"].key()], engine.commits) == (b"\x01", 3)
+
+
+def test_after_an_unknown_result_an_answer_of_nothing_is_written(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """Its receipt makes the unknown attempt fail, if that arrives later."""
+    db, engine = faults
+    scripted(engine, (COMMIT_UNKNOWN, False))
+    answers = iter([True, False])
+    run_once(db, RootKeys(space), lambda _: next(answers), wrote=bool)
+    receipts = RootKeys(space).receipts
+    assert len(list(engine.engine.get_range(receipts.start, receipts.stop))) == 1
+
+
 def test_successive_calls_share_a_slot_and_closing_clears_it(
     db: Database, fdb_module: ModuleType, space: Subspace
 ) -> None:

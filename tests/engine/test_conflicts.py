@@ -312,6 +312,16 @@ def test_ranges_that_only_touch_do_not_conflict(db, stored, first, last, expecte
     assert conflicts(tr, k) is expected
 
 
+@pytest.mark.parametrize("second", ["bc", "bd", "dg", "ah"])
+def test_a_range_read_again_in_part_conflicts_as_a_whole(db, stored, second):
+    k = stored
+    tr = begin(db)
+    tr.get_range(k("a"), k("g")).to_list()
+    tr.get_range(k(second[0]), k(second[1])).to_list()
+    db[k("f")] = b"other"
+    assert conflicts(tr, k)
+
+
 def test_an_explicit_read_conflict_key_is_a_read(db, stored):
     """add_read_conflict_key conflicts like a get, for that key alone."""
     k = stored

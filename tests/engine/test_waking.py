@@ -103,10 +103,62 @@ def test_a_dead_process_with_a_live_child_is_rung_once(db, path):
         wait_until(lambda: marks(db, b"bell") == 0)
 
 
+def test_the_end_of_one_watch_keeps_the_mark_of_another(db):
+    """Both keys have one bucket of the board."""
+    keys = [b"%d" % n for n in range(2 * doorbell_module._BUCKETS)]
+    bell = keys[0]
+    twin = next(key for key in keys[1:] if bucket_of(key) == bucket_of(bell))
+    first, second = watch(db, bell), watch(db, twin)
+    wait_until(lambda: marks(db, bell) == 1)
+    db[bell] = b"1"
+    assert becomes_ready(first)
+    assert (marks(db, twin), second.is_ready()) == (1, False)
+
+
+def test_a_clear_of_more_keys_than_are_noted_rings_all(db, monkeypatch):
+    keys = [b"cleared%04d" % n for n in range(1_200)]
+    buckets = {bucket_of(key) for key in keys}
+    bell = next(key for key in map(b"bell%d".__mod__, range(10_000)) if bucket_of(key) not in buckets)
+    doorbell, rung = db.engine._store.watches.doorbell, []
+    watch(db, bell)
+    wait_until(lambda: marks(db, bell) == 1)
+    tr = db.create_transaction()
+    for key in keys:
+        tr[key] = b""
+    tr.commit().wait()
+    monkeypatch.setattr(doorbell, "ring", lambda written: rung.append(doorbell._slots_of(written())))
+    db.clear_range(keys[0], keys[-1])
+    assert rung == [{doorbell._slot}]
+
+
+def test_a_change_during_a_look_is_found_by_the_next(db, path, monkeypatch):
+    """With many watches a look reads the log, from the version of the look before."""
+    watches = db.engine._store.watches
+    monkeypatch.setattr(watches.doorbell, "listen", lambda: None)
+    futures = [watch(db, b"%03d" % n) for n in range(100)]
+    worth_a_look = watches._worth_a_look
+
+    def beside_a_commit(txn):
+        monkeypatch.setattr(watches, "_worth_a_look", worth_a_look)
+        found = worth_a_look(txn)
+        write_elsewhere(path, "050")
+        return found
+
+    monkeypatch.setattr(watches, "_worth_a_look", beside_a_commit)
+    watches._rung()
+    watches._rung()
+    assert [n for n, future in enumerate(futures) if future.is_ready()] == [50]
+
+
 def marks(db: fdbqueue.Database, key: bytes) -> int:
     """Return the number of slots that are marked for a key."""
-    row = zlib.crc32(key) % doorbell_module._BUCKETS * doorbell_module._SLOTS
+    row = bucket_of(key) * doorbell_module._SLOTS
     return db.engine._store.watches.doorbell._board[row : row + doorbell_module._SLOTS].count(1)
+
+
+def bucket_of(key: bytes) -> int:
+    """Return the row of a key on the board."""
+    return zlib.crc32(key) % doorbell_module._BUCKETS
 
 
 def test_without_sockets_the_slow_look_finds_changes(db, path, monkeypatch):

@@ -280,6 +280,17 @@ def test_a_heartbeat_excuses_all_attempts(db, queue, space):
     owing.heartbeat.end(20)
 
 
+def test_a_lease_wakes_a_heartbeat_that_would_sleep_longer(db, short, space):
+    short.put(db, 1)
+    session = Session(db, root=space)
+    task = short.take(db, 0, session=session)
+    later = lambda: db.runtime.monotonic() + 20  # noqa: E731
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, later)
+    heartbeat._wakes_at = heartbeat._tick()
+    heartbeat.add(Hold(short, task, db, session, db.runtime.now()))
+    assert heartbeat._woken.is_set()
+
+
 @pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
 def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, code, left):
     """Nor the chores. If the database was away, the excuse is tried again."""
@@ -383,6 +394,16 @@ def test_busy_queues_get_their_shares_and_none_starves(db, queue, space):
     assert 0.65 < first.count("jobs") / len(first) < 0.85
 
 
+def test_a_turn_of_a_queue_counts_each_of_its_tasks(db, queue, space):
+    other = TaskQueue.create(db, "other", root=space)
+    queue.put_many(db, range(9))
+    other.put_many(db, range(9))
+    feed = Feed(db, [(queue, 1), (other, 1)])
+    with Session(db, root=space) as session:
+        assert [source.name for source, _ in feed.take(4, session, 0.0)] == 4 * ["jobs"]
+        assert [feed.take(1, session, 0.0)[0][0].name for _ in range(4)] == 4 * ["other"]
+
+
 def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, queue, space, monkeypatch):
     """A queue that was empty is not looked at for a while, and its turns go to the others."""
     monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
@@ -452,6 +473,22 @@ def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, sp
     told = work(handler, transactional=True)
     assert sorted(told) == [("retried", 3), *(("succeeded", n) for n in range(5))]
     assert [db[space["n"][n].key()] for n in range(5)] == [b"\x01"] * 5
+
+
+def test_a_transactional_handler_decides_anew_at_each_try(db, queue, work, space):
+    """Its first try releases the task, and conflicts; the second one leaves the ack to the worker."""
+    tries, seen = [], space["seen"].key()
+
+    def handler(tr, task):
+        tries.append(task.attempts)
+        if len(tries) == 1:
+            tr[seen].wait()
+            queue.release(tr, task)
+            db[seen] = b""
+
+    queue.put(db, 1)
+    assert work(handler, transactional=True) == [("succeeded", 1)]
+    assert (tries, queue.statistics(db)["tasks"]["done"]) == ([1, 1], 1)
 
 
 def test_a_transactional_handler_that_is_too_slow_fails(db, queue, work, monkeypatch):

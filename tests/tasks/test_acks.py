@@ -161,6 +161,16 @@ def test_a_batch_with_an_unknown_result_happens_once(bench: Bench, committed: bo
     assert bench.done() == 4
 
 
+def test_beside_a_stale_lease_unknown_acks_happen_once(bench: Bench) -> None:
+    tasks = bench.fill(4)
+    bench.queue.release(bench.other, tasks[2])
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    bench.engine.fate = lambda n: (COMMIT_UNKNOWN, True) if n == 2 else (0, True)
+    assert states(behind.finish()) == "-N-"
+    assert bench.done() == 3
+
+
 def test_a_batch_that_lost_a_conflict_tries_again_as_one(bench: Bench) -> None:
     tasks = bench.fill(4)
     behind = bench.behind(*tasks)

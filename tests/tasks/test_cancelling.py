@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from fdbqueue import Session, TaskState, transactional
+from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, TaskNotFound
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import unpacked
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -14,6 +16,8 @@ from fdbqueue.runs import ENDS
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.task import Failure
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.source import params_of
+from tests.queue_support import registered
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -73,6 +77,23 @@ def test_a_cancel_leaves_a_taken_task_to_its_holder(bench: MakeBench) -> None:
     assert (asked.state, asked.cancel_asked) == (TaskState.TAKEN, b.clock.now())
     assert b.queue.ack(b.db, task).state is TaskState.DONE
     assert b.counts("ack", "cancel", "done") == (1, 0, 1)
+
+
+def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) -> None:
+    """It has been delivered to a waiting call, which has not collected it yet."""
+    b = bench()
+    id_, now_us = b.put("x"), b.db.runtime.now_us()
+    calls = calls_of(b.db, b.queue._shape)
+    params, line = params_of(calls.new_lease(b.session)), calls.source.line
+    owner, server = (
+        registered(b.db, line, rid, now_us, params=params) for rid in (b"the-owner-00", b"the-server-0")
+    )
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us, Reason.NEGLECT)))
+    assert b.state(id_) == "t"
+    b.queue.cancel(b.db, id_)
+    assert not run(b.db, lambda tr: line.look(tr, owner, Look(now_us, Reason.NOTICE))).answers
+    run(b.db, lambda tr: line.withdraw(tr, server))
+    assert is_gone(b)
 
 
 def test_the_holder_learns_of_a_cancel_when_it_renews_or_looks(bench: MakeBench) -> None:

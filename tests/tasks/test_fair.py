@@ -84,6 +84,15 @@ def test_example_8_a_bound(bench: MakeBench) -> None:
     assert [finished(b) for _ in range(3)] == ["b", "c", None]
 
 
+def test_a_put_relies_on_the_key_as_its_own_sweep_leaves_it(bench: MakeBench) -> None:
+    """In a full queue it sweeps an expired task of its key, and was asked about the key before that."""
+    b = bench("fair", capacity=1, ttl=10)
+    b.put("expires", key="a")
+    b.clock.advance(11)
+    b.put("stays", key="a")
+    assert b.taken_data() == ["stays"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -10,7 +10,9 @@ from fdbqueue import TaskQueue, limits
 from fdbqueue.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
 from fdbqueue.records.keys import ENDED, ENDED_COUNT, TaskKeys
 from fdbqueue.registry.registry import Registry
-from tests.support import commit_code
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.swept import swept
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -168,6 +170,18 @@ def test_a_sweep_keeps_the_latest_ended_tasks(bench: MakeBench, monkeypatch: pyt
     b.sweep()
     assert [id_ for id_, _ in outcomes(b)] == ids[:-5:-1]
     assert columns(b)[ENDED_COUNT] == 4
+
+
+def test_two_sweeps_of_an_ended_task_conflict(bench: MakeBench) -> None:
+    """Otherwise its end would be counted back twice."""
+    b = bench(retain_s=60)
+    b.put("x")
+    b.queue.ack(b.db, b.take())
+    b.clock.advance(61)
+    together, kept = [begin(b.db), begin(b.db)], swept(calls_of(b.db, b.queue._shape).source)
+    assert [kept.tidy(tr) for tr in together] == [True, True]
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+    assert set(columns(b).values()) == {0}
 
 
 def test_a_truncate_leaves_the_ended_tasks(bench: MakeBench) -> None:

@@ -15,7 +15,7 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
     UnsupportedOption,
 )
-from tests.support import NOT_COMMITTED, commit_code
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import LONG_S, Bench
 
 MakeBench = Callable[..., Bench]
@@ -605,6 +605,15 @@ def test_a_batch_that_does_not_fit_leaves_the_queue_as_it_was(bench: MakeBench) 
         b.queue.put_many(b.db, range(3))
     assert b.counts("ready", "put") == (8, 8)
     b.queue.put_many(b.db, range(2))
+
+
+def test_batches_put_together_do_not_pass_the_capacity(bench: MakeBench) -> None:
+    """Each batch leaves as many free places as there are seats, and takes three of the five seats."""
+    b = bench("limfifottl", capacity=10)
+    together = [begin(b.db) for _ in range(6)]
+    for tr in together:
+        b.queue.put_many(tr, range(3))
+    assert [commit_code(tr) for tr in together] == [0] + 5 * [NOT_COMMITTED]
 
 
 # In the caller's transaction.

@@ -9,7 +9,9 @@ import fdbqueue
 from fdbqueue import TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import StorageFull
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.source import TaskSource
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -59,6 +61,24 @@ def test_truncating_ends_nothing(bench: MakeBench) -> None:
     b.put(1)
     b.queue.truncate(b.db)
     assert set(ends(b).values()) == {0}
+
+
+def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench) -> None:
+    b = bench()
+    b.queue.put_many(b.db, range(2))
+    task, tr = b.take(), begin(b.db)
+    assert b.queue.truncate_some(tr, 2) == 2
+    b.queue.ack(b.db, task)
+    assert commit_code(tr) == NOT_COMMITTED
+    assert b.counts("total", "ready") == (1, 1)
+
+
+def test_takes_that_are_undone_together_are_counted_apart(bench: MakeBench) -> None:
+    b = bench()
+    b.queue.put_many(b.db, range(3))
+    tasks = b.queue.take_many(b.db, 2, session=b.session)
+    calls_of(b.db, b.queue._shape)._undo_take(tasks)
+    assert b.counts("ready", "taken", "take") == (3, 0, 0)
 
 
 def test_due_tasks_are_counted_beside_the_stored_states(bench: MakeBench) -> None:
