@@ -170,6 +170,24 @@ def test_a_pool_keeps_its_size(db, error):
     pool.end()
 
 
+def test_threads_end_with_their_pool_also_after_a_last_job(db):
+    begun, may_end = threading.Event(), threading.Event()
+    threads = []
+
+    def work(_job):
+        threads.append(threading.current_thread())
+        begun.set()
+        return may_end.wait(PATIENCE_S)
+
+    pool = ThreadPool(db, 1, work, db.runtime.event())
+    pool.give("last")
+    assert begun.wait(PATIENCE_S)
+    pool.end()
+    may_end.set()
+    threads[0].join(PATIENCE_S)
+    assert not threads[0].is_alive()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_pool_is_full_again_once_threads_can_be_started(db, monkeypatch):
     worked = Worked()

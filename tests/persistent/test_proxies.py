@@ -265,6 +265,20 @@ def test_a_lapsed_session_returns_items_and_late_acks_do_nothing(still: Still) -
     assert q.unacked == ["b"]
 
 
+def test_a_get_that_meets_the_end_of_its_session_forgets_its_items(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No heartbeat has told of the end: the get itself finds it, and opens another session."""
+    q = filled(still.opened(ttr=10), "ab")
+    assert fetched(q, 2) == ["a", "b"]
+    still.clock.advance(10)
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.sessions.keeper.Keeper.beat", lambda _: None)
+        still.end_the_dead()  # as another process does, which has no heartbeat for this one
+    assert q.get_nowait() == "a"
+    assert q.unacked == ["a"]
+
+
 def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
     """The process need not know yet that its session is over."""
     q = filled(still.opened(ttr=10), "ab")
