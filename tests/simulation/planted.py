@@ -1626,7 +1626,7 @@ PLANTS = (
         "return True",
         "emptied",
         200,
-        near=73,
+        near=55,
     ),
     Plant(
         "an answer with more bytes than one transaction may have",

@@ -74,7 +74,8 @@ def _spans_of(trace: Trace, put: Operation) -> Iterator[Span]:
         began_s = op.ended_s or inf
         # It may have been taken or removed within the call that put it there.
         ends = [take.ended_s for take in takes if take.ended_s is not None and take.ended_s >= op.began_s]
-        gone = [removal.began_s for removal in removals if not removal.before(op)]
+        # A task that was cancelled while it was taken does not come back.
+        gone = [it.began_s for it in removals if it.name == "remove" or not it.before(op)]
         yield began_s, min([*ends, *gone, expires_s], default=began_s)
 
 
