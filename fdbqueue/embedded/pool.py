@@ -58,7 +58,7 @@ _HEADER_BYTES = _RESULTS + 4 * REQUESTS_MAX * _SLOTS
 _BODIES = 1 << 20
 # The locked bytes lie beyond all written ones.
 _SLOT_LOCKS = 1 << 40
-_EPOCH_LOCKS = 1 << 41
+EPOCH_LOCKS = 1 << 41
 
 
 class PoolDamaged(OSError):
@@ -128,7 +128,7 @@ class Pool:
             self._next = self._marks[0] + 1
             if self._next > _EPOCH_MAX:
                 raise PoolDamaged
-            if not self._lock_file.try_lock(_EPOCH_LOCKS + self._next):
+            if not self._lock_file.try_lock(EPOCH_LOCKS + self._next):
                 return False
             if self._marks[0] + 1 == self._next:
                 return True
@@ -136,7 +136,7 @@ class Pool:
 
     def wait(self) -> None:
         """Return once the leader that `try_lead` met has resigned or died."""
-        self._lock_file.wait_until_free(_EPOCH_LOCKS + self._next)
+        self._lock_file.wait_until_free(EPOCH_LOCKS + self._next)
         if self._marks[0] + 1 == self._next:
             # It died. Each waiting process locks the byte for a moment, and so delays the others.
             self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S * self._runtime.random())
@@ -146,7 +146,7 @@ class Pool:
         self._unlock()
 
     def _unlock(self) -> None:
-        self._lock_file.unlock(_EPOCH_LOCKS + self._next)
+        self._lock_file.unlock(EPOCH_LOCKS + self._next)
 
     @property
     def unanswered_version(self) -> int:

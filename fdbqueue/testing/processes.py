@@ -28,6 +28,7 @@ from typing import Any, cast
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.pool import EPOCH_LOCKS
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import System
 from fdbqueue.runtime import Runtime
@@ -116,7 +117,7 @@ class Process:
         self.point: Callable[[], None] = machine.point
         self.transaction: Transaction | None = None
         """Its open LMDB transaction that writes."""
-        self._scheduler = machine.scheduler
+        self._machine = machine
         self._open: list[ProcessLockFile | ProcessSocket] = []
         runtime = machine.thread
         self.system = System(
@@ -132,6 +133,12 @@ class Process:
             poll=lambda: cast("select.poll", Poll(self)),
         )
 
+    def note_commit(self) -> None:
+        """Note in the trace if this process commits without the lead."""
+        files = [one for one in self._open if isinstance(one, ProcessLockFile)]
+        if not any(file.leads for file in files):
+            self._machine.trace.note(self.now(), self.host.name, "commits without the lead")
+
     def end(self) -> None:
         """Do as the kernel does when a process has died: its locks end, its files are closed."""
         for one in self._open:
@@ -140,7 +147,7 @@ class Process:
             self.transaction.abort()
 
     def now(self) -> float:
-        return self._scheduler.now
+        return self._machine.scheduler.now
 
     def _lock_file(self, directory: Directory, name: str) -> LockFile:
         made = ProcessLockFile(self, directory, name)
@@ -173,14 +180,25 @@ class ProcessLockFile(LockFile):
 
     def __init__(self, process: Process, directory: Directory, name: str) -> None:
         self._process = process
+        self._memory = bytearray()
+        self._held: set[int] = set()
         super().__init__(directory, name)
 
     def map(self, size_bytes: int) -> mmap.mmap:
-        return cast("mmap.mmap", Pages(self._process, self._process.directory.pages(self.fd, size_bytes)))
+        self._memory = self._process.directory.pages(self.fd, size_bytes)
+        return cast("mmap.mmap", Pages(self._process, self._memory))
+
+    @property
+    def leads(self) -> bool:
+        """True for the file of commits, if its process holds the lock of the epoch that comes next."""
+        return EPOCH_LOCKS + int.from_bytes(self._memory[:8], "little") + 1 in self._held
 
     def try_lock(self, at: int) -> bool:
         self._process.point()
-        return super().try_lock(at)
+        locked = super().try_lock(at)
+        if locked:
+            self._held.add(at)
+        return locked
 
     def wait_until_free(self, at: int) -> None:
         self._process.point()
@@ -198,6 +216,7 @@ class ProcessLockFile(LockFile):
     def unlock(self, at: int) -> None:
         self._process.point()
         super().unlock(at)
+        self._held.discard(at)
         self._process.directory.changed()
 
     def is_locked(self, at: int) -> bool:
@@ -290,6 +309,7 @@ class Transaction:
 
     def commit(self) -> None:
         self._process.point()
+        self._process.note_commit()
         self._real.commit()
         self._ended()
         self._process.point()

@@ -1678,4 +1678,20 @@ PLANTS = (
         "weighty",
         50,
     ),
+    Plant(
+        "a leader that resigns before its epoch is over",
+        pool.Pool.resign,
+        "    self._marks[0] = self._next\n    self._unlock()",
+        "    self._unlock()\n    self._marks[0] = self._next",
+        "processes",
+        50,
+    ),
+    Plant(
+        "a process that leads in an epoch that is over",
+        pool.Pool.try_lead,
+        "if self._marks[0] + 1 == self._next:",
+        "if True:",
+        "processes",
+        50,
+    ),
 )

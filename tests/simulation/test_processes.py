@@ -90,7 +90,7 @@ def test_an_interrupt_at_any_moment_is_decided(part: Part, beside: int) -> None:
 
 def test_the_exploration_finds_a_follower_that_polls() -> None:
     """It does so while a stopped process leads: the seeds of the workload seldom meet that."""
-    wait = "self._lock_file.wait_until_free(_EPOCH_LOCKS + self._next)"
+    wait = "self._lock_file.wait_until_free(EPOCH_LOCKS + self._next)"
     polls = Plant("a follower that polls for the lead", Pool.wait, wait, "return", "processes", 1)
     with planted(polls):
         stops = [explored(Random(3), stopped(NAMES[0], point)) for point in (20, 23)]

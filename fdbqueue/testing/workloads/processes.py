@@ -17,13 +17,11 @@ from fdbqueue.testing.workloads.process_checks import BY, COUNT, DONE, NAME, che
 
 PREFIX = b"key/"
 KEYS = [PREFIX + b"%d" % number for number in range(3)]
-ONE = (1).to_bytes(8, "little")
-THREADS_MAX = 2
-WRITERS_KILLED, STOP_S = 2, 30.0
+ONE, _STAMP = (1).to_bytes(8, "little"), bytes(10)
+THREADS_MAX, WRITERS_KILLED, STOP_S = 2, 2, 30.0
 STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 END_S = 20_000.0
 POINTS_MAX = 30_000  # ten times those of a long run: a process that polls makes more
-_STAMP = bytes(10)
 
 
 @workload(clients=3, steps=4, never=("slow_reply",))
@@ -55,7 +53,7 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.process(partial(process, number), f"process-{number}")
     simulation.process(lambda client: tried(client, b"late"), "late-comer")
     strike_near_commits(simulation)
-    return [*checks(simulation), *([] if may_interrupt else [no_result_unknown])]
+    return [*checks(simulation), one_leader, *([] if may_interrupt else [no_result_unknown])]
 
 
 def strike_near_commits(simulation: Simulation) -> None:
@@ -97,8 +95,12 @@ def in_doubt(client: Client, name: bytes) -> Iterator[None]:
 
 def no_result_unknown(trace: Trace, _: Database) -> Iterator[str]:
     """Check that each process that lives learns the result: the log has the answers of dead leaders."""
-    for op in trace.of(NAME, "doubt"):
-        yield f"the result of commit {op.argument!r} stayed unknown"
+    yield from (f"the result of {op.argument!r} stayed unknown" for op in trace.of(NAME, "doubt"))
+
+
+def one_leader(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that only the leader of the current epoch commits."""
+    yield from (f"{name} {what}" for _, name, what, _ in trace.events if what == "commits without the lead")
 
 
 def interrupted(client: Client, name: bytes, after_s: float, *, is_alone: bool) -> None:
