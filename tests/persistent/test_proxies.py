@@ -265,7 +265,7 @@ def test_a_lapsed_session_returns_items_and_late_acks_do_nothing(still: Still) -
     assert q.unacked == ["b"]
 
 
-def test_a_get_that_meets_the_end_of_its_session_forgets_its_items(
+def test_a_get_in_a_session_that_has_ended_forgets_its_items(
     still: Still, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No heartbeat has told of the end: the get itself finds it, and opens another session."""
