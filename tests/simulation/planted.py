@@ -1637,14 +1637,6 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a serve without a bound in bytes",
-        shares.within,
-        "if found and total > bytes_max:",
-        "if False:",
-        "weighty",
-        100,
-    ),
-    Plant(
         "an item above the bound of a serve that is never served",
         shares.within,
         "if found and total > bytes_max:",
