@@ -1,12 +1,12 @@
 """Takers that wait for tasks, while others remove the tasks, pause the queue, and give tasks back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
 
 from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.faults import scattered
@@ -14,14 +14,13 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.emptied_checks import NAME, checks
+from fdbqueue.testing.workloads.emptied_removals import REMOVALS, rest
 from fdbqueue.testing.workloads.stops import held_and_awaited
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 KINDS = ("fifo", "fifottl", "utube", "fair")
 TIMEOUTS_S = (0.0, 1.0, 4.0)
 MANY = 1_000
-
-
 SLOW = ("slow_reply", "stall", "watch_late", "watch_very_late", "watch_missed", "clock_skew_s")
 """With these faults a take may wait beside a ready task."""
 
@@ -84,11 +83,6 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return list(checks(set(simulation.faults.active)))
 
 
-def rest(client: Client, mean_s: float) -> None:
-    """Sleep, also in busy runs: only takers without tasks wait."""
-    client.runtime.sleep(client.random.expovariate(1 / mean_s) if client.random.random() < 0.6 else 0.0)
-
-
 def took(client: Client, q: TaskQueue, timeout: float) -> Task | None:
     """Take a task, and record its data and the end of its life."""
     found: list[Task] = []
@@ -127,37 +121,3 @@ def bury_and_kick(client: Client, q: TaskQueue, task: Task) -> None:
 
     with suppress(NotTaken):
         client.call(NAME, "return", task.data, body)
-
-
-def delete(client: Client, q: TaskQueue, ids: Sequence[str]) -> None:
-    for id_ in ids[-4:]:
-        with suppress(TaskNotFound):
-            client.call(NAME, "remove", id_, partial(removed, client, q, id_))
-
-
-def removed(client: Client, q: TaskQueue, id_: str) -> str:
-    data: str = client.random.choice((q.delete, q.cancel))(client.db, id_).data
-    return data
-
-
-def truncate(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
-    client.call(NAME, "truncate", None, partial(q.truncate, client.db))
-
-
-def truncate_some(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
-    client.call(NAME, "truncate", None, partial(q.truncate_some, client.db, 2))
-
-
-def pause(client: Client, q: TaskQueue, _: Sequence[str]) -> None:
-    client.call(NAME, "pause", None, partial(q.pause, client.db))
-    rest(client, 2.0)
-    client.call(NAME, "resume", None, partial(q.resume, client.db))
-
-
-REMOVALS: Sequence[Callable[[Client, TaskQueue, Sequence[str]], None]] = (
-    delete,
-    truncate,
-    truncate_some,
-    pause,
-    pause,
-)
