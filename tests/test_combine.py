@@ -218,6 +218,17 @@ def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     assert sizes == [1]
 
 
+def test_claims_of_several_calls_are_bounded_in_bytes() -> None:
+    together = Together(echo)
+    together.start(0, size_bytes=400)
+    together.first_batch.wait(10)
+    for number in (1, 2, 3):
+        together.start(number, size_bytes=400)
+        wait_for_pending(together.combiner, number + 1)
+    together.finish()
+    assert together.batches == [2, 2]
+
+
 def test_a_stopped_call_is_not_claimed() -> None:
     """Its own thread has not woken yet, and could not return the answer."""
     together = Together(echo)

@@ -74,6 +74,18 @@ def test_a_killed_readers_pages_become_free(tmp_path):
         assert os.stat(tmp_path / "data" / "data.mdb").st_size < 8_000_000
 
 
+def test_a_transaction_of_the_parent_is_too_old_in_a_child(tmp_path):
+    """Its LMDB transaction is the parent's, which reuses the pages once it has ended its own."""
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        tr = begin(db)
+        child = os.fork()
+        if child == 0:
+            os._exit(error_code(lambda: tr[b"a"].wait()) == TOO_OLD)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert error_code(lambda: tr[b"a"].wait()) == 0
+
+
 def test_a_fork_while_a_watch_completes_leaves_a_working_child(tmp_path):
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
         with futures._outcome_lock:  # a thread that the child does not have may hold it

@@ -16,7 +16,7 @@ from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.ending import ask_overdue, end_overdue, end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
@@ -136,6 +136,19 @@ def test_a_heartbeat_does_not_revive_a_session_being_ended(
     monkeypatch.setattr(session, "_beat", beat_as_it_ends)
     session.beat()
     assert session.lost
+
+
+def test_a_session_renewed_since_it_looked_dead_is_not_ended(bench: MakeBench) -> None:
+    b = bench()
+    b.put(1)
+    session = Session(b.db, ttr=10)
+    b.queue.take(b.db, 0, session=session)
+    b.clock.advance(11)
+    overdue = run(b.db, lambda tr: ask_overdue(tr, KEYS, b.db.runtime.now_us())()).dead
+    session.beat()
+    end_overdue(b.db, KEYS, overdue)
+    session.beat()
+    assert (len(overdue), session.lost, b.counts("taken")) == (1, False, (1,))
 
 
 class Rounds:
