@@ -18,7 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import bytelocks, layout
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Pool
+from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
 from tests.engine import programs
 from tests.engine.running import Program, running, wait_until
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, Ageless, begin, commit_code
@@ -464,6 +464,27 @@ def test_an_answer_that_no_asker_waits_for_is_dropped(db, pool):
     wait_until_asked(pool, 1)
     pool.resign()
     assert ours.result() == 0
+
+
+def test_an_answer_given_twice_revives_no_dropped_request(path, pool):
+    """A successor repeats the answers of a dead leader, and the slot may have had another request since."""
+    asker = Pool(Directory.open(str(path)), fdbqueue.RealRuntime())
+    programs.lead(asker)
+    asker.take_slot()
+    asker.resign()
+    asker.ask(b"first")
+    programs.lead(pool)
+    answers = [Answer(asked.slot, asked.number, [0]) for asked in pool.pending()]
+    pool.answer(1, answers)
+    pool.resign()
+    assert asker.answered(1) == (1, [0])
+    asker.ask(b"second")
+    asker.withdraw()
+    programs.lead(pool)
+    pool.answer(1, answers)
+    assert list(pool.pending()) == []
+    pool.resign()
+    asker.close()
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 1_000])
