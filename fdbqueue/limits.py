@@ -151,6 +151,7 @@ VERIFIED_TASK_KEYS_MAX = 500_000
 # which it warns. (One storage team ends near HOT_TASKS_PER_S: docs/scaling.md.)
 PROBES = 9
 CLOCKS_MAX = 200
+DOCTOR_WATCH_S_MAX = 3600.0  # the two looks of a diagnosis: nothing else ends its wait
 READ_VERSION_LATE_S = 0.1
 COMMIT_LATE_S = 0.5
 CLOCK_WARNING_S = 1.0

@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 import click
 
+from fdbqueue import limits
 from fdbqueue.cli.exits import ERROR, REFUSED, CommandError
 from fdbqueue.cli.group import cli, in_a_place, in_this_place, json_option
-from fdbqueue.cli.parameters import WAIT
+from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.diagnosis.check import Diagnosis, Severity
@@ -15,9 +16,11 @@ from fdbqueue.diagnosis.examining import diagnose, diagnosis_without
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.signals import Signals
 
+WATCH = SecondsRange(min=0, max=limits.DOCTOR_WATCH_S_MAX)
+
 
 @cli.command()
-@click.option("--watch", type=WAIT, default=3.0, show_default=True, help="seconds between its two looks")
+@click.option("--watch", type=WATCH, default=3.0, show_default=True, help="seconds between its two looks")
 @json_option
 @in_a_place
 @click.pass_obj

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_timeout
+from fdbqueue.arguments import is_number
 from fdbqueue.database import Database, as_database, run
 from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, versions
 from fdbqueue.diagnosis.check import Check, Diagnosis, failure
 from fdbqueue.diagnosis.clocks import Look
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.errors import DatabaseClosed
+from fdbqueue.errors import DatabaseClosed, InvalidArgument
 from fdbqueue.overview.figures import Figures
 from fdbqueue.overview.overview import Overview
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -25,16 +25,23 @@ Run = Callable[[], list[Check]]
 def diagnose(db: AnyDatabase, *, watch_s: float = 3.0, root: Any = DEFAULT_ROOT) -> Diagnosis:
     """Check a database, the processes that use it, and its queues. A check that cannot be made is a failure.
 
-    It looks twice, `watch_s` seconds apart. Clocks are compared of sessions that beat in between: a session
-    beats three times in its ttr.
+    It looks twice, `watch_s` seconds apart, an hour at most. Clocks are compared of sessions that beat in
+    between: a session beats three times in its ttr.
     Reads: by snapshot; figures of all queues, heartbeats, the cluster's status.
     Writes: nothing that stays; a few commits clear keys that do not exist.
     Conflicts: none.
     Raises: InvalidArgument, NotADatabase, DatabaseClosed.
     """
-    checked_timeout(watch_s, "watch_s")
+    _require_watch(watch_s)
     examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
     return Diagnosis(tuple(examination.checks(watch_s)))
+
+
+def _require_watch(watch_s: Any) -> None:
+    """Raises: InvalidArgument."""
+    if not is_number(watch_s) or not 0 <= watch_s <= limits.DOCTOR_WATCH_S_MAX:
+        wanted = f"0 to {limits.DOCTOR_WATCH_S_MAX:g} seconds"
+        raise InvalidArgument(name="watch_s", wanted=wanted, got=watch_s)
 
 
 def diagnosis_without(url: str, error: str) -> Diagnosis:

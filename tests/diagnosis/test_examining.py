@@ -70,7 +70,7 @@ def test_a_closed_database_is_an_error():
         diagnose(db)
 
 
-@pytest.mark.parametrize("watch_s", [-1, float("nan"), "1"])
+@pytest.mark.parametrize("watch_s", [-1, float("nan"), "1", 3601, float("inf")])
 def test_the_time_between_the_looks_is_checked(watch_s):
     with fdbqueue.open("memory:") as db, pytest.raises(InvalidArgument):
         diagnose(db, watch_s=watch_s)

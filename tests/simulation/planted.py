@@ -896,6 +896,8 @@ PLANTS = (
         once._Call._note,
         """if error.code in MAYBE_COMMITTED:
         self._unsure[attempt] = answer
+        if self._tell_unsure is not None:
+            self._tell_unsure()
     elif error.code == NOT_COMMITTED:
 """,
         """if error.code in MAYBE_COMMITTED and not hasattr(self, "met_conflict"):
