@@ -32,8 +32,9 @@ def failing(error):
 @pytest.fixture(autouse=True)
 def ended_threads():
     """Worker threads end in their test: pytest blames the running test for the error that ends a thread."""
+    before = set(threading.enumerate())  # a test that has failed may have left some
     yield
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("fdbqueue-worker"):
             thread.join(PATIENCE_S)
 
