@@ -447,8 +447,7 @@ PLANTS = (
         "tr.add_read_conflict_key(seat)",
         "pass",
         "bounded",
-        900,
-        near=294,
+        100,
     ),
     Plant(
         "a put that does not look at the gate",
@@ -456,8 +455,7 @@ PLANTS = (
         "tr.add_read_conflict_key(keys.gate)",
         "pass",
         "bounded",
-        900,
-        near=58,
+        50,
     ),
     Plant(
         "a put at the edge that does not look at the seats",
@@ -465,8 +463,16 @@ PLANTS = (
         "tr.add_read_conflict_range(keys.seats.start, keys.seats.stop)",
         "pass",
         "bounded",
-        900,
-        near=153,
+        100,
+    ),
+    Plant(
+        "a batch of puts in one seat",
+        capacity._sit,
+        "(first + number) % seats",
+        "first % seats",
+        "bounded",
+        100,
+        near=31,
     ),
     Plant(
         "a put that does not conflict with a move of its key's pointer",
