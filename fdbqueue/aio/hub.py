@@ -35,7 +35,7 @@ _ANOTHER_THREAD = "Another thread used it: code in threads needs a database of f
 
 
 class Wakeable(Protocol):
-    """What a wake may be posted to: a sleeper, or a coroutine that awaits a future."""
+    """The target of a wake: a sleeper, or a coroutine that awaits a future."""
 
     def wake(self, turn: int) -> None: ...
 
@@ -254,27 +254,27 @@ class Hub:
     def spawn(self, function: Callable[[], object], name: str) -> Fiber:
         """Run a blocking function in a fiber without a caller, in this thread or another."""
         fiber = Fiber(self.loop, function)
-        if self.runtime.thread_id() == self._thread_id:
-            self._drive_alone(fiber, name)
-        else:
-            self.loop.call_soon_threadsafe(self._drive_alone, fiber, name)
+        self._in_thread_of_loop(self._drive_alone, fiber, name)
         return fiber
 
     def finish(self, function: Callable[[], object]) -> None:
         """As `spawn`, for the rest of a call: a database is not closed before its end."""
-        fiber = Fiber(self.loop, function)
-        if self.runtime.thread_id() == self._thread_id:
-            self._finish_alone(fiber)
-        else:
-            self.loop.call_soon_threadsafe(self._finish_alone, fiber)
+        self._in_thread_of_loop(self._finish_alone, Fiber(self.loop, function))
+
+    def _in_thread_of_loop(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function now in the loop's thread, soon from another. A closed loop calls nothing."""
+        if self.runtime.thread_id() != self._thread_id:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        elif not self.loop.is_closed():
+            function(*arguments)
 
     def _finish_alone(self, fiber: Fiber) -> None:
-        if not self.loop.is_closed():
-            self._note_end(self._start(fiber, self._drive(fiber)))
+        self._note_end(self._drive_alone(fiber, "fdbqueue-finish"))
 
-    def _drive_alone(self, fiber: Fiber, name: str) -> None:
-        if not self.loop.is_closed():
-            self._start(fiber, self._drive(fiber)).set_name(name)
+    def _drive_alone(self, fiber: Fiber, name: str) -> asyncio.Task[Any]:
+        task = self._start(fiber, self._drive(fiber))
+        task.set_name(name)
+        return task
 
     async def _drive(self, fiber: Fiber) -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""LoopWorker: a `fdbqueue.Worker` whose handler is a coroutine function becomes one."""
+"""The worker that `fdbqueue.Worker` makes for a coroutine handler, and its event loop in another thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,12 +34,12 @@ class LoopThread:
         started.wait()
 
     def call(self, function: Callable[[Hub], T]) -> T:
-        """Run a blocking function in a fiber there, and wait for it here. Raises: its errors."""
-        fiber = current_fiber()
-        if fiber is not None and fiber.loop is self._loop:
-            return function(self._hub)
-        if fiber is not None:
-            raise BlockingCall  # the loop of that fiber would stand still
+        """Run a blocking function in a fiber there, and wait for it here.
+
+        Raises: BlockingCall in a fiber, as its loop would stand still; the errors of the function.
+        """
+        if current_fiber() is not None:
+            raise BlockingCall
 
         async def run() -> T:
             return await self._hub.call(lambda: function(self._hub))

@@ -333,26 +333,6 @@ async def test_a_fiber_keeps_its_context_across_waits() -> None:
     assert sorted(seen) == ["blue!", "green!", "red!"]
 
 
-def test_fibers_end_with_their_loop() -> None:
-    ends: list[str] = []
-
-    async def leave_one_behind() -> None:
-        here = runtime()
-
-        def wait_for_ever() -> None:
-            try:
-                here.event().wait()
-            finally:
-                ends.append("ended")
-
-        here.spawn(wait_for_ever, "test")
-        await asyncio.sleep(0.01)
-
-    asyncio.run(leave_one_behind())
-
-    assert ends == ["ended"]
-
-
 class Late:
     """A future of an engine that another thread completes."""
 

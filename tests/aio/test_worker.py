@@ -228,13 +228,19 @@ def test_a_lease_is_renewed_while_a_coroutine_runs(db: fdbqueue.Database, space:
     assert attempts == [1]
 
 
+def lacking(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the import of the asynchronous worker fail, as if `module` were not installed."""
+
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name, name=module)
+
+    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+
+
 def test_a_worker_without_greenlet_names_the_extra(
     db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(name, name="greenlet")
-
-    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+    lacking("greenlet", monkeypatch)
     with pytest.raises(DeferredBody, match=r"fdbqueue\[aio\]"):
         fdbqueue.Worker(db, queue, Sender([]))
 
@@ -335,10 +341,7 @@ def test_a_coroutine_function_may_be_given_by_keyword(
 def test_another_missing_module_is_not_blamed_on_the_extra(
     db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(name, name="another")
-
-    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+    lacking("another", monkeypatch)
     with pytest.raises(ModuleNotFoundError):
         fdbqueue.Worker(db, queue, Sender([]))
 
