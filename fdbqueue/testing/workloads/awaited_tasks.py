@@ -18,7 +18,8 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, tasks, workload
 from fdbqueue.testing.workloads.awaited import all_of, cancelled_after, patience_s
 from fdbqueue.testing.workloads.common import cramped
-from fdbqueue.testing.workloads.tasks import EFFECTS, NAME, counted_and_found, once_each, outlive
+from fdbqueue.testing.workloads.effects import EFFECTS
+from fdbqueue.testing.workloads.tasks import NAME, counted_and_found, once_each, outlive
 
 IMPATIENT = 0.4
 IDLE_S = 3.0

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from fdbqueue.database import Database
 from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.effects import effects_in
 
 NAME = "cancels"
-EFFECTS = b"effect/"
 RAN_OUT = "ran out"
 LEARNS_S = 5.0
 """A heartbeat comes after a third of the ttr, 2 s. Without one for 2 s, the lease is lost."""
@@ -31,7 +31,7 @@ def handlers_learn(trace: Trace, _: Database) -> Iterator[str]:
 
 def each_has_one_end(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each put task had its effect once, or was cancelled; and that the counts say so."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     asked = {op.argument for op in trace.of(NAME, "cancel")}
     yield from (f"{count} effects of {id_}" for id_, count in effects.items() if count != 1)
     for put in trace.of(NAME, "put"):

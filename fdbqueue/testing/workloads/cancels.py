@@ -18,7 +18,6 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.cancel_checks import (
-    EFFECTS,
     NAME,
     RAN_OUT,
     each_has_one_end,
@@ -26,6 +25,7 @@ from fdbqueue.testing.workloads.cancel_checks import (
     none_begins,
 )
 from fdbqueue.testing.workloads.common import cramped
+from fdbqueue.testing.workloads.effects import EFFECTS
 from fdbqueue.testing.workloads.explained import ids
 from fdbqueue.testing.workloads.fleet import ended
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total

@@ -15,7 +15,7 @@ from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.emptied_checks import NAME, checks
 from fdbqueue.testing.workloads.emptied_removals import REMOVALS, rest
-from fdbqueue.testing.workloads.stops import held_and_awaited
+from fdbqueue.testing.workloads.leftovers import look
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 KINDS = ("fifo", "fifottl", "utube", "fair")
@@ -68,7 +68,7 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def survive(client: Client) -> None:
         q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        client.call(NAME, "look", None, lambda: run(client.db, partial(held_and_awaited, q)))
+        look(client, NAME, q)
         client.call(NAME, "resume", None, partial(q.resume, client.db))
         while total(q, client.db) and client.runtime.monotonic() < until:
             q.kick(client.db, MANY)

@@ -9,6 +9,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.workloads.leftovers import nothing_left
 
 NAME = "emptied"
 PROMPT_S = 0.8
@@ -19,7 +20,7 @@ def checks(active: set[str]) -> Iterator[Checker]:
     """Yield the checkers for a run with the faults `active`."""
     yield from (exact_statistics(NAME), each_ends_once, no_watch_left_behind)
     if "die" not in active:
-        yield from (none_waits_beside_a_task, nothing_left_by_the_closed)
+        yield from (none_waits_beside_a_task, nothing_left(NAME))
 
 
 def each_ends_once(trace: Trace, _: Database) -> Iterator[str]:
@@ -38,13 +39,6 @@ def each_ends_once(trace: Trace, _: Database) -> Iterator[str]:
         expires = put.done and (put.result.expires is not None or lives.get(value, inf) < inf)
         if put.done and not (acked[value] or value in removed or may_be_gone or expires):
             yield f"lost: {value!r}"
-
-
-def nothing_left_by_the_closed(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no task is taken and no request waits once all takers have closed their databases."""
-    for found in trace.of(NAME, "look"):
-        if found.result != (0, 0):
-            yield f"the closed databases left (tasks taken, keys of the line): {found.result}"
 
 
 def none_waits_beside_a_task(trace: Trace, _: Database) -> Iterator[str]:

@@ -8,7 +8,7 @@ from fdb import tuple as layer
 from fdbqueue.database import run
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Bury, Done, Retry
+from fdbqueue.fleet.outcomes import Bury, Retry
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.queue import TaskQueue
@@ -16,8 +16,8 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import succeed
 from fdbqueue.testing.workloads.fleet_checks import (
-    EFFECTS,
     KEYS,
     LOOK,
     NAME,
@@ -116,10 +116,6 @@ def handle(client: Client, task: HeldTask) -> None:
     ]
     client.random.choice(deeds)()
     succeed(task)
-
-
-def succeed(task: HeldTask) -> None:
-    raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"))
 
 
 def fail(task: HeldTask) -> None:

@@ -12,12 +12,12 @@ from fdbqueue.runs import ENDS
 from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.effects import effects_in
 from fdbqueue.testing.workloads.tasks import all_tasks
 
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "jobs"
 LOOK = "look at the remaining tasks"
-EFFECTS = b"effect/"
 RUN = b"a run" + bytes(11)
 
 
@@ -33,7 +33,7 @@ def left(q: TaskQueue, tr: Any) -> list[tuple[str, int, list[str]]]:
 
 def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each put task either had its effect once, or is buried."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     buried = {data for look in trace.of(NAME, LOOK) for data, _, _ in look.result or ()}
     for value, count in effects.items():
         if count != 1 or value in buried:
@@ -45,7 +45,7 @@ def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
 
 def run_counted(_: Trace, database: Database) -> Iterator[str]:
     """Check that the run's counts hold each effect as done, and each remaining task as buried."""
-    effects = sum(entry.value[0] for entry in database.get_range_startswith(EFFECTS))
+    effects = sum(effects_in(database).values())
     queue = TaskQueue.open(database, NAME)
     found = {"done": effects, "buried": queue.statistics(database)["tasks"]["buried"]}
     counted = unpacked(ENDS, database[KEYS.run(RUN)])

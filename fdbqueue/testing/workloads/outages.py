@@ -12,8 +12,9 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.fleet import ended, succeed
-from fdbqueue.testing.workloads.fleet_checks import EFFECTS, left
+from fdbqueue.testing.workloads.effects import effects_in, succeed
+from fdbqueue.testing.workloads.fleet import ended
+from fdbqueue.testing.workloads.fleet_checks import left
 from fdbqueue.testing.workloads.tasks import counted_and_found
 
 NAME = "patient"
@@ -90,7 +91,7 @@ def hired(client: Client) -> Worker:
 
 def nothing_failed(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each task had its effect once, and none is left: a wrongly counted attempt leaves one."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     for put in trace.of(NAME, "put"):
         if put.done and effects.get(put.argument) != 1:
             yield f"{effects.get(put.argument, 0)} effects of {put.argument!r}"

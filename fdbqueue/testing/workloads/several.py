@@ -15,6 +15,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.fleet import ended
+from fdbqueue.testing.workloads.leftovers import look, nothing_left
 from fdbqueue.testing.workloads.several_checks import (
     CHOOSER_THREADS,
     DOOMED,
@@ -25,7 +26,6 @@ from fdbqueue.testing.workloads.several_checks import (
     SECOND,
     THREADS,
     WEIGHTS,
-    a_stop_leaves_nothing,
     each_has_its_effect,
     each_is_handled_once,
     none_waits_beside_an_idle_thread,
@@ -37,7 +37,6 @@ from fdbqueue.testing.workloads.several_drains import (
     tallies_are_right,
 )
 from fdbqueue.testing.workloads.several_workers import TTR_S, hired, live
-from fdbqueue.testing.workloads.stops import held_and_awaited
 from fdbqueue.testing.workloads.tasks import counted_and_found, total
 
 BACKLOG = {FIRST: 21, SECOND: 9}
@@ -79,8 +78,7 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def survive(client: Client) -> None:
         queues = opened(client, *QUEUES, FIRST, SECOND)
         for q in queues[: len(QUEUES)]:
-            looks = partial(run, client.db, partial(held_and_awaited, q))
-            client.call(NAME, "look", q.name, looks)
+            look(client, NAME, q)
         worker = hired(client, queues, THREADS)
         worker.start(until_empty=True)
         ended(worker)
@@ -126,7 +124,7 @@ CALM: tuple[Checker, ...] = (
     none_waits_beside_an_idle_thread,
     nothing_begins_after_a_stop,
     a_stop_ends_promptly,
-    a_stop_leaves_nothing,
+    nothing_left(NAME),
     each_is_handled_once,
     tallies_are_right,
 )

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from fdbqueue.database import Database
 from fdbqueue.testing.trace import Operation, Trace
-from fdbqueue.testing.workloads.fleet_checks import EFFECTS
+from fdbqueue.testing.workloads.effects import effects_in
 
 NAME = "several"
 QUEUES = ("red", "green", "blue")
@@ -23,17 +22,9 @@ HARMLESS = ("not_committed", "watch_spurious")
 PROMPT_S = 0.8
 
 
-class Handled(NamedTuple):
-    """The argument of an operation: a call of a handler."""
-
-    worker: str
-    queue: str
-    value: str
-
-
 def each_has_its_effect(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each put task has had its effect, and none twice."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     yield from (f"{count} effects of {value!r}" for value, count in effects.items() if count != 1)
     for put in trace.of(NAME, "put"):
         if put.done and put.argument not in effects:
@@ -93,13 +84,6 @@ def longest_idle_s(trace: Trace, life: tuple[str, float, float], since_s: float,
 
 def handled_by(trace: Trace, worker: str) -> list[Operation]:
     return [op for op in trace.of(NAME, "handle") if op.argument.worker == worker]
-
-
-def a_stop_leaves_nothing(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no task is taken and no request waits once all workers have ended."""
-    for found in trace.of(NAME, "look"):
-        if found.result != (0, 0):
-            yield f"the stopped workers left (tasks taken, keys of the line): {found.result}"
 
 
 def each_is_handled_once(trace: Trace, _: Database) -> Iterator[str]:

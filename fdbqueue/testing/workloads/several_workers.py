@@ -3,13 +3,12 @@
 from functools import partial
 
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Done
 from fdbqueue.fleet.queues import Queues
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.workloads.effects import Handled, succeed
 from fdbqueue.testing.workloads.fleet import ended
-from fdbqueue.testing.workloads.fleet_checks import EFFECTS
-from fdbqueue.testing.workloads.several_checks import GRACE_S, LIVES_S, NAME, Handled
+from fdbqueue.testing.workloads.several_checks import GRACE_S, LIVES_S, NAME
 
 TTR_S = 2.0
 SESSION_TTR_S = 3.0
@@ -31,7 +30,7 @@ def handle(client: Client, task: HeldTask) -> None:
     seconds = client.random.choice((0, 0, 0.05, 0.5, 1.5 * TTR_S))
     handled = Handled(client.name, task.queue, task.data)
     client.call(NAME, "handle", handled, partial(client.runtime.sleep, seconds))
-    raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"))
+    succeed(task)
 
 
 def live(client: Client, worker: Worker) -> None:

@@ -8,6 +8,7 @@ from fdbqueue.errors import WaitStopped
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads.leftovers import nothing_left
 
 NAME = "stops"
 
@@ -20,7 +21,7 @@ def checks(active: set[str]) -> Iterator[Checker]:
     """Yield the checkers for a run with the faults `active`."""
     yield from (exact_statistics(NAME), each_finished_once, no_watch_left_behind)
     if active <= HARMLESS:
-        yield from (nothing_taken_after_closing, nothing_left_by_the_closed, stopped_at_once)
+        yield from (nothing_taken_after_closing, nothing_left(NAME), stopped_at_once)
 
 
 def each_finished_once(trace: Trace, _: Database) -> Iterator[str]:
@@ -39,13 +40,6 @@ def nothing_taken_after_closing(trace: Trace, _: Database) -> Iterator[str]:
         takes = tr.operation is not None and tr.operation.name == "take"
         if takes and tr.at_s > closed_s.get(tr.who.partition("/")[0], tr.at_s):
             yield f"{tr.who} committed transaction {tr.number} after its database was closed"
-
-
-def nothing_left_by_the_closed(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no task is taken and no request waits once all takers have closed their databases."""
-    for found in trace.of(NAME, "look"):
-        if found.result != (0, 0):
-            yield f"the closed databases left (tasks taken, keys of the line): {found.result}"
 
 
 def stopped_at_once(trace: Trace, _: Database) -> Iterator[str]:

@@ -7,8 +7,6 @@ from typing import Any
 
 from fdbqueue.database import run
 from fdbqueue.errors import DatabaseClosed, NotTaken, UnknownSession, WaitStopped
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.records.keys import TaskKeys
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -16,6 +14,7 @@ from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, set_later, values_of
+from fdbqueue.testing.workloads.leftovers import look
 from fdbqueue.testing.workloads.stop_checks import NAME, checks
 from fdbqueue.testing.workloads.tasks import counted_and_found
 
@@ -57,7 +56,7 @@ def stops(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(close_on_them, f"closer-{number}")
-    simulation.afterwards(look, "onlooker")
+    simulation.afterwards(lambda client: look(client, NAME, opened(client)), "onlooker")
     simulation.afterwards(survive, "survivor")
     return list(checks(set(simulation.faults.active)))
 
@@ -80,19 +79,6 @@ def finish(client: Client, q: TaskQueue, task: Task | None) -> None:
     client.pause(0.2)
     with suppress(NotTaken, UnknownSession):
         client.call(NAME, "finish", task.data, partial(q.ack, client.db, task))
-
-
-def look(client: Client) -> None:
-    q = opened(client)
-    client.call(NAME, "look", None, lambda: run(client.db, partial(held_and_awaited, q)))
-
-
-def held_and_awaited(q: TaskQueue, tr: Any) -> tuple[int, int]:
-    """Return the number of taken tasks, and the number of keys in the line."""
-    keys = TaskKeys(q.contents)
-    ranges = (keys.taken, LineKeys(keys.line).activity)
-    held, awaited = (len(tr.snapshot.get_range(under.start, under.stop).to_list()) for under in ranges)
-    return held, awaited
 
 
 def survive(client: Client) -> None:

@@ -16,6 +16,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import EFFECTS
 from fdbqueue.testing.workloads.takeover_checks import DELAYING, checks
 from fdbqueue.testing.workloads.takeover_looks import (
     NAME,
@@ -26,7 +27,7 @@ from fdbqueue.testing.workloads.takeover_looks import (
     seen_session,
     stored,
 )
-from fdbqueue.testing.workloads.tasks import EFFECTS, counted_and_found, finish, outlive
+from fdbqueue.testing.workloads.tasks import counted_and_found, finish, outlive
 
 LIVES = 3
 LONG_S = 300.0

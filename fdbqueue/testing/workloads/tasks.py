@@ -17,9 +17,9 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import EFFECTS, effects_in
 
 NAME = "tasks"
-EFFECTS = b"effect/"
 ENOUGH_S = 200.0
 STATES = dict(zip("rt!~", LIVE, strict=True))
 
@@ -130,7 +130,7 @@ def all_tasks(q: TaskQueue, tr: Any) -> Any:
 
 def once_each(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each put task had its effect once, and no other value had one."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     puts = {op.argument: op for op in trace.of(NAME, "put")}
     for value, count in effects.items():
         if count != 1 or value not in puts:

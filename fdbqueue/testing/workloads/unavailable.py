@@ -7,22 +7,21 @@ from functools import partial
 
 from fdbqueue.database import run
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Done, Unavailable
+from fdbqueue.fleet.outcomes import Unavailable
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import Handled, succeed
 from fdbqueue.testing.workloads.fleet import ended
 from fdbqueue.testing.workloads.tasks import counted_and_found
 from fdbqueue.testing.workloads.unavailable_checks import (
-    EFFECTS,
     GRACE_S,
     NAME,
     POINTS,
     THREADS,
-    Handled,
     Span,
     each_done_without_a_failure,
     ends_in_time,
@@ -103,9 +102,8 @@ def handle(client: Client, down: Span, task: HeldTask) -> None:
     now_s = client.runtime.monotonic()
     is_down = down.start_s <= now_s < down.stop_s
     seconds = client.random.choice((0, 0.05, 0.5))
-    client.call(
-        NAME, "handle", Handled(client.name, task.data, is_down), partial(client.runtime.sleep, seconds)
-    )
+    handled = Handled(client.name, task.queue, task.data, is_down)
+    client.call(NAME, "handle", handled, partial(client.runtime.sleep, seconds))
     if is_down:
         raise Unavailable("the service is down")
-    raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"))
+    succeed(task)

@@ -9,7 +9,7 @@ from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads.fleet_checks import EFFECTS as EFFECTS
+from fdbqueue.testing.workloads.effects import effects_in
 
 NAME = "unavailable"
 POINTS = "points"
@@ -31,17 +31,9 @@ class Span(NamedTuple):
         return cls(start_s, start_s + seconds)
 
 
-class Handled(NamedTuple):
-    """The argument of an operation: a call of a handler, which raises Unavailable if its service is down."""
-
-    worker: str
-    value: str
-    is_down: bool
-
-
 def each_done_without_a_failure(trace: Trace, database: Database) -> Iterator[str]:
     """Check that each put task has its effect once: a task that failed is buried."""
-    effects = {e.key[len(EFFECTS) :].decode(): e.value[0] for e in database.get_range_startswith(EFFECTS)}
+    effects = effects_in(database)
     for put in trace.of(NAME, "put"):
         if put.done and effects.get(put.argument) != 1:
             yield f"{effects.get(put.argument, 0)} effects of {put.argument!r}"
