@@ -147,11 +147,11 @@ FINDINGS_MAX = 1_000
 # Task keys with counters that are compared with the tasks: some 200 bytes of memory each.
 VERIFIED_TASK_KEYS_MAX = 500_000
 
-# A diagnosis: transactions that are timed, sessions whose clocks are compared, and the bounds above
+# A diagnosis: the transactions that it times, the sessions whose clocks it compares, and the bounds above
 # which it warns. (One storage team ends near HOT_TASKS_PER_S: docs/scaling.md.)
 PROBES = 9
 CLOCKS_MAX = 200
-DOCTOR_WATCH_S_MAX = 3600.0  # the two looks of a diagnosis: nothing else ends its wait
+DOCTOR_WATCH_S_MAX = 3600.0  # between its two looks: nothing else ends that wait
 READ_VERSION_LATE_S = 0.1
 COMMIT_LATE_S = 0.5
 CLOCK_WARNING_S = 1.0

@@ -83,7 +83,7 @@ def constructor_of(
 def named_after(new: N, old: Any) -> N:
     """`new`, with the name, the text and the signature of `old`: of its `__init__`, if it is a class."""
     made_by = inspect.getattr_static(old, "__init__") if isinstance(old, type) else old
-    update_wrapper(new, made_by)  # type: ignore[arg-type]
+    update_wrapper(new, made_by)  # type: ignore[arg-type]  # a `Verb` is not callable
     return new
 
 

@@ -27,7 +27,7 @@ def _datagram_socket() -> socket.socket:
 
 
 def _numbers(mapped: mmap.mmap, begin: int, end: int, kind: str) -> Any:
-    return memoryview(mapped)[begin:end].cast(kind)  # type: ignore[call-overload]
+    return memoryview(mapped)[begin:end].cast(kind)  # type: ignore[call-overload]  # typed for literal kinds only
 
 
 @dataclass(frozen=True)

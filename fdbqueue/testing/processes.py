@@ -176,7 +176,7 @@ class Process:
 
 
 class ProcessLockFile(LockFile):
-    """An open file whose locks end with its simulated process."""
+    """A file of byte locks. They end with the simulated process that opened it."""
 
     def __init__(self, process: Process, directory: Directory, name: str) -> None:
         self._process = process
@@ -236,7 +236,7 @@ class Pages:
         self._memory = memory
 
     def view(self, begin: int, end: int, kind: str) -> Any:
-        return memoryview(self._memory)[begin:end].cast(kind)  # type: ignore[call-overload]
+        return memoryview(self._memory)[begin:end].cast(kind)  # type: ignore[call-overload]  # for literal kinds only
 
     def __getitem__(self, at: slice) -> bytes:
         self._process.point()

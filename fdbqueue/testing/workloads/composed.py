@@ -104,7 +104,7 @@ class User:
         self._steps = 0
 
     def transact(self, verbs: Sequence[str], rolled_back: float = 0.0) -> None:
-        """Call `verbs` in one transaction, whose result is known in the end, or roll it back."""
+        """Call `verbs` in one transaction. Roll it back, or repeat it until its result is known."""
         client, step = self._client, f"{self._client.name}.{self._steps}"
         self._steps += 1
         seed, attempts = client.random.random(), dict[bytes, Attempt]()

@@ -48,7 +48,7 @@ def checks(faults: Faults, has_long_leases: bool) -> Iterator[Checker]:
 
 
 def no_session_left(_: Trace, database: Database) -> Iterator[str]:
-    """Check that no key is left of a session that has ended, or whose processes are dead."""
+    """Check that no key is left of a session that is over: it was ended, or all of its processes are dead."""
     keys = RootKeys(DEFAULT_ROOT)
     for entry in database.get_range_startswith(DEFAULT_ROOT.key()):
         if keys.shape_of(entry.key)[0] in OF_SESSIONS:

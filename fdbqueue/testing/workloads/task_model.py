@@ -1,7 +1,7 @@
-"""A model of one task: its life as the journal tells it, and the lives that sweeps may have made of it.
+"""A model of one task: its possible lives, which follow from the calls in the journal and from sweeps.
 
-No call tells of a sweep. So a task whose time has come has several possible lives: before the sweep, and
-after it. An answer is right if it fits one of them.
+The journal has no sweeps. So a task behind a deadline has several possible lives: one before the sweep, and
+one after it. An answer is right if it fits one of them.
 """
 
 from collections.abc import Iterator, Mapping
