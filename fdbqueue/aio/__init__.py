@@ -3,29 +3,32 @@
 Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
 """
 
-from fdbqueue.aio.consuming import Consumption as Consumption
-from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
-from fdbqueue.aio.database import Database as Database
-from fdbqueue.aio.database import open as open
-from fdbqueue.aio.dead import DeadLetters as DeadLetters
-from fdbqueue.aio.elements import ElementQueue as ElementQueue
-from fdbqueue.aio.elements import NullQueue as NullQueue
-from fdbqueue.aio.elements import QueueSet as QueueSet
-from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
-from fdbqueue.aio.fleet import Fleet as Fleet
-from fdbqueue.aio.functions import Overview as Overview
-from fdbqueue.aio.functions import diagnose as diagnose
-from fdbqueue.aio.functions import list_queues as list_queues
-from fdbqueue.aio.functions import statistics as statistics
-from fdbqueue.aio.functions import verify as verify
-from fdbqueue.aio.functions import workers as workers
-from fdbqueue.aio.futures import Future as Future
-from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
-from fdbqueue.aio.persistent import Proxy as Proxy
-from fdbqueue.aio.queues import FairQueue as FairQueue
-from fdbqueue.aio.queues import Queue as Queue
-from fdbqueue.aio.queues import TaskQueue as TaskQueue
-from fdbqueue.aio.sessions import Session as Session
-from fdbqueue.aio.transaction import Transaction as Transaction
-from fdbqueue.aio.transactional import transactional as transactional
-from fdbqueue.aio.working import Worker as Worker
+from fdbqueue import extras
+
+with extras.needs("aio", "greenlet"):
+    from fdbqueue.aio.consuming import Consumption as Consumption
+    from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
+    from fdbqueue.aio.database import Database as Database
+    from fdbqueue.aio.database import open as open
+    from fdbqueue.aio.dead import DeadLetters as DeadLetters
+    from fdbqueue.aio.elements import ElementQueue as ElementQueue
+    from fdbqueue.aio.elements import NullQueue as NullQueue
+    from fdbqueue.aio.elements import QueueSet as QueueSet
+    from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
+    from fdbqueue.aio.fleet import Fleet as Fleet
+    from fdbqueue.aio.functions import Overview as Overview
+    from fdbqueue.aio.functions import diagnose as diagnose
+    from fdbqueue.aio.functions import list_queues as list_queues
+    from fdbqueue.aio.functions import statistics as statistics
+    from fdbqueue.aio.functions import verify as verify
+    from fdbqueue.aio.functions import workers as workers
+    from fdbqueue.aio.futures import Future as Future
+    from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
+    from fdbqueue.aio.persistent import Proxy as Proxy
+    from fdbqueue.aio.queues import FairQueue as FairQueue
+    from fdbqueue.aio.queues import Queue as Queue
+    from fdbqueue.aio.queues import TaskQueue as TaskQueue
+    from fdbqueue.aio.sessions import Session as Session
+    from fdbqueue.aio.transaction import Transaction as Transaction
+    from fdbqueue.aio.transactional import transactional as transactional
+    from fdbqueue.aio.working import Worker as Worker

@@ -3,4 +3,7 @@
 Needs the extra `dashboard`: `pip install fdbqueue[dashboard]`.
 """
 
-from fdbqueue.dashboard.app import create_app as create_app
+from fdbqueue import extras
+
+with extras.needs("dashboard", "starlette", "anyio", "jinja2"):
+    from fdbqueue.dashboard.app import create_app as create_app

@@ -3,5 +3,8 @@
 Needs the extra `metrics`: `pip install fdbqueue[metrics]`.
 """
 
-from fdbqueue.metrics.collector import QueueCollector as QueueCollector
-from fdbqueue.metrics.process import measure as measure
+from fdbqueue import extras
+
+with extras.needs("metrics", "prometheus_client"):
+    from fdbqueue.metrics.collector import QueueCollector as QueueCollector
+    from fdbqueue.metrics.process import measure as measure

@@ -3,26 +3,29 @@
 Needs the extra `testing`: `pip install fdbqueue[testing]`.
 """
 
-from fdbqueue.testing.cases import Case as Case
-from fdbqueue.testing.cases import check as check
-from fdbqueue.testing.checkers import bounded_transactions as bounded_transactions
-from fdbqueue.testing.checkers import exact_statistics as exact_statistics
-from fdbqueue.testing.checkers import never_nothing as never_nothing
-from fdbqueue.testing.checkers import no_key_left_behind as no_key_left_behind
-from fdbqueue.testing.checkers import no_watch_left_behind as no_watch_left_behind
-from fdbqueue.testing.checkers import order as order
-from fdbqueue.testing.checkers import prompt as prompt
-from fdbqueue.testing.checkers import total_queue as total_queue
-from fdbqueue.testing.coroutines import LoopClient as LoopClient
-from fdbqueue.testing.faults import Faults as Faults
-from fdbqueue.testing.runtime import SimulatedRuntime as SimulatedRuntime
-from fdbqueue.testing.simulation import Checker as Checker
-from fdbqueue.testing.simulation import Client as Client
-from fdbqueue.testing.simulation import Result as Result
-from fdbqueue.testing.simulation import Simulation as Simulation
-from fdbqueue.testing.trace import Operation as Operation
-from fdbqueue.testing.trace import Trace as Trace
-from fdbqueue.testing.workloads import Size as Size
-from fdbqueue.testing.workloads import Workload as Workload
-from fdbqueue.testing.workloads import all_workloads as all_workloads
-from fdbqueue.testing.workloads import workload as workload
+from fdbqueue import extras
+
+with extras.needs("testing", "greenlet"):
+    from fdbqueue.testing.cases import Case as Case
+    from fdbqueue.testing.cases import check as check
+    from fdbqueue.testing.checkers import bounded_transactions as bounded_transactions
+    from fdbqueue.testing.checkers import exact_statistics as exact_statistics
+    from fdbqueue.testing.checkers import never_nothing as never_nothing
+    from fdbqueue.testing.checkers import no_key_left_behind as no_key_left_behind
+    from fdbqueue.testing.checkers import no_watch_left_behind as no_watch_left_behind
+    from fdbqueue.testing.checkers import order as order
+    from fdbqueue.testing.checkers import prompt as prompt
+    from fdbqueue.testing.checkers import total_queue as total_queue
+    from fdbqueue.testing.coroutines import LoopClient as LoopClient
+    from fdbqueue.testing.faults import Faults as Faults
+    from fdbqueue.testing.runtime import SimulatedRuntime as SimulatedRuntime
+    from fdbqueue.testing.simulation import Checker as Checker
+    from fdbqueue.testing.simulation import Client as Client
+    from fdbqueue.testing.simulation import Result as Result
+    from fdbqueue.testing.simulation import Simulation as Simulation
+    from fdbqueue.testing.trace import Operation as Operation
+    from fdbqueue.testing.trace import Trace as Trace
+    from fdbqueue.testing.workloads import Size as Size
+    from fdbqueue.testing.workloads import Workload as Workload
+    from fdbqueue.testing.workloads import all_workloads as all_workloads
+    from fdbqueue.testing.workloads import workload as workload

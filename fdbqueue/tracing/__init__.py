@@ -3,4 +3,7 @@
 Needs the extra `otel`: `pip install fdbqueue[otel]`.
 """
 
-from fdbqueue.tracing.tracing import trace as trace
+from fdbqueue import extras
+
+with extras.needs("otel", "opentelemetry"):
+    from fdbqueue.tracing.tracing import trace as trace
