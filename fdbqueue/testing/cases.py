@@ -51,7 +51,7 @@ def shrunk(case: Case, patience_s: float = 30.0) -> Case:
     """
     until = time.monotonic() + patience_s
     smallest = next((c for c in _smaller(case) if time.monotonic() < until and c.run().failed), case)
-    for name in smallest.faults.active:
+    for name in smallest.run().faults.active:
         fewer = replace(smallest, without=(*smallest.without, name))
         if time.monotonic() < until and fewer.run().failed:
             smallest = fewer

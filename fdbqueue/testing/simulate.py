@@ -121,7 +121,9 @@ def _seeds(options: argparse.Namespace) -> Iterator[int]:
     if options.seeds is not None:
         return iter(options.seeds)
     options.minutes = options.minutes or 1
-    return count(SystemRandom().randrange(_SEED_MAX) if options.first is None else options.first)
+    first = SystemRandom().randrange(_SEED_MAX) if options.first is None else options.first
+    print(f"seeds from {first} on", flush=True)
+    return count(first)
 
 
 def _run(cases: Iterator[Case], seconds: float | None) -> int:
@@ -154,14 +156,15 @@ def _show_failure(case: Case, result: Result, totals: Totals) -> int:
     totals.show(sys.stdout, last=True)
     print(f"\n{case.workload.name}, {result}\n{case.command()}\n\nshrinking ...")
     smallest = shrunk(case)
-    print(f"smallest: {smallest.command()}\nfaults: {', '.join(smallest.faults.active) or 'none'}\n")
-    print(described(smallest.run(detailed=True)))
+    print("smallest: ", end="")
+    _show_one(smallest)
     return 1
 
 
 def _show_one(case: Case) -> int:
     result = case.run(detailed=True)
-    print(f"{case.command()}\nfaults: {', '.join(case.faults.active) or 'none'}\n")
+    # Those of the run: a workload may switch off some of those that the case has drawn.
+    print(f"{case.command()}\nfaults: {', '.join(result.faults.active) or 'none'}\n")
     print(described(result))
     return int(result.failed)
 

@@ -113,12 +113,13 @@ class Client:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run: its violations (none if all is well) and its trace."""
+    """The outcome of a run: its violations (none if all is well), its trace, and its faults."""
 
     seed: int
     violations: tuple[str, ...]
     trace: Trace
     points: int
+    faults: Faults
 
     @property
     def failed(self) -> bool:
@@ -291,7 +292,7 @@ class Simulation:
             if not violations:
                 violations = self._judge(checkers)
             self.trace.virtual_s = self.scheduler.now
-            return Result(self.seed, tuple(violations), self.trace, self.scheduler.points)
+            return Result(self.seed, tuple(violations), self.trace, self.scheduler.points, self.faults)
         finally:
             self._close()
             if collecting:

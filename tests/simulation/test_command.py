@@ -1,5 +1,6 @@
 """`python -m fdbqueue.testing.simulate`, and its report of a failure."""
 
+import re
 import subprocess
 import sys
 
@@ -26,6 +27,12 @@ def test_minutes_end_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert " virtual hours" in capsys.readouterr().out
 
 
+def test_a_run_of_new_seeds_names_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--minutes", "0.005", "--workload", "bank"])
+    said = capsys.readouterr().out
+    assert re.match(r"seeds from \d+ on\n\d+ seeds, ", said)
+
+
 def test_ctrl_c_prints_the_counts_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +55,13 @@ def test_trace_prints_a_readable_trace(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     assert "transaction 1 committed" in said
     assert "('simulated', 'recipe', 0, " in said
+
+
+def test_a_fault_that_its_workload_switches_off_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = (Case.of(all_workloads()["rings"], seed) for seed in range(50))
+    calm = next(case for case in cases if case.faults.active and not case.run().faults.active)
+    assert main(["--seed", str(calm.seed), "--workload", "rings", "--trace"]) == 0
+    assert "\nfaults: none\n" in capsys.readouterr().out
 
 
 def test_a_failure_is_shrunk_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
