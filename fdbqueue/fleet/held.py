@@ -62,6 +62,12 @@ class Hold:
                 self._claimant = claimant
             return self._claimant is claimant
 
+    def disclaim(self, claimant: object) -> None:
+        """Take the claim of `claimant` back, if it has one: it has not decided the outcome after all."""
+        with self._lock:
+            if self._claimant is claimant:
+                self._claimant = None
+
     @property
     def claimant(self) -> object:
         """The claimant that decides the outcome; None before the first claim."""

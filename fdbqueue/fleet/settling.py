@@ -80,8 +80,7 @@ class Settling:
             return own
 
     def _ack(self, hold: Hold, effect: Effect | None) -> Settled:
-        if not hold.claim(ITS_THREAD):
-            raise NotTaken(id=hold.task.id)
+        self._claim(hold)
         if effect is None:
             hold.queue.ack(self._database, hold.lease)
             return ACKED
@@ -146,11 +145,21 @@ class Settling:
 
     def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
         hold.ended_by = None  # an earlier try of this transaction did not commit
+        hold.disclaim(ITS_THREAD)
         effect = self._call(handler, tr, hold.task)
         if effect is not None:
             self._ack_and(tr, hold, effect)
         elif hold.ended_by is None:
             hold.queue.ack(tr, hold.lease)
+        self._claim(hold)
+
+    def _claim(self, hold: Hold) -> None:
+        """Before the commit: a handler that ends at its timeout must not commit what is told as a failure.
+
+        Raises: NotTaken.
+        """
+        if not hold.claim(ITS_THREAD):
+            raise NotTaken(id=hold.task.id)
 
     def _ack_and(self, tr: Transaction, hold: Hold, effect: Effect) -> None:
         hold.queue.ack(tr, hold.lease)

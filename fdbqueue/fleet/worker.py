@@ -382,7 +382,9 @@ class Worker(ChosenByHandler):
             try:
                 self._telling.ended(hold, self._settling.fail(hold, failed), overran)
             except NotTaken:
-                self._telling.ended(hold, Settled("lease_lost"))
+                # A transactional handler that has called a verb has not committed it.
+                own = None if hold.transactional else ended(hold)
+                self._telling.ended(hold, own or Settled("lease_lost"))
             except SURVIVED as error:
                 self._telling.ended(hold, self._settle_otherwise(hold, failed, error), overran)
             finally:

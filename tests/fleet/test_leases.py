@@ -216,9 +216,10 @@ def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
     assert worker.join(20)
 
 
-def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monkeypatch):
-    """With a thread too many, the worker would never count all of them as idle."""
-    may_end, ended, replace_thread, remove = (
+@pytest.fixture
+def timeout_is_over(monkeypatch):
+    """Set as soon as the heartbeat has claimed a hanging attempt, which then goes first: it ends at once."""
+    is_over, ended, replace_thread, remove = (
         threading.Event(),
         threading.Event(),
         ThreadPool.replace,
@@ -226,7 +227,7 @@ def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monk
     )
 
     def replace_late(pool, *arguments):
-        may_end.set()
+        is_over.set()
         assert ended.wait(20)
         time.sleep(0.05)  # the thread becomes idle
         replace_thread(pool, *arguments)
@@ -237,13 +238,50 @@ def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, monk
 
     monkeypatch.setattr(ThreadPool, "replace", replace_late)
     monkeypatch.setattr(Heartbeat, "remove", remove_and_tell)
+    return is_over
+
+
+LATE = {"threads": 1, "timeout_s": 0.1, "max_attempts": 1}
+
+
+def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, timeout_is_over):
+    """With a thread too many, the worker would never count all of them as idle."""
     queue.put(db, "x")
-    worker = Worker(
-        db, queue, lambda _: may_end.wait(20), threads=1, timeout_s=0.1, max_attempts=1, hooks=told.hooks
-    )
+    worker = Worker(db, queue, lambda _: timeout_is_over.wait(20), hooks=told.hooks, **LATE)
     worker.start(until_empty=True)
     assert worker.join(20)
     assert told.names == ["buried"]
+
+
+def test_a_transaction_that_ends_at_its_timeout_writes_nothing(db, queue, told, space, timeout_is_over):
+    """Its attempt counts as failed, so it must not commit."""
+
+    def handler(tr, _):
+        assert timeout_is_over.wait(20)
+        tr.set(space["effect"].key(), b"")
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE)
+    worker.start(until_empty=True)
+    assert worker.join(20)
+    assert (told.names, db[space["effect"].key()]) == (["buried"], None)
+
+
+def test_a_task_acked_by_its_handler_is_not_lost_at_a_timeout(db, queue, told):
+    hang = threading.Event()
+
+    def handler(task):
+        queue.ack(db, task)
+        hang.wait(20)
+
+    queue.put(db, "acked")
+    worker = Worker(db, queue, handler, threads=1, timeout_s=0.1, hooks=told.hooks)
+    worker.start()
+    assert told.wait_for(1) == ["succeeded"]
+    worker.stop(at_once=True)
+    hang.set()
+    assert worker.join(20)
+    assert (told.names, worker.status().tally.lost) == (["succeeded"], 0)
 
 
 class Owing:

@@ -21,7 +21,7 @@ from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import batch, commit, commitlog, conflicts, doorbell, pool, request, watches
 from fdbqueue.fair import items as fair_items
-from fdbqueue.fleet import feed, heartbeat, outage, outcomes, stride, thread_pool
+from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
@@ -614,6 +614,62 @@ PLANTS = (
         "hold.lost or hold.queue.ack(tr, hold.lease)",
         "fleet",
         100,
+    ),
+    Plant(
+        "a verb of an earlier try that counts for the next one",
+        working.Settling._work_in,
+        "hold.ended_by = None",
+        "pass",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "a transactional attempt that may be as slow as its transaction",
+        working.Settling._require_room,
+        "seconds > limits.EFFECT_MAX_S",
+        "seconds > 2 * limits.EFFECT_MAX_S",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "a verb of the handler that is told as an ack",
+        working.Settling.attempt,
+        "return ended(hold) or ACKED",
+        "return ACKED",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "an error of a hook that fails its attempt",
+        hooks.Hooks.tell,
+        """troubles.met(_log, f"the hook {event.name!r} failed", error)""",
+        "raise",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "a transactional attempt that leaves no receipt",
+        working.Settling._commit_with,
+        "run_once(self._database, self._root, body)",
+        "run(self._database, body)",
+        "hooked",
+        100,
+    ),
+    Plant(
+        "a transactional handler that commits after its timeout",
+        working.Settling._claim,
+        "raise NotTaken(id=hold.task.id)",
+        "pass",
+        "hooked",
+        100,
+    ),
+    Plant(
+        "an event of which the hooks are not told",
+        telling.Telling.ended,
+        "self._hooks.tell(event, self._troubles)",
+        "hold.watch is None or self._hooks.tell(event, self._troubles)",
+        "hooked",
+        50,
     ),
     Plant(
         "a worker that does not count the tasks taken from a queue",

@@ -55,6 +55,7 @@ _MODULES = (
     "fleet",
     "follows",
     "holding",
+    "hooked",
     "keyed",
     "interrupts",
     "late",
