@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _CALLS_IN_A_TURN = 20  # calls that did not wait; then other tasks and timers of the loop have their turn
 _INTERRUPTS_MAX = 100  # the waits of one cleanup
+_LOOKS_OF_PATIENCE = 10  # at the cancelled calls that a close waits for
 
 _FORKED = "It was opened before this process was forked: open it again with fdbqueue.aio.open()."
 _LOOP_CLOSED = "Its event loop is closed: open it again with fdbqueue.aio.open()."
@@ -85,7 +86,7 @@ class Hub:
         self._posted: deque[tuple[Wakeable, int]] = deque()
         self._will_drain = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ends: dict[asyncio.Task[Any], None] = {}  # those of cancelled calls, in order
+        self._ends: dict[asyncio.Task[Any], Fiber] = {}  # those of cancelled calls, in order
         self._calls_without_a_wait = 0
 
     # -- waking -------------------------------------------------------------------------------------------
@@ -213,23 +214,32 @@ class Hub:
         self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
     ) -> asyncio.Task[Any]:
         end = self._start(fiber, self._end(fiber, stop, undo))
-        self._note_end(end)
+        self._note_end(end, fiber)
         return end
 
-    def _note_end(self, end: asyncio.Task[Any]) -> None:
-        self._ends[end] = None
+    def _note_end(self, end: asyncio.Task[Any], fiber: Fiber) -> None:
+        self._ends[end] = fiber
         end.add_done_callback(self._ends.pop)
 
-    def outlast_cancelled_calls(self, timeout_s: float) -> None:
-        """Wait until the calls that were cancelled by now have ended, at most `timeout_s`. For a fiber.
+    def outlast_cancelled_calls(self, patience_s: float) -> None:
+        """Wait until the calls that were cancelled by now have ended. For a fiber.
 
-        The functions of `finish` count, too.
+        It gives up if none of them got an answer for `patience_s`. Looks are counted, not the time: a process
+        that stood still for minutes has not waited for an answer. The functions of `finish` count, too.
         """
-        sleeper, until = self.sleeper(), self.loop.time() + timeout_s
-        for end in list(self._ends):
-            while not end.done() and self.loop.time() < until:
-                end.add_done_callback(partial(_wake, sleeper, sleeper.turn))
-                sleeper.park(until - self.loop.time())
+        ends, sleeper, looks = list(self._ends), self.sleeper(), 0
+        while looks < _LOOKS_OF_PATIENCE and (left := [end for end in ends if not end.done()]):
+            turns = self._turns_of(left)
+            wake = partial(_wake, sleeper, sleeper.turn)
+            left[0].add_done_callback(wake)
+            sleeper.park(patience_s / _LOOKS_OF_PATIENCE)
+            left[0].remove_done_callback(wake)
+            looks = looks + 1 if turns == self._turns_of(left) else 0
+
+    def _turns_of(self, ends: Iterable[asyncio.Task[Any]]) -> list[tuple[Fiber, int] | None]:
+        """Values that differ after each answer that one of the fibers behind `ends` has got."""
+        fibers = [self._ends.get(end) for end in ends]
+        return [fiber and (fiber, fiber.turn) for fiber in fibers]
 
     async def _end(self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None) -> None:
         with suppress(asyncio.CancelledError, WaitStopped):
@@ -242,7 +252,13 @@ class Hub:
                 await fiber.until_woken()
                 answer = fiber.resume()
             if undo is not None:
-                await self.call(lambda: undo(answer))
+                await self._undo(partial(undo, answer))
+
+    async def _undo(self, function: Callable[[], object]) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "the task of a cancelled call runs it"
+        fiber = self._ends[task] = Fiber(self.loop, function, task)
+        await self._advance(fiber)
 
     def begin(self, function: Callable[[], object], name: str) -> None:
         """As `spawn`, on the loop's thread: the function runs at once, until it waits."""
@@ -269,7 +285,7 @@ class Hub:
             function(*arguments)
 
     def _finish_alone(self, fiber: Fiber) -> None:
-        self._note_end(self._drive_alone(fiber, "fdbqueue-finish"))
+        self._note_end(self._drive_alone(fiber, "fdbqueue-finish"), fiber)
 
     def _drive_alone(self, fiber: Fiber, name: str) -> asyncio.Task[Any]:
         task = self._start(fiber, self._drive(fiber))

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -208,6 +209,51 @@ async def test_a_close_outlasts_each_cancelled_call(monkeypatch: pytest.MonkeyPa
     await closing
 
     assert ends == [0, 1]
+
+
+async def cancelled(work: Callable[[], None]) -> None:
+    """Begin a call, and cancel it."""
+    working = asyncio.create_task(hub().call(work))
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+
+
+@on_loop
+async def test_a_close_is_patient_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
+    here, ends = runtime(), list[str]()
+
+    def work() -> None:
+        try:
+            here.event().wait()
+        finally:
+            for _ in range(20):
+                here.sleep(0.01)
+            ends.append("work")
+
+    await cancelled(work)
+    await hub().call(lambda: hub().outlast_cancelled_calls(0.1))
+
+    assert ends == ["work"]
+
+
+@on_loop
+async def test_a_close_gives_up_a_call_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
+    here = runtime()
+    answer = here.event()
+
+    def work() -> None:
+        try:
+            here.event().wait()
+        finally:
+            answer.wait()
+
+    await cancelled(work)
+    async with asyncio.timeout(30):
+        await hub().call(lambda: hub().outlast_cancelled_calls(0.01))
+    answer.set()
 
 
 class Result:
