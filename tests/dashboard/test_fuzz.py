@@ -65,11 +65,11 @@ def test_no_request_fails_or_changes_a_queue(served: Served) -> None:
         browser = served.reader if signs else served.writer
         if signs:  # a form of our own page: only the missing --write is in its way
             form = {**form, "csrf": browser.csrf(), "sure": "yes"}
-        if path == "/events" or path.startswith("/events?"):
-            path = "/"
+        # A whole one: the client takes `//a` for a host. It removes dots, and `/../events` has no end.
+        url = browser.client.base_url.copy_with(raw_path=path.encode())
         answer = browser.client.request(
             method,
-            path,
+            url.copy_with(path="/") if url.path == "/events" else url,
             params=_sound(query),
             data=_sound(form) or None,
             headers=headers,
