@@ -22,6 +22,8 @@ from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.writes import Pending, WriteBuffer
 from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import Runtime
+from fdbqueue.testing.audit.auditor import Auditor
+from fdbqueue.testing.audit.commit import Commit
 from fdbqueue.testing.faults import Dice, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Footprint, Operation, Trace
@@ -53,13 +55,15 @@ class Machine:
         faults: Faults,
         trace: Trace,
         outages: Sequence[Sequence[tuple[float, float]]] = (),
+        auditor: Auditor | None = None,
     ) -> None:
         """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
-        answer.
+        answer. The `auditor` judges each commit.
         """
         self.thread = runtime
         self.runtime: Runtime = runtime  # that of the code under test
         self._outages = outages
+        self.auditor = auditor
         self.scheduler = runtime.scheduler
         self.host = runtime.host
         self.name = runtime.host.name
@@ -332,7 +336,25 @@ class FaultyTransaction(Transaction):
             self._met_conflict = error.code == _CODES["not_committed"]
             self._footprint(request, f"refused: {error.code}")
             raise
+        self._audit(request)
         self._footprint(request, outcome)
+
+    def _audit(self, request: CommitRequest) -> None:
+        """Have the commit judged before any other one: no task has run since."""
+        machine = self._machine
+        if machine.auditor is None or request.version is None:
+            return
+        operation = machine.operation()
+        commit = Commit(
+            request.version,
+            request.read_version,
+            machine.thread_name(),
+            machine.name,
+            self._number,
+            "" if operation is None else f"{operation.name} {operation.subject}",
+            machine.runtime.now_us(),
+        )
+        machine.auditor.committed(self._simulated.store, request, commit)
 
     def _set_off(self, request: CommitRequest) -> None:
         """Let `request` arrive later, or never."""
@@ -350,6 +372,7 @@ class FaultyTransaction(Transaction):
             return
         self._late = None
         self._simulated.commit(request)
+        self._audit(request)
         outcome = "refused" if request.error is not None else "committed"
         machine = self._machine
         machine.trace.note(machine.scheduler.now, machine.name, f"late transaction {outcome}", self._number)

@@ -26,6 +26,7 @@ from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
+from fdbqueue.testing.audit.auditor import Auditor
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
@@ -155,6 +156,7 @@ class Simulation:
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # the values before this run
         self._store = self._open_store()
+        self._auditor = Auditor()
         self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
@@ -242,7 +244,7 @@ class Simulation:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         outages = (self._outages, self._partitions.setdefault(name, []))
-        return kind(runtime, random, faults, self.trace, outages)
+        return kind(runtime, random, faults, self.trace, outages, self._auditor)
 
     def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
         if is_asynchronous(function):
@@ -287,8 +289,9 @@ class Simulation:
         collecting = gc.isenabled()
         gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
         try:
+            self._auditor.watch([queue for checker in checkers for queue in getattr(checker, "queues", ())])
             stuck = self._run_clients()
-            violations = [*self._failures(), *stuck]
+            violations = [*self._failures(), *stuck, *self._auditor.violations]
             if not violations:
                 violations = self._judge(checkers)
             self.trace.virtual_s = self.scheduler.now

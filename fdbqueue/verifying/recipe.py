@@ -16,6 +16,7 @@ _TAKE = "The dequeue that meets it sets it aside."
 
 class RecipeChecks:
     def __init__(self, recipe: Recipe, cures: Cures) -> None:
+        self.recipe = recipe
         self._keys = recipe.keys
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(recipe.keys.line), recipe.aside, cures)

@@ -8,10 +8,13 @@ from typing import NamedTuple
 import pytest
 
 from fdbqueue.testing import all_workloads, checkers, soundness
+from fdbqueue.testing.audit import bounds, calls, counters, items, leases, line, lives, order, sessions
 from fdbqueue.testing.workloads import by_key, common
 from tests.simulation.planted import PLANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+AUDIT = (bounds, calls, counters, items, leases, line, lives, order, sessions)
+"""The rules of the auditor, which judge every workload."""
 _BUGS = {plant.what: plant for plant in PLANTS}
 
 
@@ -47,5 +50,5 @@ def _source_of(workload: str) -> str:
     build = all_workloads()[workload].build
     here = inspect.getsource(inspect.getmodule(build) or common)
     beside = [line.split()[1] for line in here.splitlines() if line.startswith("from fdbqueue.testing")]
-    modules = [checkers, soundness, common, by_key, *map(import_module, beside)]
+    modules = [checkers, soundness, common, by_key, *AUDIT, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))

@@ -1,0 +1,112 @@
+"""The auditor: hears of each commit, and tells the rules of each queue which of its keys have changed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+
+from fdb import tuple as layer
+
+from fdbqueue import root_keys as columns
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.store import Store
+from fdbqueue.errors import FdbQueueError
+from fdbqueue.persistent.owners import OWNERS
+from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.testing.audit.agreement import Agreement
+from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.rules import QueueRules
+from fdbqueue.testing.audit.sessions import Sessions
+from fdbqueue.verifying.root import RootChecks
+from fdbqueue.verifying.verify import AnyQueue, subject_named, subject_of
+
+VIOLATIONS_MAX = 5
+
+
+class Auditor:
+    """Judges the commits of one simulation, in their order."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._mirror = Mirror()
+        self._registry = Registry(DEFAULT_ROOT)
+        self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
+        self._sessions = Sessions(self._registry.keys, self._is_member)
+        self._named: dict[int, QueueRules] = {}
+        self._prefixes: dict[int, bytes] = {}
+        """The prefixes of the queues that have definitions, by their ids."""
+        self._spaces: list[QueueRules] = []
+
+    def watch(self, queues: Sequence[AnyQueue]) -> None:
+        """Judge these queues over subspaces, too. Those with names are found by their definitions."""
+        self._spaces += [QueueRules(subject_of(queue), registered=False) for queue in queues]
+
+    def committed(self, store: Store, request: CommitRequest, commit: Commit) -> None:
+        """Judge the last commit of the store."""
+        with store.begin() as txn:
+            changes = self._mirror.follow(txn, request)
+        if len(self.violations) >= VIOLATIONS_MAX:
+            return
+        cleared = list(request.buffer.cleared)
+        for text in self._judge(commit, changes, cleared):
+            self.violations.append(f"{commit}: {text}")
+
+    def _judge(
+        self, commit: Commit, changes: dict[bytes, Values], cleared: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[str]:
+        root = {key: values for key, values in changes.items() if self._is_of_root(key)}
+        if root:
+            self._define(root)
+            step = Step(commit, root, cleared)
+            told = chain(self._root.judge(step, self._mirror), self._sessions.judge(step))
+            yield from (f"the root: {text}" for text in told)
+        for rules in (*self._named.values(), *self._spaces):
+            part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
+            if part:
+                yield from rules.judge(Step(commit, part, cleared), self._mirror)
+        yield from self._orphans(changes)
+
+    def _is_of_root(self, key: bytes) -> bool:
+        """True for a key under the root that belongs to no queue. Receipts have nothing to agree with."""
+        keys = self._registry.keys
+        if not key.startswith(keys.prefix) or keys.receipts.start <= key < keys.receipts.stop:
+            return False
+        return not keys.all_contents.start <= key < keys.all_contents.stop
+
+    def _orphans(self, changes: dict[bytes, Values]) -> Iterator[str]:
+        contents = self._registry.keys.all_contents
+        prefixes = tuple(self._prefixes.values())
+        for key, values in changes.items():
+            is_named = contents.start <= key < contents.stop
+            if is_named and values.after is not None and not key.startswith(prefixes):
+                yield f"a key of a queue that does not exist (key {key.hex()})"
+
+    def _is_member(self, session: bytes) -> bool:
+        """True if the session is enrolled for an owner of a persistent queue."""
+        member = layer.pack((session,))
+        owners = (layer.pack((OWNERS,), prefix=prefix) for prefix in self._prefixes.values())
+        return any(
+            key.endswith(member) for under in owners for key in self._mirror.keys_in(under, under + b"\xff")
+        )
+
+    def _define(self, changes: dict[bytes, Values]) -> None:
+        """Know the queues that are created and dropped."""
+        for key, values in changes.items():
+            column, rest = self._registry.keys.shape_of(key)
+            if column == columns.DEFINITION:
+                if values.before is not None:
+                    self._forget(Definition.listed(rest[0], values.before))
+                if values.after is not None:
+                    self._know(Definition.listed(rest[0], values.after))
+
+    def _forget(self, definition: Definition) -> None:
+        self._named.pop(definition.id, None)
+        self._prefixes.pop(definition.id, None)
+
+    def _know(self, definition: Definition) -> None:
+        self._prefixes[definition.id] = self._registry.contents(definition).key()
+        with suppress(FdbQueueError):  # of another release: a verification tells of it
+            subject = subject_named(self._registry, definition)
+            if subject is not None:
+                self._named[definition.id] = QueueRules(subject, registered=True)

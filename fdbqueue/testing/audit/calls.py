@@ -1,0 +1,68 @@
+"""Calls: the counters of a queue grow by the calls of the commit, and these are the steps of its tasks.
+
+A transaction of a caller may put a task and end it, or bury it and kick it. Only the calls tell of such a
+task.
+"""
+
+from collections.abc import Iterator
+
+from fdbqueue.records import keys as columns
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.task import TaskState
+from fdbqueue.testing.audit.model import TaskStep, is_taken
+
+READY, TAKEN, DELAYED, BURIED = TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED
+
+
+def counted(step: TaskStep) -> Iterator[str]:
+    calls, removed = step.calls, len(step.removed())
+    passing = calls["put"] - len(step.created())
+    """Tasks that the commit has put and ended."""
+    if passing < 0:
+        yield f"{len(step.created())} new tasks, and {calls['put']} puts are counted"
+    if calls["done"] != calls["ack"] + calls["delete"] + calls["cancel"]:
+        yield f"the ends of tasks are counted in two ways: {dict(calls)}"
+    if calls["done"] > removed + passing or (calls["done"] < removed + passing and not calls["other"]):
+        yield f"{removed} tasks have ended, and {calls['done']} are counted: {dict(calls)}"
+    takes = sum(after.attempts - before.attempts for before, after in step.changed())
+    takes += sum(record.attempts for record in step.created())
+    if not -removed <= calls["take"] - takes <= removed + passing:
+        yield f"{takes} takes, and {calls['take']} are counted"
+    if not removed and not passing:
+        yield from _of_survivors(step)
+
+
+def _of_survivors(step: TaskStep) -> Iterator[str]:
+    calls = step.calls
+    moves = [(before.state, after.state) for before, after in step.changed()]
+    buried = sum((after == BURIED) - (before == BURIED) for before, after in moves)
+    if calls["bury"] - calls["kick"] != buried:
+        yield f"{buried} more tasks are buried, and {calls['bury']} burials and {calls['kick']} kicks counted"
+    if calls["bury"] or calls["kick"]:
+        return
+    due = sum(before == DELAYED and after != DELAYED for before, after in moves)
+    if due > calls["delay"]:
+        yield f"{due} delays are over, and {calls['delay']} are counted"
+    if not any(record.state == TAKEN for record in step.written()):
+        freed = sum(
+            is_taken(before) and after.attempts == before.attempts for before, after in step.changed()
+        )
+        if freed != calls["release"] + calls["ttr"] - calls["take"] - given_back(step):
+            yield f"{freed} leases have ended, and counted are {dict(calls)}"
+
+
+def given_back(step: TaskStep) -> int:
+    """The number of takes that the commit has undone."""
+    return sum(is_taken(before) and after.attempts < before.attempts for before, after in step.changed())
+
+
+def rung(keys: TaskKeys, doorbell: bytes, step: TaskStep) -> Iterator[str]:
+    """A task that can be taken rings the doorbell, and so does a delay that ends before all other times."""
+    if doorbell in step.changes.changes:
+        return
+    for key, values in step.changes.changes.items():
+        column, _ = keys.parts_of(key)
+        if column == columns.READY and values.before is None:
+            yield f"the doorbell is not rung, though a task can be taken (key {key.hex()})"
+        if column == columns.PAUSED and values.after is None:
+            yield "the doorbell is not rung, though the queue goes on"

@@ -1,0 +1,62 @@
+"""The rows of a database as of its last commit, kept beside the engine: each commit tells its writes."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sortedcontainers import SortedDict
+
+from fdbqueue import limits
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.versionstamp import place, stamp
+from fdbqueue.testing.audit.commit import Values
+from fdbqueue.verifying.asking import Row, Seen, Under
+
+
+class Mirror(Seen):
+    """What the checks of a verification see: every key, at the version of the last commit."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+        self._stored: SortedDict = SortedDict()
+
+    def value(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._stored.get(key)
+        return found
+
+    def rows(self, keys: Under) -> Sequence[Row]:
+        return list(islice(self.under(keys.start, keys.stop), keys.limit or limits.VERIFIED_ROWS_MAX))
+
+    def under(self, start: bytes, stop: bytes) -> Iterator[Row]:
+        for key in self.keys_in(start, stop):
+            yield Row(key, self._stored[key])
+
+    def keys_in(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        keys: Iterator[bytes] = self._stored.irange(start, stop, (True, False))
+        return keys
+
+    def follow(self, txn: Any, request: CommitRequest) -> dict[bytes, Values]:
+        """Take over the writes of the last commit, which `txn` sees. Return the keys that have changed."""
+        changed: dict[bytes, Values] = {}
+        for key in self._written(request):
+            before, after = self._stored.get(key), layout.get(txn, key)
+            if before != after:
+                changed[key] = Values(before, after)
+        for key, values in changed.items():
+            if values.after is None:
+                del self._stored[key]
+            else:
+                self._stored[key] = values.after
+        return changed
+
+    def _written(self, request: CommitRequest) -> set[bytes]:
+        buffer = request.buffer
+        keys = set(buffer.entries)
+        for begin, end in buffer.cleared:
+            keys.update(self.keys_in(begin, end))
+        if buffer.stamped_keys:
+            assert request.version is not None
+            of_this = stamp(request.version, request.order)
+            keys.update(place(body, offset, of_this) for body, offset, _ in buffer.stamped_keys)
+        return keys

@@ -1,0 +1,102 @@
+"""The order of takes: a take finds the first task of its kind's order, as of its read version (I4, I5).
+
+It passes over a task only if that belongs to a request which waited when the take looked, and over an earlier
+task of the same task key never. The order is a model of its own, apart from fdbqueue/disciplines.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.records.keys import Record, id_text
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.testing.audit.line import LineStep, Requests
+from fdbqueue.testing.audit.model import TaskStep
+
+Place = tuple[int, bytes]
+
+
+@dataclass
+class Order:
+    shape: Shape
+    registered: bool
+    _ready_since: dict[bytes, int] = field(default_factory=dict)
+    """The version in which each ready task became ready."""
+    _key_since: dict[bytes, int] = field(default_factory=dict)
+    """The version in which a task of each task key has changed last."""
+
+    def judge(self, step: TaskStep, line: LineStep, requests: Requests) -> Iterator[str]:
+        taken, seen = self._taken(step), step.commit.read_version
+        if taken and seen is not None:
+            if self._is_keyed:
+                yield from self.overtaken_in_key(step, taken)
+            passed = self._passed(step, taken, seen)
+            if len(passed) > requests.items_asked_at(seen) - min(line.served, len(taken)):
+                last = max(map(self.place, taken))[1]
+                yield f"the task {id_text(last)} is taken before the task {id_text(min(passed)[1])}"
+        self._note(step)
+
+    @property
+    def _is_keyed(self) -> bool:
+        return isinstance(self.shape.discipline, Keyed)
+
+    def place(self, record: Record) -> Place:
+        return (record.pri if self.shape.kind.supports("pri") else 0), record.id
+
+    def _taken(self, step: TaskStep) -> list[Record]:
+        """The tasks that were ready, and that the commit has taken. Items of a FairQueue are gone then."""
+        moves = ((before, after) for before, after in step.moves.values() if before is not None)
+        return [
+            before
+            for before, after in moves
+            if before.state == TaskState.READY
+            and (
+                after is None if not self.registered else after is not None and after.state == TaskState.TAKEN
+            )
+        ]
+
+    def _waiting(self, step: TaskStep) -> Iterator[Record]:
+        """The tasks that were ready, and still are, and have not expired."""
+        for record in step.after.values():
+            is_there = record.state == TaskState.READY and record.expires_us > step.commit.now_us
+            if is_there and record.id in self._ready_since and record.id not in step.moves:
+                yield record
+
+    def overtaken_in_key(self, step: TaskStep, taken: Sequence[Record]) -> Iterator[str]:
+        last: dict[bytes, Place] = {}
+        for record in taken:
+            last[record.key] = max(self.place(record), last.get(record.key, (0, b"")))
+        for record in self._waiting(step):
+            if record.key in last and self.place(record) < last[record.key]:
+                overtook = id_text(last[record.key][1])
+                yield f"the task {overtook} is taken before {id_text(record.id)} of the same task key"
+
+    def _passed(self, step: TaskStep, taken: Sequence[Record], seen: int) -> list[Place]:
+        """The places of the tasks that a take at the version `seen` must not have passed over."""
+        if self.shape.kind.supports("cost"):
+            return []  # the order of its task keys is that of their rounds
+        last = max(map(self.place, taken))
+        waiting = [record for record in self._waiting(step) if self._ready_since[record.id] <= seen]
+        if self._is_keyed:
+            waiting = [record for record in waiting if self._is_open_head(step, record, seen)]
+        return [self.place(record) for record in waiting if self.place(record) < last]
+
+    def _is_open_head(self, step: TaskStep, record: Record, seen: int) -> bool:
+        """True if the task was the first of a task key that was open, at `seen` and ever since."""
+        if self._key_since[record.key] > seen:
+            return False
+        others = [other for other in step.after.values() if other.key == record.key]
+        taken = sum(other.state == TaskState.TAKEN for other in others)
+        ready = (self.place(other) for other in others if other.state == TaskState.READY)
+        return taken < self.shape.settings.key_concurrency and min(ready) == self.place(record)
+
+    def _note(self, step: TaskStep) -> None:
+        for id_, (before, after) in step.moves.items():
+            if after is None or after.state != TaskState.READY:
+                self._ready_since.pop(id_, None)
+            elif before is None or before.state != TaskState.READY:
+                self._ready_since[id_] = step.commit.version
+            for record in (before, after):
+                if record is not None:
+                    self._key_since[record.key] = step.commit.version

@@ -1,0 +1,63 @@
+"""The rules of one queue: which of them judge a step depends on its kind."""
+
+from collections.abc import Iterator
+
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.testing.audit import bounds, calls, counters, leases
+from fdbqueue.testing.audit.agreement import Agreement
+from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.items import Items
+from fdbqueue.testing.audit.line import Requests
+from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.model import Tasks, TaskStep
+from fdbqueue.testing.audit.order import Order
+from fdbqueue.verifying.recipe import RecipeChecks
+from fdbqueue.verifying.tasks import TaskChecks
+from fdbqueue.verifying.verify import Subject
+
+
+class QueueRules:
+    def __init__(self, subject: Subject, *, registered: bool) -> None:
+        self.prefix = subject.keys.start
+        self._name = subject.name
+        self._registered = registered
+        self._checks = subject.checks
+        self._counters = counters.Counters(subject.counts)
+        self._agreement = Agreement(subject.checks, self.prefix)
+        self._tasks = Tasks(subject.checks, registered) if isinstance(subject.checks, TaskChecks) else None
+        self._lives = Lives()
+        self._items = Items(subject.checks.recipe) if isinstance(subject.checks, RecipeChecks) else None
+        if self._tasks is not None:
+            self._order = Order(self._tasks.checks.shape, registered)
+            self._requests = Requests(LineKeys(self._tasks.keys.line))
+
+    def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
+        for text in self._judge(step, mirror):
+            yield f"{self._name}: {text}"
+
+    def _judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
+        yield from self._agreement.judge(step, mirror)
+        yield from self._counters.judge(step, mirror)
+        if self._items is not None:
+            yield from self._items.judge(step, mirror)
+        if self._tasks is not None:
+            yield from self._of_tasks(self._tasks, self._tasks.follow(step), mirror)
+
+    def _of_tasks(self, tasks: Tasks, step: TaskStep, mirror: Mirror) -> Iterator[str]:
+        shape, keys = tasks.checks.shape, tasks.keys
+        yield from counters.ClassCounters(keys).judge(step.changes, mirror)
+        if isinstance(shape.discipline, Keyed):
+            yield from counters.key_counters(shape.discipline, step, mirror)
+        yield from calls.rung(keys, keys.calls if tasks.registered else keys.live, step)
+        errors: list[str] = []
+        line = self._requests.follow(step.changes, mirror, errors)
+        yield from errors
+        yield from self._order.judge(step, line, self._requests)
+        if tasks.registered:
+            yield from leases.delivered(shape, step, line, mirror)
+            yield from self._lives.judge(step)
+            yield from calls.counted(step)
+            yield from bounds.within_capacity(shape, step)
+            yield from bounds.within_concurrency(shape, step)

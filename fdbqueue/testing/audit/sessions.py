@@ -1,0 +1,52 @@
+"""The legal steps of sessions: one ends for good, by a process that has opened it, or past its deadline.
+
+A member of an owner (persistent/owners.py) is ended by the next client of that name, too.
+"""
+
+from collections.abc import Callable, Iterator
+
+from fdbqueue import root_keys as columns
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.sessions.openers import deadline_if_readable
+from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.lives import SLACK_US
+
+
+class Sessions:
+    def __init__(self, keys: RootKeys, is_member: Callable[[bytes], bool]) -> None:
+        self._is_member = is_member
+        self._keys = keys
+        self._openers: dict[bytes, set[str]] = {}
+        """The machines that have written the heartbeat of each session."""
+        self._ended: set[bytes] = set()
+
+    def judge(self, step: Step) -> Iterator[str]:
+        commit = step.commit
+        for key, values in step.changes.items():
+            column, rest = self._keys.shape_of(key)
+            if column == columns.SESSION:
+                yield from self.record_step(step, rest[0], values.before, values.after)
+            elif column == columns.HEARTBEAT and len(rest) == 1 and values.after is not None:
+                openers = self._openers.setdefault(rest[0], set())
+                if rest[0] in self._ended:
+                    yield f"the session {rest[0].hex()} has ended, and has a heartbeat again"
+                openers.add(commit.machine)
+
+    def record_step(
+        self, step: Step, session: bytes, before: bytes | None, after: bytes | None
+    ) -> Iterator[str]:
+        commit = step.commit
+        if before is None and session in self._ended:
+            yield f"the session {session.hex()} has ended, and is there again"
+        if after is not None:
+            return
+        self._ended.add(session)
+        beat = step.changes.get(self._keys.heartbeat(session))
+        deadline_us = None if beat is None or beat.before is None else deadline_if_readable(beat.before)
+        is_overdue = deadline_us is None or deadline_us <= commit.now_us + SLACK_US
+        is_own = commit.machine in self._openers.get(session, ())
+        if not is_own and not is_overdue and not self._is_member(session):
+            yield (
+                f"the session {session.hex()} is ended by {commit.machine}, and lives until {deadline_us}: "
+                f"it is {commit.now_us}"
+            )

@@ -1,0 +1,143 @@
+"""The auditor judges each commit. Its rules are tested on steps made by hand, and by planted bugs."""
+
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from fdbqueue import Queue, Subspace, TaskQueue
+from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
+from fdbqueue.task import TaskState
+from fdbqueue.testing import Client, Simulation
+from fdbqueue.testing.audit import calls
+from fdbqueue.testing.audit.commit import Commit, Step
+from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.model import Move, TaskStep
+from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.soundness import sound
+
+S = 1_000_000
+NOW_US = 100 * S
+ID = bytes(ID_BYTES)
+READY = Record(ID, TaskState.READY, 0, NOW_US - S, NEVER_US, 10 * S, 0)
+TAKEN = replace(
+    READY,
+    state=TaskState.TAKEN,
+    attempts=1,
+    until_us=NOW_US + 9 * S,
+    session=b"s",
+    token=b"t",
+    taken_us=NOW_US - S,
+)
+DELAYED = replace(READY, state=TaskState.DELAYED, until_us=NOW_US + S)
+BURIED = replace(READY, state=TaskState.BURIED, error="")
+CANCELLED = replace(TAKEN, cancelled_us=NOW_US)
+
+
+def step(before: Record | None, after: Record | None, **counted: int) -> TaskStep:
+    commit = Commit(7, 6, "worker/thread", "worker", 1, "", NOW_US)
+    tasks = {ID: after} if after is not None else {}
+    return TaskStep(commit, Step(commit, {}), {ID: Move(before, after)}, tasks, Counter(counted))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, READY),
+        (READY, TAKEN),
+        (DELAYED, BURIED),
+        (BURIED, replace(BURIED, payload=b"edited", size_bytes=6)),
+        (TAKEN, replace(READY, attempts=1, failures=1)),
+        (TAKEN, READY),
+        (TAKEN, replace(TAKEN, until_us=NOW_US + 10 * S)),
+        (TAKEN, replace(TAKEN, until_us=TAKEN.until_us + S, ttr_us=11 * S)),
+        (TAKEN, replace(TAKEN, token=b"u", attempts=2, taken_us=NOW_US, until_us=NOW_US + 10 * S)),
+        (TAKEN, CANCELLED),
+        (CANCELLED, None),
+    ],
+)
+def test_a_legal_step_of_a_task(before: Record | None, after: Record | None) -> None:
+    assert list(Lives().judge(step(before, after))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (None, replace(READY, failures=1), "has failures that count"),
+        (READY, replace(READY, pri=1), "had another pri"),
+        (READY, replace(TAKEN, attempts=0), "has no attempt more"),
+        (READY, replace(TAKEN, session=b""), "taken without a lease"),
+        (READY, replace(TAKEN, until_us=NOW_US), "another length than its ttr"),
+        (READY, replace(TAKEN, taken_us=NOW_US + S, until_us=NOW_US + 11 * S), "in the future"),
+        (replace(READY, failures=2), READY, "had more failures"),
+        (READY, replace(READY, failures=1, attempts=0), "failed more often than it was taken"),
+        (DELAYED, READY, "was delayed until"),
+        (TAKEN, replace(TAKEN, attempts=2), "under the same lease"),
+        (replace(TAKEN, until_us=NOW_US - S), replace(TAKEN, until_us=NOW_US + 10 * S), "lease was over"),
+        (CANCELLED, replace(READY, attempts=1), "was cancelled, and goes on"),
+        (BURIED, replace(BURIED, error=None), "without a class of failure"),
+    ],
+)
+def test_a_step_that_is_not_legal(before: Record | None, after: Record, told: str) -> None:
+    assert told in "\n".join(Lives().judge(step(before, after)))
+
+
+def test_an_ended_task_never_comes_back() -> None:
+    lives = Lives()
+    assert [*lives.judge(step(READY, None)), *lives.judge(step(None, READY))] != []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counted"),
+    [
+        (None, READY, {"put": 1}),
+        (None, None, {"put": 1, "ack": 1, "take": 1, "done": 1}),
+        (READY, TAKEN, {"take": 1}),
+        (TAKEN, READY, {"take": -1, "other": 1}),
+        (TAKEN, replace(READY, attempts=1), {"release": 1}),
+        (TAKEN, replace(READY, attempts=1), {"ttr": 1}),
+        (DELAYED, READY, {"delay": 1}),
+        (READY, BURIED, {"bury": 1}),
+        (BURIED, None, {"delete": 1, "ttl": 1, "done": 1}),
+        (READY, None, {"other": 1}),
+    ],
+)
+def test_calls_that_are_the_steps(
+    before: Record | None, after: Record | None, counted: dict[str, int]
+) -> None:
+    assert list(calls.counted(step(before, after, **counted))) == []
+    wrong = Counter(counted)
+    wrong.update({"put": 1, "bury": 1} if before is None else {"bury": 1, "done": 1})
+    assert list(calls.counted(step(before, after, **wrong))) != []
+
+
+def test_the_auditor_judges_every_commit_of_a_run() -> None:
+    """Keys that are written past the queues contradict them: a counter, and an item of a subspace."""
+    plain = Queue(Subspace(("plain",)))
+
+    def clumsy(client: Client) -> None:
+        queue = TaskQueue.create(client.db, "jobs")
+        queue.put(client.db, 1)
+        client.db.clear(queue.contents[9].key())
+        queue.put(client.db, 2)
+        plain.enqueue(client.db, 1)
+        client.db[Subspace(("plain",))[2].key()] = bytes(8)
+
+    simulation = Simulation(1, faults=NONE)
+    simulation.client(clumsy, "clumsy")
+    found = "\n".join(simulation.run([sound(plain)]).violations)
+    assert "transaction" in found
+    for told in ("jobs: The counter of ready tasks says 0", "The counter of items says 0"):
+        assert told in found
+
+
+def test_a_run_of_the_auditor_is_silent_without_a_bug() -> None:
+    plain = Queue(Subspace(("plain",)))
+
+    def careful(client: Client) -> None:
+        plain.enqueue_many(client.db, [1, 2])
+        assert plain.dequeue(client.db) == 1
+
+    simulation = Simulation(1, faults=NONE)
+    simulation.client(careful, "careful")
+    assert simulation.run([sound(plain)]).violations == ()
