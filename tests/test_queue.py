@@ -9,6 +9,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits
+from fdbqueue.codec import codec_named
+from fdbqueue.database import run
 from fdbqueue.errors import (
     DatabaseClosed,
     InvalidArgument,
@@ -17,6 +19,8 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
     UnknownCodec,
 )
+from fdbqueue.recipe.items import COUNTER, Recipe
+from fdbqueue.recipe.keys import QueueKeys
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 
@@ -46,6 +50,27 @@ def test_nothing_there(db: Database, queue: Queue) -> None:
     assert queue.size(db) == 0
     queue.enqueue_many(db, [])
     assert queue.empty(db)
+
+
+def test_values_that_are_given_back_come_first(db: Database, queue: Queue) -> None:
+    """Also before the first value of all, and again and again."""
+    queue.enqueue_many(db, ["a", "b"])
+    for number in range(6):
+        first, second = queue.dequeue_many(db, 2)
+        queue.enqueue(db, number)
+        queue.give_back(db, [first, second])
+    assert queue.dequeue_many(db, 9) == ["a", "b", *range(6)]
+
+
+def test_a_delivery_below_index_0_keeps_the_order(db: Database, queue: Queue, space: Subspace) -> None:
+    """It moves the floor of the index, which has no sign."""
+    queue.give_back(db, ["b"])
+    queue.give_back(db, ["a"])
+    recipe = Recipe(QueueKeys(space[0]), codec_named("json"))
+    run(db, lambda tr: recipe.deliver(tr, list(recipe.available(tr, 1, 0)), b""))
+    assert db[recipe.keys.floor] == COUNTER.pack(1)
+    queue.enqueue(db, "c")
+    assert queue.dequeue_many(db, 9) == ["b", "c"]
 
 
 def test_none_is_a_value(db: Database, queue: Queue) -> None:

@@ -112,7 +112,7 @@ class Recipe(Untimed):
         head = snapshot.get_range(items.start, items.stop, limit=1).to_list()
         check()
         index = self.keys.index_of(head[0].key) if head else floor_of(floor.value)
-        before = max(0, (index or 0) - 1)
+        before = (index or 0) - 1
         for number, payload in enumerate(payloads):
             self._store(tr, suffix(before, random + struct.pack(">H", number)), payload)
         self._add_size(tr, len(payloads))
@@ -214,7 +214,9 @@ class Recipe(Untimed):
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
         for offer in offers:
             tr.clear(self.keys.item(offer.id))
-        tr.max(self.keys.floor, COUNTER.pack(max(self.keys.index_in(offer.id) or 0 for offer in offers) + 1))
+        # An item that was given back may have an index below 0. The database compares without signs.
+        last = max(0, *(self.keys.index_in(offer.id) or 0 for offer in offers))
+        tr.max(self.keys.floor, COUNTER.pack(last + 1))
         self._add_size(tr, -len(offers))
         return [Delivery(offer.id, offer.value) for offer in offers]
 

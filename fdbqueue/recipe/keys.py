@@ -12,7 +12,8 @@ names the readers.
 A stored payload is WHOLE and the payload, or SPLIT and its packed (pieces, bytes). Delivering an item moves
 it into the line under its suffix; its pieces stay in place. The floor is above the index of each delivered
 item. Without a floor, the index would restart at 0 when the queue is empty, and an item that comes back would
-stand behind items that were enqueued after it.
+stand behind items that were enqueued after it. A value that is given back stands below the first index, also
+below 0.
 """
 
 import struct
@@ -87,7 +88,7 @@ class QueueKeys:
             index = layer.unpack(suffix)[0]
         except (ValueError, IndexError, struct.error):
             return None
-        return index if isinstance(index, int) and 0 <= index < INDEX_MAX else None
+        return index if isinstance(index, int) and -INDEX_MAX < index < INDEX_MAX else None
 
     def piece(self, suffix: bytes, number: int) -> bytes:
         key: bytes = self._piece_prefix + suffix + layer.pack((number,))

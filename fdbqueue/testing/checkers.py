@@ -5,6 +5,7 @@ The checkers of queues read operations that a workload records with `Client.call
 
     enqueue     the argument is a list of values; each value is enqueued only once
     dequeue     the argument is the number of values wanted, the result a list of values
+    dequeue and return  the same; the call also gave values back. Of 0 values: it did nothing else
     clear
     audit       the result is (counted, found)
 """
@@ -17,13 +18,15 @@ from fdbqueue.database import Database
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Operation, Trace
 
+RETURNING = "dequeue and return"
+
 
 class Fates:
     """The operations on each value of some queues, as their clients saw them."""
 
     def __init__(self, trace: Trace, subjects: Sequence[str]) -> None:
         self.enqueues = [op for s in subjects for op in trace.of(s, "enqueue")]
-        self.dequeues = [op for s in subjects for op in trace.of(s, "dequeue")]
+        self.dequeues = [op for s in subjects for op in trace.of(s, "dequeue", RETURNING)]
         self.clears = [op for s in subjects for op in trace.of(s, "clear")]
         self.enqueued = {value: op for op in self.enqueues for value in op.argument}
         self.takers: dict[Any, list[Operation]] = {}
@@ -91,25 +94,32 @@ def order(subject: str, overtaken_max: int = 0, consumer: str | None = None) -> 
     """Check first in, first out: at most `overtaken_max` values that were enqueued after a value overtake it.
 
     Value b overtakes a if a's enqueue had ended when b's began, and b's dequeue had ended when a's began.
-    With `consumer`, only the values that this client dequeued are compared. Not for runs in which clients die
-    or stall: the values that they held come back later.
+    With `consumer`, only the values that this client dequeued are compared. A value that was enqueued while a
+    call gave values back may come before them. Not for runs in which clients die or stall: the values that
+    they held come back later.
     """
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         fates = Fates(trace, (subject,))
+        returning = trace.of(subject, RETURNING)
         taken = [
             (value, fates.enqueued[value], ops[0])
             for value, ops in fates.takers.items()
             if value in fates.enqueued and consumer in (None, ops[0].client)
         ]
         for value, enqueue, dequeue in taken:
-            by = [other for other, e, d in taken if enqueue.before(e) and d.before(dequeue)]
+            ahead = [(other, e) for other, e, d in taken if enqueue.before(e) and d.before(dequeue)]
+            by = [other for other, e in ahead if not _overlaps(e, returning)]
             if len(by) > overtaken_max:
                 yield f"out of order: {value!r} was overtaken by {by}"
         for op in fates.dequeues:
             yield from _order_within(op, fates)
 
     return check
+
+
+def _overlaps(operation: Operation, others: Iterable[Operation]) -> bool:
+    return any(not (operation.before(other) or other.before(operation)) for other in others)
 
 
 def _order_within(dequeue: Operation, fates: Fates) -> Iterator[str]:
@@ -147,7 +157,7 @@ def never_nothing(subject: str) -> Checker:
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         fates = Fates(trace, (subject,))
-        for empty in (op for op in fates.dequeues if op.done and not op.result):
+        for empty in (op for op in fates.dequeues if op.done and op.argument and not op.result):
             for value, enqueue in fates.enqueued.items():
                 takers = fates.takers.get(value, [])
                 if enqueue.before(empty) and takers and all(empty.before(op) for op in takers):

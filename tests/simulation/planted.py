@@ -254,6 +254,22 @@ PLANTS = (
         100,
     ),
     Plant(
+        "values that are given back between the first ones",
+        recipe.Recipe.prepend,
+        "(index or 0) - 1",
+        "max(0, (index or 0) - 1)",
+        "order",
+        50,
+    ),
+    Plant(
+        "a take of too few values that relies on the values it found",
+        recipe.Recipe.take,
+        "tr.add_read_conflict_range(self.ready.start, self.ready.stop)",
+        "pass",
+        "agreed",
+        100,
+    ),
+    Plant(
         "a dead request is dropped together with its item",
         results.Results.return_overdue,
         "self._source.give_back(tr, self._delivered(tr, entry.rid, notice))",

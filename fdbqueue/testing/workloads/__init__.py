@@ -36,6 +36,7 @@ class Workload:
 
 _MODULES = (
     "acks",
+    "agreed",
     "awaited_recipe",
     "awaited_tasks",
     "awaited_waits",

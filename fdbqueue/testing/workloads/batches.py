@@ -8,6 +8,7 @@ from fdbqueue.recipe.queue import Queue
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.callers import dequeue_within
 from fdbqueue.testing.workloads.common import audit, checks, cramped, dequeue, drain, either, enqueue
 
 NAME = "batches"
@@ -35,6 +36,12 @@ def batches(simulation: Simulation, size: Size) -> Sequence[Checker]:
             dequeue_many(client, q, client.random.choice((1, 3, 10)))
             client.pause(0.05)
 
+    def take_within(client: Client) -> None:
+        q = either(client, NAME)
+        for _ in range(size.steps):
+            dequeue_within(client, q, NAME, client.random.choice((1, 3, 6)), client.random.choice((0, 0, 2)))
+            client.pause(0.05)
+
     def mixed(client: Client) -> None:
         threads = [client.thread(consume, "a"), client.thread(produce, "b"), client.thread(single, "c")]
         for thread in threads:
@@ -50,6 +57,7 @@ def batches(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(consume, f"consumer-{number}")
     simulation.client(mixed, "both")
+    simulation.client(take_within, "caller")
     simulation.afterwards(drain(NAME), "survivor")
     steady = not {"die", "stall"} & set(simulation.faults.active)
     return [*checks(NAME), *([order(NAME, 60), order(NAME, consumer="survivor")] if steady else [])]

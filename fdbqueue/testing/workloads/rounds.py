@@ -22,6 +22,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
+from fdbqueue.testing.workloads.callers import once
 from fdbqueue.testing.workloads.common import QUIET_S, SPACE, bounded, cramped, is_definition
 
 NAME = "rounds"
@@ -88,14 +89,20 @@ def key_of(value: str) -> str:
 
 def put(client: Client, q: FairQueue, value: str) -> None:
     try:
-        client.call(NAME, "enqueue", [value], lambda: q.put(client.db, value))
+        if client.random.random() < 0.7:
+            client.call(NAME, "enqueue", [value], lambda: q.put(client.db, value))
+        else:
+            client.call(NAME, "enqueue", [value], lambda: once(client, lambda tr: q.put(tr, value)))
     except FairQueueFull:
         client.pause(0.1)
 
 
 def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
     def body() -> list[Any]:
-        found, item = q.take_item(client.db, timeout)
+        if timeout or client.random.random() < 0.5:
+            found, item = q.take_item(client.db, timeout)
+        else:
+            found, item = once(client, q.take_item)
         return [item] if found else []
 
     return client.call(NAME, "dequeue", 1, body)
