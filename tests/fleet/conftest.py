@@ -1,6 +1,6 @@
 """A queue, and a worker that works until it is empty."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +8,22 @@ import pytest
 from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
 
 SOON = Backoff(first_s=0.01, cap_s=0.02)
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that has failed leaves no worker at work, which would delay the tests behind it."""
+    started: list[Worker] = []
+    start = Worker.start
+
+    def noted(worker: Worker, **options: Any) -> None:
+        started.append(worker)
+        start(worker, **options)
+
+    monkeypatch.setattr(Worker, "start", noted)
+    yield
+    for worker in started:
+        worker.stop(at_once=True)
 
 
 @pytest.fixture

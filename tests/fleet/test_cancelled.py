@@ -138,7 +138,7 @@ def test_a_handler_tells_its_progress_and_learns_of_a_cancel(db, short):
     id_ = short.put(db, "x").id
     worker.start()
     assert short.wait_for_progress(db, id_, None, 20).fraction == 0.4
-    assert [running.fraction for running in worker.status().running] == [0.4]
+    wait_until(lambda: [running.fraction for running in worker.status().running] == [0.4])
     short.cancel(db, id_)
     may_go.set()
     wait_until(lambda: worker.status().tally == Tally(cancelled=1))
