@@ -53,6 +53,8 @@ REGRESSIONS = {
     "closing": (5_000_108,),
     "interrupts": (1_908,),
     "late": (93_000_656, 93_002_243),
+    "unavailable": (260_000_217,),
+    "waits": (260_000_323,),
 }
 
 

@@ -165,24 +165,26 @@ def line_of(name: str) -> Callable[[Any], int]:
 def line_left_empty(name: str) -> Checker:
     """Check that the line is empty once all calls have returned. Not for runs in which clients die.
 
-    A call that ends with an error gives up its withdrawal after limits.CLOSE_TIMEOUT_S: a stall may leave its
-    request behind, until that is overdue.
+    A call that ends with an error gives up its withdrawal after limits.CLOSE_TIMEOUT_S: a stall or slow
+    replies may leave its request behind, until that is overdue.
     """
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         for look in trace.of(name, "look at the line"):
-            if look.result and not any(_failed_in_a_stall(trace, op) for op in trace.of(name)):
+            if look.result and not any(_gave_up_its_withdrawal(trace, op) for op in trace.of(name)):
                 yield f"{look.result} keys are left in the line of {name}, though no request waits"
 
     return check
 
 
-def _failed_in_a_stall(trace: Trace, operation: Operation) -> bool:
+def _gave_up_its_withdrawal(trace: Trace, operation: Operation) -> bool:
+    if operation.error is None or operation.ended_s is None:
+        return False
     host, _, _ = operation.client.partition("/")
     during = trace.events[operation.began : operation.ended]
-    return operation.error is not None and any(
-        (who, what, *particulars) == (host, "fault", "stall") for _, who, what, particulars in during
-    )
+    faults = {particulars[0] for _, who, what, particulars in during if (who, what) == (host, "fault")}
+    took_s = operation.ended_s - operation.began_s
+    return "stall" in faults or ("slow_reply" in faults and took_s >= limits.CLOSE_TIMEOUT_S)
 
 
 def checks(*names: str) -> list[Checker]:

@@ -76,8 +76,8 @@ def unavailable(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    checkers = [exact_statistics(NAME), no_watch_left_behind, each_done_without_a_failure, spins_nowhere]
-    checkers += [ends_in_time(away), pauses_grow(down)]
+    checkers = [exact_statistics(NAME), no_watch_left_behind, spins_nowhere]
+    checkers += [each_done_without_a_failure(away), ends_in_time(away), pauses_grow(down)]
     return [*checkers, *(soon_after(span) for span in (away, down) if span.stop_s < stopped_s)]
 
 
