@@ -5,6 +5,7 @@ Exit status 0 if all is well, 1 if a seed failed, 2 for wrong arguments, 130 aft
 
 import argparse
 import gc
+import logging
 import sys
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from fdbqueue.testing.workloads import Size, Workload, all_workloads
 _PROGRESS_EVERY_S = 0.5
 _COLLECT_EVERY_RUNS = 50
 _SEED_MAX = 2**31
+_UNHEARD = logging.NullHandler()
 
 
 class Totals:
@@ -73,6 +75,8 @@ class Totals:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    # Python prints warnings of loggers without a handler: thousands in a minute of faults.
+    logging.getLogger("fdbqueue").addHandler(_UNHEARD)
     for module in options.load:
         import_module(module)
     workloads = all_workloads()

@@ -68,7 +68,7 @@ def test_a_failure_is_shrunk_and_printed(capsys: pytest.CaptureFixture[str]) -> 
     with planted(LOSES_COUNT):
         assert main(["--seeds", "0:50", "--workload", "recipe"]) == 1
     said = capsys.readouterr().out
-    assert "the counter of recipe says" in said
+    assert "The counter of items says" in said
     assert "smallest: python -m fdbqueue.testing.simulate --workload recipe --seed" in said
     assert "--clients 1 --steps 1" in said
     assert "transactions matter" in said
@@ -81,11 +81,11 @@ def test_the_printed_command_repeats_the_failure(capsys: pytest.CaptureFixture[s
         smallest = shrunk(failing)
         arguments = smallest.command().split()[3:]
         assert main(arguments) == 1
-    assert "the counter of recipe says" in capsys.readouterr().out
+    assert "The counter of items says" in capsys.readouterr().out
 
 
 def test_check_raises_the_report_of_the_failure() -> None:
-    with planted(LOSES_COUNT), pytest.raises(AssertionError, match="the counter of recipe says"):
+    with planted(LOSES_COUNT), pytest.raises(AssertionError, match="The counter of items says"):
         check(all_workloads()["recipe"], range(50))
 
 
@@ -95,6 +95,14 @@ def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.Captur
         main(arguments)
     assert stopped.value.code == 2
     assert capsys.readouterr().err
+
+
+def test_a_run_prints_no_logs_of_the_faults() -> None:
+    program = ["-m", "fdbqueue.testing.simulate", "--seeds", "0:3", "--workload", "outages"]
+    ran = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.startswith("3 seeds, ")
+    assert ran.stderr == ""
 
 
 def test_importing_fdbqueue_does_not_import_greenlet() -> None:
