@@ -76,6 +76,7 @@ _MODULES = (
     "stops",
     "takeover",
     "tasks",
+    "temporary",
     "told",
     "unavailable",
     "verified",
