@@ -12,6 +12,7 @@ import random
 import secrets
 import sys
 import tempfile
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -41,11 +42,12 @@ def searched(folder: Path, seed: int, seconds: float) -> int:
     os.chdir(folder / "working" / "directory" / "of")
     began, chosen = monotonic(), random.Random(seed)
 
-    def goes_on() -> bool:
+    def goes_on(end_s: float = seconds) -> bool:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-        return monotonic() - began < seconds
+        return monotonic() - began < end_s
 
-    said = search_commands(Program(folder), lines(chosen), goes_on)
+    # In half of the time at most: a short run has to reach the calls.
+    said = search_commands(Program(folder), lines(chosen), partial(goes_on, seconds / 2))
     print(f"commands: {said}", flush=True)
     world = World(folder)
     found = search(world, chain(in_turn(chosen), at_random(chosen)), goes_on)
