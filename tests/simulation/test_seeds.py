@@ -51,6 +51,7 @@ REGRESSIONS = {
     "awaited_waits": (260_000_182,),
     "crowd": (200_016, 200_055, 200_252),
     "closing": (5_000_108,),
+    "composed": (270_000_023,),
     "interrupts": (1_908,),
     "late": (93_000_656, 93_002_243),
     "unavailable": (260_000_217,),

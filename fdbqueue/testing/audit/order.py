@@ -83,8 +83,12 @@ class Order:
         return [self.place(record) for record in waiting if self.place(record) < last]
 
     def _is_open_head(self, step: TaskStep, record: Record, seen: int) -> bool:
-        """True if the task was the first of a task key that was open, at `seen` and ever since."""
-        if self._key_since[record.key] > seen:
+        """True if the task was the first of a task key that was open, at `seen` and ever since.
+
+        A transaction may end a lease after its take: it has opened the key then.
+        """
+        changed = {task.key for move in step.moves.values() for task in move if task is not None}
+        if record.key in changed or self._key_since[record.key] > seen:
             return False
         others = [other for other in step.after.values() if other.key == record.key]
         taken = sum(other.state == TaskState.TAKEN for other in others)
