@@ -76,6 +76,19 @@ def test_a_legal_step_of_a_task(before: Record | None, after: Record | None) -> 
         (replace(TAKEN, until_us=NOW_US - S), replace(TAKEN, until_us=NOW_US + 10 * S), "lease was over"),
         (CANCELLED, replace(READY, attempts=1), "was cancelled, and goes on"),
         (BURIED, replace(BURIED, error=None), "without a class of failure"),
+        (BURIED, READY, "ready without a kick"),
+        (replace(BURIED, orphaned=1, attempts=1), replace(READY, orphaned=1, attempts=1), "failures count"),
+        (READY, replace(READY, expires_us=NOW_US), "another end of its ttl"),
+        (
+            replace(TAKEN, expires_us=2 * NOW_US),
+            replace(DELAYED, attempts=1, expires_us=NOW_US),
+            "lost a part",
+        ),
+        (
+            replace(TAKEN, expires_us=2 * NOW_US),
+            replace(DELAYED, attempts=1, expires_us=2 * NOW_US),
+            "its ttl has not got",
+        ),
     ],
 )
 def test_a_step_that_is_not_legal(before: Record | None, after: Record, told: str) -> None:

@@ -6,15 +6,12 @@ several calls. So each rule holds for one step and for several.
 
 from collections.abc import Callable, Iterator
 
-from fdbqueue import limits
 from fdbqueue.records.keys import NEVER_US, Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.testing.audit.model import TaskStep
 
 SLACK_US = 2
 """Times are rounded to microseconds."""
-_LOOK_US = 2 * round(limits.TRANSACTION_AGE_MAX_S * 1_000_000)
-"""The longest time from a look at a task to its take."""
 _FIXED = ("id", "pri", "created_us", "size_bytes", "payload", "key", "cost", "trace")
 """Fields of a task that no call changes, except for the payload of a buried one."""
 _PAYLOAD = ("size_bytes", "payload")
@@ -148,11 +145,27 @@ def leased_for_its_ttr(before: Record, after: Record, step: TaskStep) -> Iterato
         yield f"was taken in the future of {step.commit.now_us}"
 
 
-def taken_alive(before: Record, after: Record, _: TaskStep) -> Iterator[str]:
-    """No take finds a task that has expired, by the clock of the taker when it looks."""
-    is_taken_anew = after.state == TaskState.TAKEN and before.token != after.token
-    if is_taken_anew and after.expires_us <= after.taken_us - _LOOK_US:
-        yield "was taken after its ttl"
+def expires_later(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
+    """The end of a ttl moves with a touch, and with a release by its delay."""
+    added_us = after.expires_us - before.expires_us
+    if before.state != TaskState.TAKEN and added_us and not step.calls["take"]:
+        yield f"had another end of its ttl: {before.expires_us}"
+    if before.state != TaskState.TAKEN or before.expires_us == NEVER_US:
+        return
+    if added_us < 0:
+        yield f"has lost a part of its ttl, which ended at {before.expires_us}"
+    if after.state == TaskState.DELAYED and after.until_us - added_us > step.commit.now_us + SLACK_US:
+        yield f"was released with a delay, which its ttl has not got: {before.expires_us}"
+
+
+def forgiven_by_a_kick(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
+    """A kick forgives the failures and the lost leases so far. An excuse may do less."""
+    if before.state != TaskState.BURIED or after.state != TaskState.READY or after.excused > before.excused:
+        return
+    if (after.forgiven, after.excused, after.orphaned) != (before.failures, 0, 0):
+        yield f"was kicked, and its failures count: {before}"
+    if not step.calls["kick"]:
+        yield "was buried, and is ready without a kick"
 
 
 _RULES: tuple[Rule, ...] = (
@@ -163,5 +176,6 @@ _RULES: tuple[Rule, ...] = (
     waits_for_its_time,
     renewed_in_time,
     leased_for_its_ttr,
-    taken_alive,
+    expires_later,
+    forgiven_by_a_kick,
 )

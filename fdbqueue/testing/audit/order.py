@@ -21,6 +21,8 @@ Place = tuple[int, bytes]
 class Order:
     shape: Shape
     registered: bool
+    _there_since: dict[bytes, int] = field(default_factory=dict)
+    """The version in which each task came."""
     _ready_since: dict[bytes, int] = field(default_factory=dict)
     """The version in which each ready task became ready."""
     _key_since: dict[bytes, int] = field(default_factory=dict)
@@ -28,6 +30,7 @@ class Order:
 
     def judge(self, step: TaskStep, line: LineStep, requests: Requests) -> Iterator[str]:
         taken, seen = self._taken(step), step.commit.read_version
+        yield from self.put_behind(step, requests, seen or 0)
         if taken and seen is not None:
             if self._is_keyed:
                 yield from self.overtaken_in_key(step, taken)
@@ -36,6 +39,19 @@ class Order:
                 last = max(map(self.place, taken))[1]
                 yield f"the task {id_text(last)} is taken before the task {id_text(min(passed)[1])}"
         self._note(step)
+
+    def put_behind(self, step: TaskStep, requests: Requests, seen: int) -> Iterator[str]:
+        """A new task stands behind all tasks that its put has seen, except for those that end with it, and
+        behind the items of a FairQueue that lie ready for requests. An item that comes back keeps its place.
+        """
+        created = [record.id for record in step.created() if record.id not in requests.laid]
+        if created:
+            known = [id_ for id_, since in self._there_since.items() if since <= seen and id_ in step.after]
+            if not self.registered:
+                known += [id_ for id_, since in requests.laid.items() if since <= seen]
+            last, first = max(known, default=b""), min(created)
+            if first < last:
+                yield f"the task {id_text(first)} is put before the task {id_text(last)}"
 
     @property
     def _is_keyed(self) -> bool:
@@ -79,7 +95,9 @@ class Order:
         last = max(map(self.place, taken))
         waiting = [record for record in self._waiting(step) if self._ready_since[record.id] <= seen]
         if self._is_keyed:
-            waiting = [record for record in waiting if self._is_open_head(step, record, seen)]
+            changed = {record.key for record in step.records()}  # it may have opened these after its take
+            others = [record for record in waiting if record.key not in changed]
+            waiting = [record for record in others if self._is_open_head(step, record, seen)]
         return [self.place(record) for record in waiting if self.place(record) < last]
 
     def _is_open_head(self, step: TaskStep, record: Record, seen: int) -> bool:
@@ -97,6 +115,10 @@ class Order:
 
     def _note(self, step: TaskStep) -> None:
         for id_, (before, after) in step.moves.items():
+            if after is None:
+                self._there_since.pop(id_, None)
+            elif before is None:
+                self._there_since[id_] = step.commit.version
             if after is None or after.state != TaskState.READY:
                 self._ready_since.pop(id_, None)
             elif before is None or before.state != TaskState.READY:
