@@ -16,14 +16,14 @@ from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.ending import ask_overdue, end_overdue, end_the_dead
+from fdbqueue.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from fdbqueue.unreadable import Unreadable
 from tests.queue_support import registered
-from tests.support import wait_until
+from tests.support import TIMED_OUT, error_code, wait_until
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
@@ -410,3 +410,25 @@ def test_the_first_request_judges_due_tasks_as_any_take(bench: MakeBench) -> Non
     first = registered(b.db, source.line, b"1", now_us, params=params)
     turn = run(b.db, lambda tr: source.line.look(tr, first, Look(now_us)))
     assert [task.data for task in turn.answers] == ["urgent"]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "own", "others"), [(3, 1, 2), (limits.SWEEPERS_MAX + 3, 2, limits.SWEEPERS_MAX - 1)]
+)
+def test_the_sessions_of_others_are_counted_up_to_a_bound(
+    bench: MakeBench, sessions: int, own: int, others: int
+) -> None:
+    b = bench()
+    ids = sorted(Session(b.db).id for _ in range(sessions))
+    mine, now_us = [b.session.id, *ids[:own]], b.db.runtime.now_us()
+    assert run(b.db, lambda tr: count_others(tr, KEYS, mine, now_us)) == others
+
+
+def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None:
+    b = bench()
+
+    def body(tr: fdbqueue.Transaction) -> object:
+        b.clock.advance(limits.CLOSE_TIMEOUT_S + 1)
+        return tr.get(b"x").wait()
+
+    assert error_code(lambda: keeper(b.db).ask(body)) == TIMED_OUT
