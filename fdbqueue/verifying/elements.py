@@ -20,7 +20,7 @@ _ELEMENT_BYTES = limits.BATCH_BYTES_MAX // 20
 
 class ElementChecks:
     def __init__(self, elements: Elements, cures: Cures) -> None:
-        self._keys = elements.keys
+        self.keys = self._keys = elements.keys
         self._elements = elements
         self._mending = cures.mending
         self._aside = AsideChecks(elements.aside, cures)

@@ -607,7 +607,6 @@ PLANTS = (
         "False",
         "elements",
         300,
-        near=214,
     ),
     Plant(
         "a new name that is read by snapshot",
@@ -1859,5 +1858,14 @@ PLANTS = (
         "waits",
         500,
         near=233,
+    ),
+    Plant(
+        "an end of a session that reads its heartbeat by snapshot",
+        ending._ask_end,
+        "tr.get(keys.heartbeat(session))",
+        "tr.snapshot.get(keys.heartbeat(session))",
+        "takeover",
+        100,
+        near=15,
     ),
 )

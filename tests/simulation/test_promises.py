@@ -8,12 +8,24 @@ from typing import NamedTuple
 import pytest
 
 from fdbqueue.testing import all_workloads, checkers, soundness
-from fdbqueue.testing.audit import bounds, calls, counters, items, leases, line, lives, order, sessions
+from fdbqueue.testing.audit import (
+    bounds,
+    calls,
+    counters,
+    elements,
+    items,
+    leases,
+    line,
+    lives,
+    order,
+    sessions,
+    unseen,
+)
 from fdbqueue.testing.workloads import by_key, common
 from tests.simulation.planted import PLANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-AUDIT = (bounds, calls, counters, items, leases, line, lives, order, sessions)
+AUDIT = (bounds, calls, counters, elements, items, leases, line, lives, order, sessions, unseen)
 """The rules of the auditor, which judge every workload."""
 _BUGS = {plant.what: plant for plant in PLANTS}
 

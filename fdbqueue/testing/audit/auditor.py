@@ -18,6 +18,7 @@ from fdbqueue.testing.audit.commit import Commit, Step, Values
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
+from fdbqueue.testing.audit.unseen import changed_unseen_in_root
 from fdbqueue.verifying.root import RootChecks
 from fdbqueue.verifying.verify import AnyQueue, subject_named, subject_of
 
@@ -58,13 +59,18 @@ class Auditor:
         root = {key: values for key, values in changes.items() if self._is_of_root(key)}
         if root:
             self._define(root)
-            step = Step(commit, root, cleared)
-            told = chain(self._root.judge(step, self._mirror), self._sessions.judge(step))
+            step = Step(commit, root, cleared, [key for key in self._mirror.unseen if key in root])
+            told = chain(
+                self._root.judge(step, self._mirror),
+                self._sessions.judge(step),
+                changed_unseen_in_root(self._registry.keys, step),
+            )
             yield from (f"the root: {text}" for text in told)
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
-                yield from rules.judge(Step(commit, part, cleared), self._mirror)
+                unseen = [key for key in self._mirror.unseen if key in part]
+                yield from rules.judge(Step(commit, part, cleared, unseen), self._mirror)
         yield from self._orphans(changes)
 
     def _is_of_root(self, key: bytes) -> bool:

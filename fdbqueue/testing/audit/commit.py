@@ -42,6 +42,8 @@ class Step:
     changes: Mapping[bytes, Values]
     cleared: Sequence[tuple[bytes, bytes]] = ()
     """The ranges that it has cleared."""
+    unseen: Sequence[bytes] = ()
+    """The changed keys with values that other commits have written since its read version."""
 
     def is_cleared(self, key: bytes) -> bool:
         """True if the commit has cleared a range with the key."""

@@ -1,6 +1,6 @@
 """The rows of a database as of its last commit, kept beside the engine: each commit tells its writes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,10 @@ class Mirror(Seen):
     def __init__(self) -> None:
         super().__init__({}, {})
         self._stored: SortedDict = SortedDict()
+        self.unseen: list[bytes] = []
+        """The keys that the last commit has changed, with values written since its read version."""
+        self._since: dict[bytes, int] = {}
+        """The version of the last change of each key."""
 
     def value(self, key: bytes) -> bytes | None:
         found: bytes | None = self._stored.get(key)
@@ -36,6 +40,10 @@ class Mirror(Seen):
         keys: Iterator[bytes] = self._stored.irange(start, stop, (True, False))
         return keys
 
+    def _changed_since(self, keys: Iterable[bytes], version: int) -> list[bytes]:
+        """The keys with values that were written after a version."""
+        return [key for key in keys if self._since.get(key, 0) > version]
+
     def follow(self, txn: Any, request: CommitRequest) -> dict[bytes, Values]:
         """Take over the writes of the last commit, which `txn` sees. Return the keys that have changed."""
         changed: dict[bytes, Values] = {}
@@ -43,7 +51,10 @@ class Mirror(Seen):
             before, after = self._stored.get(key), layout.get(txn, key)
             if before != after:
                 changed[key] = Values(before, after)
+        self.unseen = self._changed_since(changed, request.read_version or 0)
+        assert request.version is not None
         for key, values in changed.items():
+            self._since[key] = request.version
             if values.after is None:
                 del self._stored[key]
             else:

@@ -95,9 +95,7 @@ class Order:
         last = max(map(self.place, taken))
         waiting = [record for record in self._waiting(step) if self._ready_since[record.id] <= seen]
         if self._is_keyed:
-            changed = {record.key for record in step.records()}  # it may have opened these after its take
-            others = [record for record in waiting if record.key not in changed]
-            waiting = [record for record in others if self._is_open_head(step, record, seen)]
+            waiting = [record for record in waiting if self._is_open_head(step, record, seen)]
         return [self.place(record) for record in waiting if self.place(record) < last]
 
     def _is_open_head(self, step: TaskStep, record: Record, seen: int) -> bool:
@@ -105,7 +103,7 @@ class Order:
 
         A transaction may end a lease after its take: it has opened the key then.
         """
-        changed = {task.key for move in step.moves.values() for task in move if task is not None}
+        changed = {task.key for task in step.records()}
         if record.key in changed or self._key_since[record.key] > seen:
             return False
         others = [other for other in step.after.values() if other.key == record.key]

@@ -7,12 +7,15 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.testing.audit import bounds, calls, counters, leases
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.elements import Elements
 from fdbqueue.testing.audit.items import Items
 from fdbqueue.testing.audit.line import Requests
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Tasks, TaskStep
 from fdbqueue.testing.audit.order import Order
+from fdbqueue.testing.audit.unseen import changed_unseen
+from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.tasks import TaskChecks
 from fdbqueue.verifying.verify import Subject
@@ -29,6 +32,7 @@ class QueueRules:
         self._tasks = Tasks(subject.checks, registered) if isinstance(subject.checks, TaskChecks) else None
         self._lives = Lives()
         self._items = Items(subject.checks.recipe) if isinstance(subject.checks, RecipeChecks) else None
+        self._elements = Elements(subject.checks.keys) if isinstance(subject.checks, ElementChecks) else None
         if self._tasks is not None:
             self._order = Order(self._tasks.checks.shape, registered)
             self._requests = Requests(LineKeys(self._tasks.keys.line))
@@ -40,8 +44,11 @@ class QueueRules:
     def _judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         yield from self._agreement.judge(step, mirror)
         yield from self._counters.judge(step, mirror)
+        yield from changed_unseen(self._checks, step)
         if self._items is not None:
             yield from self._items.judge(step, mirror)
+        if self._elements is not None:
+            yield from self._elements.judge(step)
         if self._tasks is not None:
             yield from self._of_tasks(self._tasks, self._tasks.follow(step), mirror)
 
