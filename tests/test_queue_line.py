@@ -437,6 +437,17 @@ def test_a_renewal_of_a_dropped_request_conflicts(steps: Steps) -> None:
     assert steps.keys() == 0
 
 
+def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> None:
+    """The request is alive, and keeps its place."""
+    slow, mine = steps.register(), steps.register(now_us=NOW + DEADLINE_US)
+    late = NOW + DEADLINE_US + 1
+    dropping = begin(steps.db)
+    assert steps.line.look(dropping, mine, Look(late)).outcome is Outcome.AGAIN
+    assert steps.look(slow, late, otherwise=Otherwise.RENEW).renewed
+    assert commit_code(dropping) == NOT_COMMITTED
+    assert steps.db[steps.line.keys.request(slow)] is not None
+
+
 def test_a_request_behind_others_renews_and_sleeps_in_one_step(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     turn = steps.look(second, NOW + 1, otherwise=Otherwise.RENEW)

@@ -187,9 +187,7 @@ class Line:
 
         Conflicts: their renewal, their removal, their service by another transaction.
         """
-        for ticket in dead:
-            tr.add_read_conflict_key(self.keys.renewal(ticket))
-        self._protect(tr, dead, ())
+        self._protect(tr, dead, dead, ())
         for ticket in dead:
             self._clear_request(tr, ticket)
 
@@ -307,7 +305,7 @@ class Line:
 
     def _take(self, tr: Transaction, seen: Seen, look: Look, take: Take) -> Turn:
         leaving = [*take.dead, *(ticket for ticket, _ in take.pairs if ticket.stamp)]
-        self._protect(tr, leaving, take.pairs)
+        self._protect(tr, leaving, take.dead, take.pairs)
         for ticket in leaving:
             self._clear_request(tr, ticket)
         crowd, outcome = len(seen.live), Outcome.AGAIN
@@ -320,8 +318,12 @@ class Line:
                 self.results.leave(tr, ticket, deliveries, Notice(look.now_us + DEADLINE_US, crowd))
         return Turn(outcome, answers, crowd=crowd, ahead=take.ahead)
 
-    def _protect(self, tr: Transaction, requests: Iterable[Ticket], pairs: Sequence[Pair]) -> None:
+    def _protect(
+        self, tr: Transaction, requests: Iterable[Ticket], dead: Iterable[Ticket], pairs: Sequence[Pair]
+    ) -> None:
         """Before the first write: afterwards FoundationDB would drop these conflicts silently."""
+        for ticket in dead:  # it was read by snapshot that they have not been renewed
+            tr.add_read_conflict_key(self.keys.renewal(ticket))
         for ticket in requests:
             tr.add_read_conflict_key(self.keys.request(ticket))
         for _, offers in pairs:

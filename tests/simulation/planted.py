@@ -116,16 +116,24 @@ PLANTS = (
     Plant(
         "conflict keys added after their own writes",
         staging.Line._take,
-        """self._protect(tr, leaving, take.pairs)
+        """self._protect(tr, leaving, take.dead, take.pairs)
     for ticket in leaving:
         self._clear_request(tr, ticket)
 """,
         """for ticket in leaving:
         self._clear_request(tr, ticket)
-    self._protect(tr, leaving, take.pairs)
+    self._protect(tr, leaving, take.dead, take.pairs)
 """,
         "crowd",
         350,
+    ),
+    Plant(
+        "a drop of a dead request that does not conflict with its renewal",
+        staging.Line._protect,
+        "tr.add_read_conflict_key(self.keys.renewal(ticket))",
+        "pass",
+        "crossed",
+        100,
     ),
     Plant(
         "a take that does not conflict at the head of the queue",
@@ -448,6 +456,22 @@ PLANTS = (
         "self._live[statistics.LIVE_OF[record.state]] -= 1",
         "pass",
         "tasks",
+        50,
+    ),
+    Plant(
+        "a cancelled task that is collected from the line",
+        source.TaskSource.collect,
+        "and not record.cancelled_us",
+        "and record",
+        "crossed",
+        50,
+    ),
+    Plant(
+        "an uncollected take that counts",
+        edges.give_back,
+        """change.count("take", -len(records))""",
+        "pass",
+        "crossed",
         50,
     ),
     Plant(

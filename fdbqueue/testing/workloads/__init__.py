@@ -48,6 +48,7 @@ _MODULES = (
     "closing",
     "combined",
     "composed",
+    "crossed",
     "crowd",
     "elements",
     "emptied",
