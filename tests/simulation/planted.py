@@ -1834,8 +1834,8 @@ PLANTS = (
     Plant(
         "a floor that is that of the first item delivered",
         recipe.Recipe.deliver,
-        "COUNTER.pack(max(",
-        "COUNTER.pack(min(",
+        "max(0, *(",
+        "min(2**62, *(",
         "crowd",
         50,
     ),
