@@ -24,19 +24,9 @@ class Request:
     count: int
     joined: int
     """The version of its registration; 0 for a holder, which has a notice only."""
-    deadlines: list[tuple[int, int]]
-    """Its deadlines in microseconds, each since a version."""
+    deadline_us: int
     left: int | None = None
     """The version in which it left the line."""
-
-    @property
-    def deadline_us(self) -> int:
-        return max((deadline_us for _, deadline_us in self.deadlines), default=0)
-
-    def deadline_at(self, version: int) -> int:
-        """The deadline that a transaction with this read version has seen."""
-        seen = (deadline_us for since, deadline_us in self.deadlines if since <= version)
-        return max(seen, default=0)
 
     def waits_at(self, version: int) -> bool:
         return 0 < self.joined <= version and (self.left is None or self.left > version)
@@ -113,9 +103,7 @@ class Requests:
             ticket, deadline_us = self._keys.ticket_of(self._keys.requests.start + rest, values.after)
             if rid in self._known:
                 yield f"the request {rid.hex()} joins the line again"
-            self._known[rid] = Request(
-                commit.machine, ticket.count, commit.version, [(commit.version, deadline_us)]
-            )
+            self._known[rid] = Request(commit.machine, ticket.count, commit.version, deadline_us)
         else:
             yield from self._left(commit, rid, mirror, moves)
 
@@ -124,12 +112,10 @@ class Requests:
         request.left = commit.version
         moves.served += request.count
         is_served = mirror.value(self._keys.notice(rid)) is not None
-        # A renewal that the transaction has not seen does not save it: its owner registers again.
-        deadline_us = request.deadline_at(commit.read_version or commit.version)
-        if not is_served and commit.machine != request.owner and deadline_us >= commit.now_us:
+        if not is_served and commit.machine != request.owner and request.deadline_us >= commit.now_us:
             yield (
                 f"the request {rid.hex()} of {request.owner} is removed, neither served nor overdue: its "
-                f"deadline is {deadline_us}, and it is {commit.now_us}"
+                f"deadline is {request.deadline_us}, and it is {commit.now_us}"
             )
 
     def renewal_step(self, commit: Commit, rid: bytes, values: Values) -> Iterator[str]:
@@ -143,7 +129,7 @@ class Requests:
             yield f"the request {rid.hex()} is renewed, and has left the line"
         if deadline_us < request.deadline_us:
             yield f"the deadline of the request {rid.hex()} moves back to {deadline_us}: {request}"
-        request.deadlines.append((commit.version, deadline_us))
+        request.deadline_us = max(request.deadline_us, deadline_us)
 
     def notice_step(
         self,
@@ -156,7 +142,7 @@ class Requests:
     ) -> Iterator[str]:
         commit = step.commit
         # A holder has no request: the items belong to the process that holds them back.
-        request = self._known.setdefault(rid, Request(commit.machine, 0, 0, [], commit.version))
+        request = self._known.setdefault(rid, Request(commit.machine, 0, 0, 0, commit.version))
         by_owner = commit.machine == request.owner
         if values.before is not None and values.after is not None:
             yield f"the notice to {rid.hex()} has changed"
