@@ -432,3 +432,15 @@ def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None
         return tr.get(b"x").wait()
 
     assert error_code(lambda: keeper(b.db).ask(body)) == TIMED_OUT
+
+
+def test_a_session_beats_again_after_a_part_of_its_ttr(bench: MakeBench) -> None:
+    b = bench()
+    session = Session(b.db, ttr=30)
+    session.beat()
+    commits = b.db.counters.commits
+    session.beat_if_due()
+    assert b.db.counters.commits == commits
+    b.clock.advance(30 / limits.BEATS_PER_TTR)
+    session.beat_if_due()
+    assert b.db.counters.commits == commits + 1
