@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from fdbqueue.aside import count_in
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, LIVE_OF, unpacked
 from fdbqueue.testing.audit.commit import Step
@@ -49,17 +48,17 @@ class ClassCounters:
 
     def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         keys = self._keys
-        for error in {self._class_of(key) for key in step.changes} - {None}:
-            assert error is not None
+        start, stop = keys.classed.start, keys.class_counts.stop
+        for error in {self._class_of(key) for key in step.changes if start <= key < stop}:
             under = keys.classed_under(error)
             found = len(list(mirror.keys_in(under.start, under.stop)))
             counted = count_in(mirror.value(keys.class_count(error)))
             if found != counted:
                 yield f"{found} buried tasks have the class {error!r}, and {counted} are counted"
 
-    def _class_of(self, key: bytes) -> str | None:
-        column, rest = self._keys.parts_of(key)
-        return self._keys.class_at(rest) if column in (columns.CLASSED, columns.CLASS_COUNT) else None
+    def _class_of(self, key: bytes) -> str:
+        _, rest = self._keys.parts_of(key)
+        return self._keys.class_at(rest)
 
 
 def key_counters(keyed: Keyed, step: TaskStep, mirror: Mirror) -> Iterator[str]:

@@ -73,8 +73,9 @@ class Requests:
             column: [] for column in (REQUEST, DUE, NOTICE, RESULT)
         }
         parts[RENEWAL] = []
+        under = self._keys.prefix
         for key, values in step.changes.items():
-            column, rest = self._keys.parts_of(key)
+            column, rest = self._keys.parts_of(key) if key.startswith(under) else (None, b"")
             if column is not None:
                 parts[column].append((rest, values))
         for rest, values in parts[REQUEST]:
