@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+from random import Random
 from typing import Any
 
 from fdbqueue import limits
@@ -27,12 +28,14 @@ from fdbqueue.testing.workloads.composed_checks import (
     each_answer_is_right,
     nothing_is_left,
 )
-from fdbqueue.testing.workloads.composed_plans import PLANS, Attempt
+from fdbqueue.testing.workloads.composed_plans import HUNDREDS, PLANS, Attempt
 from fdbqueue.testing.workloads.noted import Rollback
 from fdbqueue.testing.workloads.task_model import Rules
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, total
 
-ROLLED_BACK, IDLE = 0.15, 0.3
+ROLLED_BACK, IDLE, RARE, LATE = 0.15, 0.3, 0.25, 0.08
+USER = "user-"
+FIRST = f"{USER}0"
 KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
     ("fifo", False, {}),
     ("fifottl", False, {}),
@@ -60,7 +63,10 @@ def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SWEEP_EVERY_S=random.choice((limits.SWEEP_EVERY_S, 30)),
     )
     kind, timed, options = random.choice(KINDS)
-    rules = Rules(kind, timed, options, skew_s=simulation.faults.clock_skew_s)
+    # From other dice, so that all else of a seed is as it would be without.
+    chance = Random(f"{simulation.seed} values").random()
+    rare, late = chance < RARE, chance < LATE
+    rules = Rules(kind, timed, options, simulation.faults.clock_skew_s, rare)
     ids: list[str] = []
 
     def opened(client: Client) -> TaskQueue:
@@ -68,6 +74,9 @@ def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def use(client: Client) -> None:
         user = User(client, opened(client), rules, ids)
+        if late and not timed and "capacity" not in options and client.name == FIRST:
+            for verbs in HUNDREDS:
+                user.transact(verbs)
         for _ in range(size.steps):
             user.transact(client.random.choice(PLANS[rules.timed]), ROLLED_BACK)
             client.pause(0.3)
@@ -88,7 +97,7 @@ def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.call(NAME, "end", rules, lambda: user.q.statistics(client.db)["calls"])
 
     for number in range(size.clients):
-        simulation.client(use, f"user-{number}")
+        simulation.client(use, f"{USER}{number}")
     simulation.afterwards(survive, "survivor")
     return [each_answer_is_right, counted_by_the_journal, nothing_is_left, no_watch_left_behind]
 

@@ -7,6 +7,9 @@ from fdbqueue.testing.workloads.composed_verbs import TaskVerbs
 from fdbqueue.testing.workloads.journal import Op
 
 PAGE = 5
+MOST = 149
+HUNDREDS = (*(("put_dozen",) * 5,) * 5, ("truncate_most",), ("truncate_most",))
+"""Transactions that put 300 tasks, of which two are left: later tasks have indexes above 255."""
 
 _ALWAYS: Sequence[tuple[str, ...]] = (
     ("put",),
@@ -69,8 +72,12 @@ class Attempt(TaskVerbs):
         self._q.truncate(tr)
         op.told = ""
 
+    def _truncate_most(self, tr: Transaction, op: Op) -> None:
+        op.verb, op.count = "truncate_some", MOST
+        self._truncate_some(tr, op)
+
     def _truncate_some(self, tr: Transaction, op: Op) -> None:
-        op.count = self._random.choice((1, 2))
+        op.count = op.count or self._random.choice((1, 2))
         op.told = self._q.truncate_some(tr, op.count)
 
     def _release_all(self, tr: Transaction, op: Op) -> None:

@@ -3,12 +3,15 @@
 from typing import Any
 
 from fdbqueue.errors import NotTaken, QueueFull
+from fdbqueue.limits import PRIORITY_MAX, TASK_KEY_BYTES_MAX
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, Task
 from fdbqueue.testing.workloads.journal import Op
 from fdbqueue.testing.workloads.noted import Noted
 
 KEYS = ("a", "b", "c")
+RARE_KEYS = ("a", "\x00", "k" * (TASK_KEY_BYTES_MAX - 10))
+DOZEN = 12
 
 
 class TaskVerbs(Noted):
@@ -21,17 +24,21 @@ class TaskVerbs(Noted):
             timed = {"ttl": (None, 1, 1, 3), "ttr": (None, 1, 2), "delay": (0, 0, 0.5)}
             options = {name: random.choice(of) for name, of in timed.items() if self._rules.timed}
         if "ttl" in kind:
-            options["pri"] = random.choice((0, 0, 1))
+            options["pri"] = random.choice((0, 0, 1)) and (PRIORITY_MAX if self._rules.rare else 1)
         if "utube" in kind or kind == "fair":
-            options["key"] = random.choice(KEYS)
+            options["key"] = random.choice(RARE_KEYS if self._rules.rare else KEYS)
         if kind == "fair":
             options["cost"] = random.choice((1, 1, 2))
-        op.options, op.count = options, random.choice((1, 1, 2, 4))
+        op.options, op.count = options, op.count or random.choice((1, 1, 2, 4))
         op.told = [f"{random.random():.9f}"[: random.choice((3, 11))] for _ in range(op.count)]
         values = op.told
         self.noted(op, lambda: self._q.put_many(tr, values, **options), refused=QueueFull)
         op.told = values
         self.put += [answer.id for answer in op.answers]
+
+    def _put_dozen(self, tr: Transaction, op: Op) -> None:
+        op.verb, op.count = "put", DOZEN
+        self._put(tr, op)
 
     def _take(self, tr: Transaction, op: Op) -> None:
         op.count = self._random.choice((1, 1, 1, 2, 3))

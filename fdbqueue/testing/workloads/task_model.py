@@ -22,6 +22,8 @@ class Rules:
     timed: bool
     options: Mapping[str, Any] = field(default_factory=dict)
     skew_s: float = 0.0
+    rare: bool = False
+    """With task keys and priorities near their limits."""
 
     @property
     def delays(self) -> bool:
