@@ -6,13 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from fdbqueue import Queue, Subspace, TaskQueue
+from fdbqueue.line.keys import LineKeys
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
+from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.task import TaskState
+from fdbqueue.tasks.shape import shape_of
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.audit import calls
 from fdbqueue.testing.audit.commit import Commit, Step
+from fdbqueue.testing.audit.line import LineStep, Requests
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.model import Move, TaskStep
+from fdbqueue.testing.audit.order import Order
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
 
@@ -122,6 +128,30 @@ def test_calls_that_are_the_steps(
     wrong = Counter(counted)
     wrong.update({"put": 1, "bury": 1} if before is None else {"bury": 1, "done": 1})
     assert list(calls.counted(step(before, after, **wrong))) != []
+
+
+def overtaken(*, kept: frozenset[bytes]) -> list[str]:
+    """Judge a take of the second task of a key; its commit has written the tasks in `kept` as they were."""
+    second = replace(READY, id=b"\x01" * ID_BYTES)
+    taken = replace(TAKEN, id=second.id)
+    shape = shape_of(Registry(DEFAULT_ROOT), Definition("jobs", 0, "utube", {}))
+    order, requests = Order(shape, registered=True), Requests(LineKeys(shape.keys.line))
+    puts = {ID: Move(None, READY), second.id: Move(None, second)}
+    takes = {second.id: Move(second, taken)}
+    put, take = (Commit(version, version - 1, "a/b", "a", 1, "", NOW_US) for version in (6, 7))
+    steps = [
+        TaskStep(put, Step(put, {}), puts, {ID: READY, second.id: second}, Counter()),
+        TaskStep(take, Step(take, {}), takes, {ID: READY, second.id: taken}, Counter(), kept),
+    ]
+    return [text for each in steps for text in order.judge(each, LineStep(), requests)]
+
+
+def test_a_take_overtakes_no_task_of_its_key() -> None:
+    assert "of the same task key" in "\n".join(overtaken(kept=frozenset()))
+
+
+def test_a_task_taken_and_given_back_is_not_overtaken() -> None:
+    assert overtaken(kept=frozenset({ID})) == []
 
 
 def test_the_auditor_judges_every_commit_of_a_run() -> None:

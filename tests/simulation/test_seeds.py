@@ -48,6 +48,7 @@ def is_to_go_on(seeds: int, cpu_s: float) -> bool:
 
 # Seeds that found a bug, by workload. docs/testing.md describes the bugs.
 REGRESSIONS = {
+    "acks": (111_378_202,),
     "awaited_waits": (260_000_182,),
     "crowd": (200_016, 200_055, 200_252),
     "closing": (5_000_108,),

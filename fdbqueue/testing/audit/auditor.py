@@ -70,7 +70,8 @@ class Auditor:
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
                 unseen = [key for key in self._mirror.unseen if key in part]
-                yield from rules.judge(Step(commit, part, cleared, unseen), self._mirror)
+                kept = [key for key in self._mirror.kept if key.startswith(rules.prefix)]
+                yield from rules.judge(Step(commit, part, cleared, unseen, kept), self._mirror)
         yield from self._orphans(changes)
 
     def _is_of_root(self, key: bytes) -> bool:

@@ -44,6 +44,8 @@ class Step:
     """The ranges that it has cleared."""
     unseen: Sequence[bytes] = ()
     """The changed keys with values that other commits have written since its read version."""
+    kept: Sequence[bytes] = ()
+    """The keys that it has written with the values that they had."""
 
     def is_cleared(self, key: bytes) -> bool:
         """True if the commit has cleared a range with the key."""

@@ -22,6 +22,8 @@ class Mirror(Seen):
         self._stored: SortedDict = SortedDict()
         self.unseen: list[bytes] = []
         """The keys that the last commit has changed, with values written since its read version."""
+        self.kept: list[bytes] = []
+        """The keys that the last commit has written, with the values that they had."""
         self._since: dict[bytes, int] = {}
         """The version of the last change of each key."""
 
@@ -47,10 +49,13 @@ class Mirror(Seen):
     def follow(self, txn: Any, request: CommitRequest) -> dict[bytes, Values]:
         """Take over the writes of the last commit, which `txn` sees. Return the keys that have changed."""
         changed: dict[bytes, Values] = {}
+        self.kept = []
         for key in self._written(request):
             before, after = self._stored.get(key), layout.get(txn, key)
             if before != after:
                 changed[key] = Values(before, after)
+            elif after is not None:
+                self.kept.append(key)
         self.unseen = self._changed_since(changed, request.read_version or 0)
         assert request.version is not None
         for key, values in changed.items():

@@ -34,6 +34,8 @@ class TaskStep:
     """All tasks after the commit, by id."""
     calls: Counter[str]
     """The calls that the commit has counted."""
+    kept: frozenset[bytes] = frozenset()
+    """The ids of the tasks that the commit has written as they were: it took them and gave them back."""
 
     def records(self) -> Iterator[Record]:
         """The changed records, as before and as after the commit."""
@@ -86,7 +88,11 @@ class Tasks:
                 self.stored.pop(id_, None)
             else:
                 self.stored[id_] = move.after
-        return TaskStep(step.commit, step, moves, self.stored, self._calls(step))
+        return TaskStep(step.commit, step, moves, self.stored, self._calls(step), self._kept(step))
+
+    def _kept(self, step: Step) -> frozenset[bytes]:
+        shapes = map(self.keys.parts_of, step.kept)
+        return frozenset(rest for column, rest in shapes if column == columns.TASK)
 
     def _calls(self, step: Step) -> Counter[str]:
         if self.keys.calls not in step.changes:

@@ -1,7 +1,8 @@
 """The order of takes: a take finds the first task of its kind's order, as of its read version (I4, I5).
 
 It passes over a task only if that belongs to a request which waited when the take looked, and over an earlier
-task of the same task key never. The order is a model of its own, apart from fdbqueue/disciplines.
+task of the same task key never. A task that the same commit takes and gives back is not passed over: the
+session of its request has ended, for instance. The order is a model of its own, apart from fdbqueue/disciplines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -73,10 +74,11 @@ class Order:
         ]
 
     def _waiting(self, step: TaskStep) -> Iterator[Record]:
-        """The tasks that were ready, and still are, and have not expired."""
+        """The tasks that were ready, and still are, and have not expired; none that the commit gave back."""
         for record in step.after.values():
             is_there = record.state == TaskState.READY and record.expires_us > step.commit.now_us
-            if is_there and record.id in self._ready_since and record.id not in step.moves:
+            is_touched = record.id in step.moves or record.id in step.kept
+            if is_there and record.id in self._ready_since and not is_touched:
                 yield record
 
     def overtaken_in_key(self, step: TaskStep, taken: Sequence[Record]) -> Iterator[str]:
