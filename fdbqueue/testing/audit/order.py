@@ -2,7 +2,7 @@
 
 It passes over a task only if that belongs to a request which waited when the take looked, and over an earlier
 task of the same task key never. A task that the same commit takes and gives back is not passed over: the
-session of its request has ended, for instance. The order is a model of its own, apart from fdbqueue/disciplines.
+session of its request has ended, for instance. The order is a model, apart from fdbqueue/disciplines.
 """
 
 from collections.abc import Iterator, Sequence
