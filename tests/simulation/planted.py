@@ -133,7 +133,8 @@ PLANTS = (
         "tr.add_read_conflict_key(self.keys.renewal(ticket))",
         "pass",
         "crossed",
-        100,
+        150,
+        near=23,
     ),
     Plant(
         "a take that does not conflict at the head of the queue",

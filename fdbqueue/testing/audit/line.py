@@ -27,6 +27,8 @@ class Request:
     deadline_us: int
     left: int | None = None
     """The version in which it left the line."""
+    renewed: int = 0
+    """The version of its last renewal."""
 
     def waits_at(self, version: int) -> bool:
         return 0 < self.joined <= version and (self.left is None or self.left > version)
@@ -113,11 +115,15 @@ class Requests:
         request.left = commit.version
         moves.served += request.count
         is_served = mirror.value(self._keys.notice(rid)) is not None
-        if not is_served and commit.machine != request.owner and request.deadline_us >= commit.now_us:
+        if is_served or commit.machine == request.owner:
+            return
+        if request.deadline_us >= commit.now_us:
             yield (
                 f"the request {rid.hex()} of {request.owner} is removed, neither served nor overdue: its "
                 f"deadline is {request.deadline_us}, and it is {commit.now_us}"
             )
+        if commit.read_version is not None and request.renewed > commit.read_version:
+            yield f"the request {rid.hex()} of {request.owner} is removed by a commit that missed its renewal"
 
     def renewal_step(self, commit: Commit, rid: bytes, values: Values) -> Iterator[str]:
         request = self._known.get(rid)
@@ -131,6 +137,7 @@ class Requests:
         if deadline_us < request.deadline_us:
             yield f"the deadline of the request {rid.hex()} moves back to {deadline_us}: {request}"
         request.deadline_us = max(request.deadline_us, deadline_us)
+        request.renewed = commit.version
 
     def notice_step(
         self,
