@@ -17,7 +17,9 @@ class Sessions:
         self._is_member = is_member
         self._keys = keys
         self._openers: dict[bytes, set[str]] = {}
-        """The machines that have written the heartbeat of each session."""
+        """The machines that have written the heartbeat of each session, or the entry of an opener: a second
+        opener leaves a later heartbeat as it is.
+        """
         self._ended: set[bytes] = set()
 
     def judge(self, step: Step) -> Iterator[str]:
@@ -26,7 +28,7 @@ class Sessions:
             column, rest = self._keys.shape_of(key)
             if column == columns.SESSION:
                 yield from self.record_step(step, rest[0], values.before, values.after)
-            elif column == columns.HEARTBEAT and len(rest) == 1 and values.after is not None:
+            elif column == columns.HEARTBEAT and values.after is not None:
                 openers = self._openers.setdefault(rest[0], set())
                 if rest[0] in self._ended:
                     yield f"the session {rest[0].hex()} has ended, and has a heartbeat again"
