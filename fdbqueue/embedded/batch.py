@@ -14,6 +14,8 @@ import lmdb
 from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.durability import JournalLost
+from fdbqueue.embedded.journal import Writes
 from fdbqueue.embedded.pool import NO_ROOM, Answer, Pool, SlotRequests
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.reserve import makes_room, need_bytes
@@ -44,6 +46,14 @@ class Batches:
         self._checked = not store.private
         self._reserve = store.reserve
         self._recent = RecentCommits()
+        self._durability = store.new_durability()
+
+    def tidy(self) -> None:
+        """Do what may follow a commit, once its callers have their answers. Any thread may call it."""
+        self._durability.tidy()
+
+    def close(self) -> None:
+        self._durability.close()
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
         """Finish `own` and, as the leader of `pool`, the requests of other processes; return the writes.
@@ -62,10 +72,14 @@ class Batches:
         is_short = self._reserve is not None and (
             not self._reserve.is_whole if pool is None else pool.is_short
         )
-        if is_short and self._lacks_room(own, pool):
+        if self._durability.is_crowded:
+            self._durability.make_room()
+        if self._durability.is_crowded or (is_short and self._lacks_room(own, pool)):
             return self._sparingly(own, pool)
         try:
             return self._within_map(own, pool, own_only=False)
+        except FDBError:
+            raise  # no request is the cause
         except Exception as error:
             if self._store.is_full(error):
                 return self._without_room(own, pool)
@@ -90,15 +104,16 @@ class Batches:
         return False
 
     def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+        self._durability.make_room()
         # LMDB looks for the oldest snapshot only now and then, so it may have missed some free pages.
         reserve = self._reserve
         has_free_pages = reserve is not None and reserve.has_room(self._store, need_bytes(own))
         if self._trims(pool) or has_free_pages:
-            with suppress(lmdb.Error, StorageFull):
+            with suppress(lmdb.Error, OSError, StorageFull):
                 return self._within_map(own, pool, own_only=False)
         # For its own list of free pages LMDB may ask for a new one, though that list is long.
         if reserve is not None and has_free_pages and reserve.is_half_on_disk:
-            with suppress(lmdb.Error, StorageFull), self._reserve_given_up(pool):
+            with suppress(lmdb.Error, OSError, StorageFull), self._reserve_given_up(pool):
                 return self._within_map(own, pool, own_only=False)
         return self._sparingly(own, pool)
 
@@ -119,12 +134,12 @@ class Batches:
     def _trim_once(self, pool: Pool | None) -> int:
         try:
             return self._trimmed()
-        except lmdb.Error:
+        except (lmdb.Error, OSError):
             pass  # trimming needs room itself
         try:
             with self._reserve_given_up(pool):
                 return self._trimmed()
-        except lmdb.Error:
+        except (lmdb.Error, OSError):
             return 0
 
     def _trimmed(self) -> int:
@@ -146,6 +161,7 @@ class Batches:
                 if not self._store.is_full(error):
                     raise
         with self._reserve_given_up(pool):
+            self._durability.make_room()
             return attempt()
 
     @contextmanager
@@ -176,11 +192,14 @@ class Batches:
                 return self._try(own, pool, own_only, sparing, or_moves)
             except lmdb.MapFullError:
                 self._store.grow()
+            except JournalLost:
+                self._durability.renew()
 
     def _try(
         self, own: Sequence[CommitRequest], pool: Pool | None, own_only: bool, sparing: bool, or_moves: bool
     ) -> _Done:
         txn = self._store.begin(write=True)
+        entry = None
         try:
             if self._checked:
                 self._store.require_in_place()
@@ -192,22 +211,29 @@ class Batches:
             if sparing:
                 commitlog.trim_before(txn, self._store.oldest_reader(version - 1))
                 requests = [one for one in requests if self._is_allowed(txn, one, or_moves)]
-            written = self._apply(txn, requests)
+            written, writes = self._apply(txn, requests)
             answers = _answers(others) if others else []
             if written is None:
                 txn.abort()
             else:
                 now_us = int(self._store.runtime.now() * 1_000_000)
-                commitlog.append(txn, written, now_us, answers, pool.file if pool is not None else 0)
+                asked_in = pool.file if pool is not None else 0
+                entry = self._durability.record(txn, version, writes)
+                commitlog.append(txn, written, now_us, answers, asked_in, entry.end)
+                self._durability.write(entry)
                 if pool is not None and answers:
                     pool.note_committing(written.version)
                 txn.commit()
         except BaseException:
             txn.abort()  # without effect after a commit that failed: it has aborted itself
+            if entry is not None:
+                self._durability.failed(entry)
             raise
+        if entry is not None:
+            self._durability.committed(entry)
         return version, written, answers
 
-    def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> Written | None:
+    def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> tuple[Written | None, list[Writes]]:
         version = txn.id()
         asked = version - 1
         for one in requests:
@@ -217,15 +243,15 @@ class Batches:
         self._recent.catch_up(txn, version - 1, asked)
         self._recent.forget_before(asked if live is None else min(asked, live))
         written = Written(version, KeySet(), KeySet())
-        accepted = 0
+        writes: list[Writes] = []
         for one in requests:
-            earlier = written.conflicts if accepted else None
+            order = len(writes)
+            earlier = written.conflicts if order else None
             one.version, one.error = None, self._refusal(txn, one, earlier)
             if one.error is None:
-                one.version, one.order = version, accepted
-                _apply_one(txn, one.buffer, stamp(version, accepted), written)
-                accepted += 1
-        return written if accepted else None
+                one.version, one.order = version, order
+                writes.append(_apply_one(txn, one.buffer, stamp(version, order), written))
+        return (written if writes else None), writes
 
     def _is_allowed(self, txn: Any, one: CommitRequest, or_moves: bool) -> bool:
         if makes_room(txn, one, or_moves=or_moves):
@@ -263,8 +289,6 @@ class Batches:
         if answers is None:
             pool.give_up(_UNKNOWN)
             return
-        if answers:
-            self._store.flush()  # the leader may have died between writing and flushing
         pool.answer(version, answers)
 
 
@@ -278,8 +302,9 @@ def _result(one: CommitRequest) -> int:
     return -one.error.code if isinstance(one.error, FDBError) else one.order
 
 
-def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Written) -> None:
+def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Written) -> Writes:
     """Write the buffer of one request: range clears first, since entries inside a cleared range are newer."""
+    values: dict[bytes, bytes | None] = {}
     for begin, end in buffer.cleared:
         for key in layout.delete_range(txn, begin, end):
             if len(written.removed) < _REMOVED_NOTED_MAX:
@@ -290,10 +315,13 @@ def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Writt
             layout.delete(txn, key)
         else:
             layout.put(txn, key, value)
+        values[key] = value
     written.conflicts.update(buffer.conflicts)
     if buffer.silent.points or buffer.silent.ranges:
         written.silent.update(buffer.silent)
     for body, offset, value in buffer.stamped_keys:
         key = place(body, offset, stamp_bytes)
         layout.put(txn, key, value)
+        values[key] = value
         written.conflicts.points.add(key)
+    return Writes(list(buffer.cleared), values)

@@ -57,8 +57,12 @@ class LockFile:
 
     def wait_until_free(self, at: int) -> None:
         """Return once the holder of the byte at `at` has unlocked it or died. Several processes may wait."""
-        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
+        self.share(at)
         self.unlock(at)
+
+    def share(self, at: int) -> None:
+        """Lock the byte at `at` together with others that share it; this waits for one that has it alone."""
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
 
     def unlock(self, at: int) -> None:
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, at, 1, 0))

@@ -81,6 +81,7 @@ class Committer:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+        self._batches.close()
 
     def _join(self, request: CommitRequest) -> None:
         with self._lock:
@@ -97,6 +98,7 @@ class Committer:
         with self._lock:
             self._decided = True
             self._hand_over()
+        self._batches.tidy()
         if written is not None:
             self._store.watches.notify(written)  # last: a callback of a watch may take long, or commit
 
@@ -156,7 +158,7 @@ class Committer:
 
     def _failure(self, error: Exception) -> Exception:
         """Return an exception of its own for one request: a shared one collects the frames of each raise."""
-        if isinstance(error, lmdb.Error):
+        if isinstance(error, lmdb.Error | OSError):
             return self._store.storage_error(error)
         if isinstance(error, StorageFull):
             return StorageFull(path=self._store.path)

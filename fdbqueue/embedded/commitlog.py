@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.journal import NOWHERE, Place
 from fdbqueue.embedded.layout import LOG_END, LOG_PREFIX, Txn, log_key
 from fdbqueue.embedded.pool import Answer
 from fdbqueue.fdberror import FDBError
@@ -47,18 +48,27 @@ class _Record(msgspec.Struct, array_like=True):
     silent_ranges: list[tuple[bytes, bytes]]
     answers: Sequence[Answer] = ()
     asked_in: int = 0
+    place: tuple[int, int, int] = (0, 0, 0)
 
 
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 def append(
-    txn: Txn, written: Written, now_us: int, answers: Sequence[Answer] = (), asked_in: int = 0
+    txn: Txn,
+    written: Written,
+    now_us: int,
+    answers: Sequence[Answer] = (),
+    asked_in: int = 0,
+    place: Place = NOWHERE,
 ) -> None:
-    """Add the record of a commit, with the answers to requests in the pool's file `asked_in` (pool.py)."""
+    """Add the record of a commit, and its place in the journal (journal.py).
+
+    `answers` are to requests in the pool's file `asked_in` (pool.py).
+    """
     conflicts, silent = written.conflicts, written.silent
     record = _Record(
-        now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in
+        now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in, place
     )
     txn.put(log_key(written.version), _encode(record), append=False)
     if written.version % _TRIM_EVERY_VERSIONS == 0:
@@ -79,17 +89,42 @@ def _trim(txn: Txn, now_us: int) -> None:
         found = bool(cursor.key())
 
 
+def clear(txn: Txn) -> None:
+    """Delete all records: no transaction of any process needs them."""
+    cursor = txn.cursor()
+    found = cursor.set_range(LOG_PREFIX)
+    while found and cursor.key() < LOG_END:
+        cursor.delete()
+        found = bool(cursor.key())
+
+
+def last_place(txn: Txn) -> Place:
+    """Return the place of the newest commit in the journal."""
+    newest = _newest(txn)
+    return Place(*_decode(txn.get(newest)).place) if newest is not None else NOWHERE
+
+
 def trim_before(txn: Txn, version: int) -> int:
     """Delete records before `version`, which no transaction needs; return their number.
 
     One call deletes at most `_TRIM_RECORDS_MAX`, and never the newest.
     """
+    newest = _newest(txn)
+    if newest is None:
+        return 0
     cursor = txn.cursor()
-    found, end, count = cursor.set_range(LOG_PREFIX), log_key(version), 0
+    found, end, count = cursor.set_range(LOG_PREFIX), min(log_key(version), newest), 0
     while found and cursor.key() < end and count < _TRIM_RECORDS_MAX:
         cursor.delete()
         found, count = bool(cursor.key()), count + 1
     return count
+
+
+def _newest(txn: Txn) -> bytes | None:
+    """Return the key of the newest record; None without one."""
+    cursor = txn.cursor()
+    found = cursor.prev() if cursor.set_range(LOG_END) else cursor.last()
+    return bytes(cursor.key()) if found and cursor.key() >= LOG_PREFIX else None
 
 
 def read_since(txn: Txn, version: int) -> Iterator[Written]:

@@ -112,6 +112,10 @@ class Directory:
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self.fd)
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a file another name, in place of the file that has it."""
+        os.rename(name, to, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
     def sync_entries(self) -> None:
         """Make the names in this directory durable, its own name, and those of new directories above it.
 

@@ -15,7 +15,8 @@ more.
 from collections.abc import Iterator
 from typing import Any
 
-FORMAT_MAJOR, FORMAT_MINOR = 1, 0
+FORMAT_MAJOR, FORMAT_MINOR = 2, 0
+FORMAT = f"{FORMAT_MAJOR}.{FORMAT_MINOR}".encode()
 FORMAT_KEY = b"\x00format"
 LOG_PREFIX = b"\x01"
 LOG_END = b"\x02"

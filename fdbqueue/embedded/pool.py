@@ -38,7 +38,7 @@ from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import RealRuntime, Runtime
 
-_FILE = "commits.1"
+FILE = "commits.1"
 _SLOTS = 256
 REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
@@ -93,7 +93,7 @@ class Pool:
         self._runtime = runtime
         self._system = system
         # It closes with its last reference, since a thread may use it until then.
-        self._lock_file = system.lock_file(directory, _FILE)
+        self._lock_file = system.lock_file(directory, FILE)
         self._map = self._lock_file.map(_HEADER_BYTES)
         self.file = os.fstat(self._lock_file.fd).st_ino
         self._marks = system.numbers(self._map, 0, _MARKS_END, "Q")
@@ -297,7 +297,7 @@ def open_pool(directory: Directory, runtime: Runtime, system: System) -> Pool:
         return Pool(directory, runtime, system)
     except PoolDamaged:
         with suppress(FileNotFoundError):  # another process was first
-            directory.unlink(_FILE)
+            directory.unlink(FILE)
         return Pool(directory, runtime, system)
 
 

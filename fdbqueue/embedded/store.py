@@ -12,16 +12,22 @@ import resource
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NoReturn, cast
 
 import lmdb
 
+from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
+from fdbqueue.embedded.durability import Durable, NotDurable
+from fdbqueue.embedded.environment import with_largest_map
+from fdbqueue.embedded.journal import Journal
+from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, settle
 from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.system import SYSTEM, System
+from fdbqueue.embedded.users import Users
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
 from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
@@ -29,11 +35,6 @@ from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import Runtime
 
-# Address space, not disk: the file grows with its contents. The size is halved if the system grants less, and
-# doubled when the contents reach it.
-MAP_BYTES_FIRST = 1 << 40
-_MAP_BYTES_LEAST = 1 << 24
-_DATA_FILE, _LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _META_PAGES = 2
 _READERS_MAX = 4096
 _READER_BYTES, _LOCKS_BYTES = 64, 128  # of LMDB's lock file
@@ -100,7 +101,7 @@ class Unopened:
 
 def is_database(path: str) -> bool:
     """True if the directory at `path` holds an LMDB database, of any program."""
-    return os.path.isfile(os.path.join(path, _DATA_FILE))
+    return any(os.path.isfile(os.path.join(path, name)) for name in (DATA_FILE, bases.FILE))
 
 
 class Store:
@@ -120,16 +121,19 @@ class Store:
         self.system = system
         self.users = 0
         self._closed = False
+        self._opening = system.lock()
         self._live: dict[int, weakref.ref[Snapshot]] = {}
         self._serial = 0
         self._in_place: list[tuple[str, tuple[int, int]]] = []  # the files that must stay where they are
         self._looked_at = _NOWHERE
         self.reserve: Reserve | None = None
         self._files: list[int] = []  # the data file; of a private store also the lock file
+        self._shared: Users | None = None  # None of a private store
         try:
+            must_settle = not private and self._join()
             self._prepare_files()
             self.env = self._open(by_descriptor(directory.fd))
-            self._begin_use()
+            self._begin_use(must_settle)
         except OSError as error:
             self._close_files()
             raise refusal(self.path, error) from None
@@ -137,25 +141,63 @@ class Store:
             self._close_files()
             raise
 
-    def _begin_use(self) -> None:
+    def _join(self) -> bool:
+        """Become a user of the directory; True if this one has to settle it."""
+        self._shared = Users(self.directory, self.system)
+        if not self._shared.try_alone():
+            self._shared.join()
+            return False
+        try:
+            with closing(self.new_journal()) as journal:
+                return prepare(self.directory, self._shared, journal, self.system)
+        except lmdb.Error as error:
+            raise self._opening_error(error) from None
+
+    def _begin_use(self, must_settle: bool) -> None:
         try:
             if self.private:
-                self._files.append(self.directory.open_file(_LOCK_FILE))
+                self._files.append(self.directory.open_file(LOCK_FILE))
             else:
                 opened = by_descriptor(self.directory.fd)
-                self._in_place = [(name, _identity(opened, name)) for name in (_DATA_FILE, _LOCK_FILE)]
+                self._in_place = [(name, _identity(opened, name)) for name in (DATA_FILE, LOCK_FILE)]
                 self.reserve = self._open_reserve()
             self._check_format()
+            self._settle(must_settle)
             self._begin_services()
         except BaseException:
             self.env.close()
             raise
+
+    def _settle(self, must_settle: bool) -> None:
+        if self._shared is None:
+            with self.env.begin(write=True) as txn:
+                txn.put(layout.FORMAT_KEY, layout.FORMAT)
+            return
+        if must_settle:
+            self._settle_alone()
+            self._shared.believe(self._files[0])
+        self._shared.join()
+
+    def _settle_alone(self) -> None:
+        now_us = int(self.runtime.now() * 1_000_000)
+        try:
+            with closing(self.new_journal()) as journal:
+                settle(self.directory, self.env, journal, self.system, now_us)
+        except lmdb.Error as error:
+            raise self.storage_error(error) from None
+
+    def new_journal(self) -> Journal:
+        """Return the journal of this directory, with files of its own."""
+        return Journal(self.directory, self.runtime, self.system)
 
     def _open_reserve(self) -> Reserve | None:
         try:
             return Reserve(self.directory)
         except OSError:  # the file system or a limit does not allow it: then a full disk cannot be emptied
             return None
+
+    def new_durability(self) -> NotDurable:
+        return Durable(self, self._shared) if self._shared is not None else NotDurable()
 
     def _begin_services(self) -> None:
         self.handed_out = HandedOutVersions(self)
@@ -170,8 +212,8 @@ class Store:
         LMDB maps the lock file without reserving room for it, and an access without room kills the process.
         The descriptor is closed before LMDB opens the file, since a later close would end LMDB's locks.
         """
-        self._files.append(self.directory.open_file(_DATA_FILE))
-        lock_fd = self.directory.open_file(_LOCK_FILE)
+        self._files.append(self.directory.open_file(DATA_FILE))
+        lock_fd = self.directory.open_file(LOCK_FILE)
         try:
             os.posix_fallocate(lock_fd, 0, _READERS_MAX * _READER_BYTES + _LOCKS_BYTES)
         except OSError as error:
@@ -181,43 +223,35 @@ class Store:
             os.close(lock_fd)
 
     def _open(self, path: str) -> Any:
-        map_bytes = MAP_BYTES_FIRST
-        while True:
-            try:
-                return self.system.open_environment(
-                    path,
-                    map_size=map_bytes,
-                    mode=self.directory.file_mode,
-                    sync=not self.private,
-                    metasync=not self.private,
-                    max_readers=_READERS_MAX,
-                    meminit=False,
-                )
-            except (lmdb.MemoryError, MemoryError) as error:
-                if map_bytes <= _MAP_BYTES_LEAST:
-                    raise StorageInUse(path=self.path, reason=str(error)) from None
-                map_bytes //= 2
-            except lmdb.Error as error:
-                if getattr(error, "code", None) in FULL or self._is_full():
-                    raise StorageFull(path=self.path) from None
-                raise StorageInUse(path=self.path, reason=str(error).removeprefix(f"{path}: ")) from None
+        try:
+            return with_largest_map(
+                self.system.open_environment,
+                path,
+                mode=self.directory.file_mode,
+                sync=False,  # the journal makes a commit durable
+                metasync=False,
+                max_readers=_READERS_MAX,
+            )
+        except (lmdb.MemoryError, MemoryError) as error:
+            raise StorageInUse(path=self.path, reason=str(error)) from None
+        except lmdb.Error as error:
+            raise self._opening_error(error) from None
+
+    def _opening_error(self, error: lmdb.Error) -> Exception:
+        if getattr(error, "code", None) in FULL or self._is_full():
+            return StorageFull(path=self.path)
+        return StorageInUse(path=self.path, reason=str(error).rpartition(": ")[2])
 
     def _check_format(self) -> None:
+        """Raises: StorageInUse, StorageFormat."""
         self.env.reader_check()  # a killed process may have left its reader slots taken
         with self.env.begin() as txn:
             found = txn.get(layout.FORMAT_KEY)
-        if found is None:
-            if self.env.stat()["entries"]:  # every database of this engine has its format stored
-                raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
-            if not self.private:
-                self.directory.sync_entries()  # first: a process that finds a format syncs nothing
-            known = f"{layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}"
-            try:
-                with self.env.begin(write=True) as txn:
-                    txn.put(layout.FORMAT_KEY, known.encode(), overwrite=False)
-            except lmdb.Error as error:
-                raise self.storage_error(error) from None
-        elif int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
+        if (
+            found is None and self.env.stat()["entries"]
+        ):  # every database of this engine has its format stored
+            raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
+        if found is not None and int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
             raise StorageFormat(path=self.path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
     def close(self) -> None:
@@ -233,6 +267,8 @@ class Store:
             os.close(fd)
         if self.reserve is not None:
             self.reserve.close()
+        if self._shared is not None:
+            self._shared.close()
         self.directory.close()
 
     def reopen_after_fork(self) -> None:
@@ -243,8 +279,10 @@ class Store:
         """
         self._let_go_of_the_parents()
         try:
-            if not self.private:
+            if self._shared is not None:
                 self.require_in_place()
+                self._shared = Users(self.directory, self.system)
+                self._shared.join()
             self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
             self._begin_services()
         except Exception as error:
@@ -261,7 +299,7 @@ class Store:
 
     def _open_nameless(self) -> Any:
         with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as path:
-            for name, fd in zip((_DATA_FILE, _LOCK_FILE), self._files, strict=True):
+            for name, fd in zip((DATA_FILE, LOCK_FILE), self._files, strict=True):
                 os.symlink(by_descriptor(fd), os.path.join(path, name))
             return self._open(path)
 
@@ -324,6 +362,8 @@ class Store:
             for _ in range(_BEGINS_TRIED):
                 try:
                     return self.env.begin(write=write)
+                except lmdb.PanicError:
+                    self._open_again()
                 except lmdb.MapResizedError:
                     self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
                 except lmdb.ReadersFullError:
@@ -336,6 +376,16 @@ class Store:
             if self._closed:
                 raise DatabaseClosed from None
             raise FDBError(1510) from None
+
+    def _open_again(self) -> None:
+        """Open the environment anew: after a failed write of its last page, LMDB refuses all work with it."""
+        with self._opening:
+            with suppress(lmdb.PanicError):
+                self.env.begin().abort()
+                return  # another thread was first
+            self.end_snapshots()
+            self.env.close()
+            self.env = self._open(by_descriptor(self.directory.fd))
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -376,10 +426,6 @@ class Store:
         with suppress(lmdb.Error):
             self.env.reader_check()
 
-    def flush(self) -> None:
-        """Return once all visible commits are durable."""
-        self.env.sync(True)
-
     def grow(self) -> None:
         """Double the map. The snapshots of this process end; their readers get 1007."""
         try:
@@ -387,15 +433,15 @@ class Store:
         except lmdb.Error:
             raise StorageFull(path=self.path) from None
 
-    def storage_error(self, error: lmdb.Error) -> Exception:
+    def storage_error(self, error: Exception) -> Exception:
         """Return the user's error for a failed write: StorageFull, or FDBError 1510 (a broken disk)."""
-        code = getattr(error, "code", errno.EIO)
+        code = error.errno if isinstance(error, OSError) else getattr(error, "code", errno.EIO)
         full = code in FULL or (code == errno.EIO and self._is_full())
         return StorageFull(path=self.path) if full else FDBError(1510)
 
     def is_full(self, error: Exception) -> bool:
         """True if `error`, which failed a commit, means a full disk."""
-        if isinstance(error, lmdb.Error):
+        if isinstance(error, lmdb.Error | OSError):
             error = self.storage_error(error)
         return isinstance(error, StorageFull)
 
@@ -412,9 +458,9 @@ class Store:
 
     def _is_full(self) -> bool:
         # A disk that fills up cuts a write short, and LMDB reports that as an I/O error.
-        disk = os.fstatvfs(self._files[0])
+        disk = os.fstatvfs(self.directory.fd)
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        size_bytes = os.fstat(self._files[0]).st_size
+        size_bytes = max((os.fstat(fd).st_size for fd in self._files), default=0)
         return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
 
 

@@ -17,6 +17,7 @@ import lmdb
 
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.environment import open_base
 from fdbqueue.runtime import Event, Lock, RealRuntime
 
 
@@ -41,10 +42,12 @@ class System:
     lock: Callable[[], Lock] = RealRuntime.lock
     event: Callable[[], Event] = RealRuntime.event
     open_environment: Callable[..., Any] = lmdb.open
+    open_base: Callable[[str, int], Any] = open_base
     lock_file: Callable[[Directory, str], LockFile] = LockFile
     numbers: Callable[[mmap.mmap, int, int, str], "memoryview[int]"] = _numbers
     pread: Callable[[int, int, int], bytes] = os.pread
     pwrite: Callable[[int, bytes, int], int] = os.pwrite
+    flush: Callable[[int], None] = os.fdatasync
     stat: Callable[[str], os.stat_result] = os.stat
     open_socket: Callable[[], socket.socket] = _datagram_socket
     poll: Callable[[], select.poll] = select.poll

@@ -25,10 +25,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+from fdbqueue.embedded import pool
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.pool import EPOCH_LOCKS
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import System
 from fdbqueue.runtime import Runtime
@@ -128,15 +128,16 @@ class Process:
             numbers=self._numbers,
             pread=self._pread,
             pwrite=self._pwrite,
+            flush=self._flush,
             stat=self._stat,
             open_socket=self._open_socket,
             poll=lambda: cast("select.poll", Poll(self)),
         )
 
     def note_commit(self) -> None:
-        """Note in the trace if this process commits without the lead."""
-        files = [one for one in self._open if isinstance(one, ProcessLockFile)]
-        if not any(file.leads for file in files):
+        """Note in the trace if this process commits without the lead. The first user needs none to open."""
+        files = [one for one in self._open if isinstance(one, ProcessLockFile) and one.name == pool.FILE]
+        if files and not any(file.leads for file in files):
             self._machine.trace.note(self.now(), self.host.name, "commits without the lead")
 
     def end(self) -> None:
@@ -170,6 +171,10 @@ class Process:
         self.point()
         return os.pwrite(fd, body, at)
 
+    def _flush(self, _: int) -> None:
+        self.point()
+        self.point()  # as long as it takes, others go on
+
     def _stat(self, path: str) -> os.stat_result:
         self.point()
         return os.stat(path)
@@ -179,6 +184,7 @@ class ProcessLockFile(LockFile):
     """A file of byte locks. They end with the simulated process that opened it."""
 
     def __init__(self, process: Process, directory: Directory, name: str) -> None:
+        self.name = name
         self._process = process
         self._memory = bytearray()
         self._held: set[int] = set()
@@ -191,7 +197,7 @@ class ProcessLockFile(LockFile):
     @property
     def leads(self) -> bool:
         """True for the file of commits, if its process holds the lock of the epoch that comes next."""
-        return EPOCH_LOCKS + int.from_bytes(self._memory[:8], "little") + 1 in self._held
+        return pool.EPOCH_LOCKS + int.from_bytes(self._memory[:8], "little") + 1 in self._held
 
     def try_lock(self, at: int) -> bool:
         self._process.point()
@@ -201,9 +207,7 @@ class ProcessLockFile(LockFile):
         return locked
 
     def wait_until_free(self, at: int) -> None:
-        self._process.point()
-        while not self._shares(at):
-            self._process.directory.sleep()
+        self.share(at)
         self.unlock(at)
 
     def _shares(self, at: int) -> bool:
@@ -212,6 +216,11 @@ class ProcessLockFile(LockFile):
         except (BlockingIOError, PermissionError):
             return False
         return True
+
+    def share(self, at: int) -> None:
+        self._process.point()
+        while not self._shares(at):
+            self._process.directory.sleep()
 
     def unlock(self, at: int) -> None:
         self._process.point()
@@ -273,16 +282,12 @@ class Environment:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._real = real = process.directory.environment
-        self.info, self.stat, self.readers = real.info, real.stat, real.readers
+        self.info, self.stat, self.readers, self.copyfd = real.info, real.stat, real.readers, real.copyfd
         self.reader_check, self.set_mapsize = real.reader_check, real.set_mapsize
 
     def begin(self, write: bool = False) -> Any:
         self._process.point()
         return Transaction(self._process) if write else self._real.begin()
-
-    def sync(self, force: bool) -> None:
-        self._process.point()
-        self._real.sync(force)
 
     def close(self) -> None:
         """The real environment stays open for the other processes."""

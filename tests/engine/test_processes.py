@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import layout, store
+from fdbqueue.embedded import environment, layout, store
 from fdbqueue.errors import StorageFormat, StorageInUse
 from tests.engine import programs
 from tests.engine.running import running, wait_until
@@ -380,7 +380,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
 
 @pytest.fixture
 def small_map(monkeypatch):
-    monkeypatch.setattr(store, "MAP_BYTES_FIRST", 1 << 20)
+    monkeypatch.setattr(environment, "MAP_BYTES_FIRST", 1 << 20)
 
 
 @pytest.mark.usefixtures("small_map")

@@ -1,0 +1,182 @@
+"""The base: a second LMDB database, whose commits LMDB flushes by itself. It is right after any power cut.
+
+It holds the data up to one version; the journal has the commits after that. Whenever a generation of the
+journal is full, its records are added to the base in one transaction of LMDB, beside the commits that go on.
+Nothing reads the base but a recovery.
+
+    00 "format"     as in `data.mdb` (layout.py)
+    00 "journal"    <version: 8 B> <generation: 8 B>: the last commit that it holds, and the first generation
+                    of the journal that may hold later ones
+    02 ...          the data, as in `data.mdb`
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import lmdb
+
+from fdbqueue.embedded import commitlog, layout
+from fdbqueue.embedded.directory import FULL, Directory, by_descriptor
+from fdbqueue.embedded.journal import Journal, Record, Writes
+from fdbqueue.embedded.system import System
+
+FILE, _NEW_FILE = "base.mdb", "base.new"
+_STATE_KEY = b"\x00journal"
+_STATE = struct.Struct(">QQ")
+_COMMITS = 8  # of each generation, since only the next but one commit may use the pages that a commit frees
+_ROOM = 4  # times the size of a generation
+
+
+class Held(NamedTuple):
+    """The last version that a base holds, and the first generation that may hold later ones."""
+
+    version: int
+    generation: int
+
+
+class BrokenChain(Exception):
+    """The record before this one is missing."""
+
+
+class Base:
+    """An open base. One process at a time."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def held(self) -> Held:
+        with self.env.begin() as txn:
+            return _held(txn)
+
+    def begin_with(self, held: Held) -> None:
+        """Note the state of a new base, in which nothing but the data counts; it is durable then."""
+        with self.env.begin(write=True) as txn:
+            commitlog.clear(txn)
+            txn.put(layout.FORMAT_KEY, layout.FORMAT)
+            txn.put(_STATE_KEY, _STATE.pack(*held))
+        self.env.sync(True)
+
+    @property
+    def size_bytes(self) -> int:
+        return int((self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"])
+
+    @property
+    def free_bytes(self) -> int:
+        """The free pages of the file."""
+        stat = self.env.stat()
+        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return self.size_bytes - int(used * stat["psize"])
+
+    def add(self, journal: Journal, generation: int) -> None:
+        """Add the records of a generation that it does not hold yet, in order.
+
+        Raises: BrokenChain, if one is missing; lmdb.Error, OSError.
+        """
+        while True:
+            try:
+                self._add_rest(journal, generation)
+                return
+            except lmdb.MapFullError:
+                self.env.set_mapsize(2 * self.env.info()["map_size"])
+
+    def _add_rest(self, journal: Journal, generation: int) -> None:
+        records = journal.records(generation)
+        while self._add_some(records, generation, journal.generation_bytes // _COMMITS):
+            pass
+
+    def _add_some(self, records: Iterator[Record], generation: int, size_bytes: int) -> bool:
+        """Add records of about `size_bytes` in one transaction; False at the end."""
+        begin = None
+        with self.env.begin(write=True) as txn:
+            held = _held(txn)
+            version = held.version
+            for record in records:
+                if record.version > version:
+                    if record.previous != version:
+                        raise BrokenChain
+                    apply(txn, record.writes)
+                    version = record.version
+                begin = record.end if begin is None else begin
+                if record.end - begin > size_bytes:
+                    break
+            else:
+                begin = None
+            txn.put(_STATE_KEY, _STATE.pack(version, max(held.generation, generation)))
+        return begin is not None
+
+
+def allocate(directory: Directory, base: Base, generation_bytes: int) -> None:
+    """Keep room on the disk for the next generations: they leave the journal also if the disk is full.
+
+    Raises: OSError if there is no room for the next one.
+    """
+    fd = directory.open_file(FILE)
+    try:
+        room = base.free_bytes + max(0, os.fstat(fd).st_size - base.size_bytes)
+        try:
+            os.posix_fallocate(fd, 0, base.size_bytes + max(0, _ROOM * generation_bytes - base.free_bytes))
+        except OSError as error:
+            if error.errno in FULL - {errno.EFBIG} and room < _ROOM * generation_bytes // 2:
+                raise
+    finally:
+        os.close(fd)
+
+
+def apply(txn: Any, writes: Iterable[Writes]) -> None:
+    """Write what the transactions of one commit have written."""
+    for one in writes:
+        for begin, end in one.cleared:
+            for _ in layout.delete_range(txn, begin, end):
+                pass
+        for key, value in one.values.items():
+            if value is None:
+                layout.delete(txn, key)
+            else:
+                layout.put(txn, key, value)
+
+
+def exists(directory: Directory) -> bool:
+    return FILE in os.listdir(directory.fd)
+
+
+@contextmanager
+def opened(directory: Directory, system: System, name: str = FILE) -> Iterator[Base]:
+    """Open the base, or make an empty one.
+
+    Raises: UnsafePath, OSError, lmdb.Error.
+    """
+    os.close(directory.open_file(name))  # no link is followed, and the file gets the right owner
+    env = system.open_base(f"{by_descriptor(directory.fd)}/{name}", directory.file_mode)
+    try:
+        yield Base(env)
+    finally:
+        env.close()
+
+
+def make(directory: Directory, system: System, held: Held, source: Any = None) -> None:
+    """Make the base anew: empty, or as a copy of the LMDB environment `source`, which holds `held`.
+
+    It has its name once it is durable.
+
+    Raises: UnsafePath, OSError, lmdb.Error.
+    """
+    with suppress(FileNotFoundError):
+        directory.unlink(_NEW_FILE)
+    if source is not None:
+        fd = directory.open_file(_NEW_FILE)
+        try:
+            source.copyfd(fd, compact=True)
+        finally:
+            os.close(fd)
+    with opened(directory, system, _NEW_FILE) as base:
+        base.begin_with(held)
+    directory.rename(_NEW_FILE, FILE)
+    directory.sync_entries()
+
+
+def _held(txn: Any) -> Held:
+    return Held(*_STATE.unpack(txn.get(_STATE_KEY)))

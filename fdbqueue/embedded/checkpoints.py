@@ -1,0 +1,95 @@
+"""Checkpoints: the full generation of the journal goes into the base, and its file is free again.
+
+The process that has filled a generation makes the checkpoint, once the callers of its last commit have
+their answers: other threads and processes go on in the next generation. If the process dies, the next one
+that needs a free file makes it.
+"""
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from fdbqueue.embedded import base as bases
+from fdbqueue.embedded import commitlog
+from fdbqueue.embedded.base import BrokenChain
+from fdbqueue.embedded.journal import Entry, Journal
+from fdbqueue.embedded.users import Users
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+_TRIES = 4  # within the size of a generation
+
+
+class Checkpoints:
+    """The checkpoints that one process makes. Any thread may call it."""
+
+    def __init__(self, store: "Store", users: Users, generation_bytes: int) -> None:
+        self._store = store
+        self._users = users
+        self._lock = store.system.lock()  # beside the byte lock, which does not tell threads apart
+        self._is_due = False
+        self._generation_bytes = self._due_bytes = generation_bytes
+        self.has_failed = False
+        """True if the last one found no room, or a broken disk."""
+        self.chain_is_broken = False
+        """True if a record is missing that commits rely on: the base has to be copied anew."""
+
+    def note(self, entry: Entry) -> None:
+        """Look at a record that was written; for the leader."""
+        if entry.start == 0:
+            self._due_bytes = self._generation_bytes
+        self._is_due = self._is_due or entry.start == 0 or entry.end.end >= self._due_bytes
+        if entry.end.end >= self._due_bytes:
+            self._due_bytes = entry.end.end + self._generation_bytes // _TRIES
+
+    def make_due(self) -> None:
+        """Make a checkpoint if one is due, and no other thread or process makes it."""
+        if self._is_due and self._lock.acquire(blocking=False):
+            try:
+                self._make_alone()
+            finally:
+                self._lock.release()
+
+    def make_room(self) -> None:
+        """Make a checkpoint now; this waits for one that another thread makes."""
+        with self._lock:
+            self._make_alone()
+
+    def _make_alone(self) -> None:
+        if not self._users.try_checkpoint():
+            return
+        try:
+            self._is_due = False
+            self._make()
+        finally:
+            self._users.end_checkpoint()
+
+    def _make(self) -> None:
+        # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
+        self.has_failed = True
+        with closing(self._store.new_journal()) as journal, suppress(OSError, lmdb.Error):
+            current = self._current()
+            for generation in journal.generations():
+                if generation < current:
+                    self._add(journal, generation)
+            self.has_failed = False
+
+    def _current(self) -> int:
+        """Return the generation of the newest commit: a leader that died may have begun a later one."""
+        txn = self._store.begin()
+        try:
+            return commitlog.last_place(txn).generation
+        finally:
+            txn.abort()
+
+    def _add(self, journal: Journal, generation: int) -> None:
+        with bases.opened(self._store.directory, self._store.system) as base:
+            try:
+                base.add(journal, generation)
+            except BrokenChain:
+                self.chain_is_broken = True
+                return
+            bases.allocate(self._store.directory, base, journal.generation_bytes)
+        journal.free(generation)

@@ -1,0 +1,160 @@
+"""Makes the commits of a store durable: each is in the journal before LMDB has it, and others see it.
+
+A leader calls these methods in this order, within one LMDB transaction:
+
+    place = record(...)    where the commit will be in the journal; it is stored with the commit
+    write(place)           the commit is durable
+    committed(place)       LMDB has it; after a failure, `failed` takes the record back
+
+If a flush fails, the kernel may have dropped changes, and a second flush succeeds all the same. So nothing in
+that journal is believed any more: the next leader copies all data into a new base, and begins a new journal.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded import base as bases
+from fdbqueue.embedded import commitlog
+from fdbqueue.embedded.base import Held
+from fdbqueue.embedded.checkpoints import Checkpoints
+from fdbqueue.embedded.commitlog import Written
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.journal import NOWHERE, Entry, Place, Writes
+from fdbqueue.embedded.users import Users
+from fdbqueue.fdberror import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+_UNKNOWN = 1021
+
+
+class JournalLost(Exception):
+    """The journal is not believed: `renew` has to come before the next commit."""
+
+
+class NotDurable:
+    """Of a private store, which has no journal."""
+
+    def record(self, _txn: Any, _version: int, _writes: Sequence[Writes]) -> Entry:
+        return Entry(0, b"", NOWHERE)
+
+    def write(self, entry: Entry) -> None:
+        """There is nothing to write."""
+
+    def committed(self, entry: Entry) -> None:
+        """There is nothing to note."""
+
+    def failed(self, entry: Entry) -> None:
+        """There is nothing to take back."""
+
+    def renew(self) -> None:
+        """There is no journal."""
+
+    def tidy(self) -> None:
+        """There are no checkpoints."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """There are no checkpoints that could find no room."""
+        return False
+
+    def make_room(self) -> None:
+        """There is no other file that takes up room."""
+
+    def close(self) -> None:
+        """There are no files."""
+
+
+class Durable(NotDurable):
+    """The journal of a directory, for the leader of this process."""
+
+    def __init__(self, store: "Store", users: Users) -> None:
+        self._store = store
+        self._journal = store.new_journal()
+        self._checkpoints = Checkpoints(store, users, self._journal.generation_bytes)
+        self._place = NOWHERE
+        self._version = -1  # the commit that has the place
+        self._written: Entry | None = None  # a record of a commit that LMDB does not have yet
+        self._is_lost = False
+
+    def record(self, txn: Any, version: int, writes: Sequence[Writes]) -> Entry:
+        """Return the record of the commit of `txn`, with its place.
+
+        Raises: JournalLost, OSError.
+        """
+        place = self._place if self._version == version - 1 else commitlog.last_place(txn)
+        if self._is_lost or not place.generation or self._checkpoints.chain_is_broken:
+            raise JournalLost
+        return self._journal.entry(place, version, writes)
+
+    def write(self, entry: Entry) -> None:
+        """Write a record, and return once it is durable.
+
+        Raises: OSError if it could not be written; FDBError 1021 if it could not be flushed.
+        """
+        self._written = entry
+        self._journal.write(entry)
+        try:
+            self._journal.flush(entry.end.generation)
+        except OSError:
+            self._is_lost = True
+            raise FDBError(_UNKNOWN) from None
+
+    def committed(self, entry: Entry) -> None:
+        self._written = None
+        self._place, self._version = entry.end, entry.end.version
+        self._checkpoints.note(entry)
+
+    def failed(self, entry: Entry) -> None:
+        """Take the record back: after a power cut, the commit would be there.
+
+        Raises: lmdb.Error.
+        """
+        if self._written is None:
+            return
+        self._written = None
+        try:
+            if not self._is_lost:
+                self._journal.cut(entry)
+        except OSError:
+            self._is_lost = True
+        if self._is_lost:
+            with self._store.begin(write=True) as txn:
+                self._note_place(txn, NOWHERE)  # so that the other processes know
+
+    def renew(self) -> None:
+        """Copy all data into a new base, and begin a new journal.
+
+        Raises: OSError, lmdb.Error.
+        """
+        with self._store.begin(write=True) as txn:
+            held = Held(txn.id() - 1, self._new_generation())
+            bases.make(self._store.directory, self._store.system, held, self._store.env)
+            self._journal.renew()
+            self._note_place(txn, Place(held.generation, 0, held.version))
+        self._is_lost = self._checkpoints.chain_is_broken = False
+
+    def _new_generation(self) -> int:
+        with bases.opened(self._store.directory, self._store.system) as base:
+            return max([base.held().generation, *self._journal.generations()]) + 1
+
+    def _note_place(self, txn: Any, place: Place) -> None:
+        now_us = int(self._store.runtime.now() * 1_000_000)
+        commitlog.append(txn, Written(txn.id(), KeySet(), KeySet()), now_us, place=place)
+
+    def tidy(self) -> None:
+        """Make a checkpoint if one is due. Any thread may call it."""
+        self._checkpoints.make_due()
+
+    @property
+    def is_crowded(self) -> bool:
+        """True if the base has no room for the records of the journal."""
+        return self._checkpoints.has_failed
+
+    def make_room(self) -> None:
+        """Free a file of the journal, if one can be freed."""
+        self._checkpoints.make_room()
+
+    def close(self) -> None:
+        self._journal.close()
