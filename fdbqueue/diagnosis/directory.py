@@ -1,4 +1,4 @@
-"""The directory of the embedded engine: its format, its room, and the processes that read old versions."""
+"""The directory of the embedded engine: its format, its room, its journal, and readers of old versions."""
 
 import os
 from collections.abc import Iterator
@@ -6,11 +6,15 @@ from dataclasses import asdict, dataclass
 
 from fdbqueue import limits
 from fdbqueue.diagnosis.check import Check, failure, fine, warning
-from fdbqueue.embedded import layout
+from fdbqueue.diagnosis.journal import NO_JOURNAL, JournalState, see_journal
+from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.store import PRIVATE, Store
 from fdbqueue.errors import StorageReplaced
 
 CHECK = "directory"
+_BEFORE_A_RESTART = """Before this machine restarts: stop all processes that use the directory, remove \
+base.mdb if it is there, then start them."""
+_BASE_ROOM = 4  # generations: the engine keeps room for them in the base
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class DirectoryState:
     """Commits since the oldest version that some process still reads."""
     replaced: str = ""
     """The error of a directory whose files were removed or replaced; else empty."""
+    journal: JournalState = NO_JOURNAL
 
 
 def see_directory(store: Store) -> DirectoryState:
@@ -36,9 +41,10 @@ def see_directory(store: Store) -> DirectoryState:
     disk = os.fstatvfs(store.directory.fd)
     txn = store.begin()
     try:
-        format_, newest = txn.get(layout.FORMAT_KEY), txn.id()
+        format_, newest, place = txn.get(layout.FORMAT_KEY), txn.id(), commitlog.last_place(txn)
     finally:
         txn.abort()
+    replaced = _replaced(store)
     return DirectoryState(
         store.path,
         format_.decode(),
@@ -48,15 +54,18 @@ def see_directory(store: Store) -> DirectoryState:
         disk.f_blocks * disk.f_frsize,
         store.reserve is not None and store.reserve.is_whole,
         newest - store.oldest_reader(newest),
-        _replaced(store),
+        replaced,
+        NO_JOURNAL if store.private or replaced else see_journal(store, place),
     )
 
 
 def check_directory(state: DirectoryState) -> list[Check]:
-    """Files in place, room for commits, and no reader that keeps old pages."""
-    found = [*_in_place(state), *_room(state), *_reader(state)]
+    """Files in place, room for commits, a base that keeps up, and no reader that keeps old pages."""
+    found = [*_in_place(state), *_room(state), *_journal(state), *_reader(state)]
     free = _told(state.disk_free_bytes)
-    text = f"format {state.format}, {_told(state.file_bytes)} in use, {free} free on its disk"
+    files = f"{_told(state.file_bytes)} in use, {_told(state.journal.base_bytes)} of base, "
+    files += f"{_told(state.journal.journal_bytes)} of journal"
+    text = f"format {state.format}, {files}, {free} free on its disk"
     return found or [fine(CHECK, text, **asdict(state))]
 
 
@@ -76,6 +85,22 @@ def _room(state: DirectoryState) -> Iterator[Check]:
         yield failure(CHECK, text, cure, **data)
     elif room < limits.DISK_SHARE_MIN * state.disk_bytes:
         yield warning(CHECK, f"{_told(room)} are left, of {_told(state.disk_bytes)}", cure, **data)
+
+
+def _journal(state: DirectoryState) -> Iterator[Check]:
+    journal = state.journal
+    data = asdict(journal)
+    waiting = _told(journal.waiting_bytes)
+    if journal.missing:
+        text = f"missing or damaged: {', '.join(journal.missing)}. A power cut would lose commits"
+        yield failure(CHECK, text, _BEFORE_A_RESTART, **data)
+    elif journal.checkpoint_waits and state.disk_free_bytes < _BASE_ROOM * journal.generation_bytes:
+        text = f"the base has no room for the journal ({waiting}): {_told(state.disk_free_bytes)} are free"
+        yield warning(CHECK, text, "Make room on the disk.", **data)
+    elif journal.waiting_bytes > limits.JOURNAL_BYTES_WARNING:
+        text = f"{waiting} of the journal are not in the base yet: checkpoints fail, or are late"
+        cure = "Look for a broken or slow disk, and for a stopped process that makes the checkpoint."
+        yield warning(CHECK, text, cure, **data)
 
 
 def _reader(state: DirectoryState) -> Iterator[Check]:

@@ -13,6 +13,7 @@ from fdbqueue.diagnosis import examining, latency, open_files
 from fdbqueue.diagnosis.clocks import Beat, Look
 from fdbqueue.diagnosis.directory import DirectoryState, check_directory
 from fdbqueue.diagnosis.examining import Examination
+from fdbqueue.diagnosis.journal import JournalState
 from fdbqueue.errors import DatabaseClosed, InvalidArgument
 from fdbqueue.fdberror import FDBError
 from fdbqueue.overview.overview import Overview
@@ -92,10 +93,43 @@ def test_a_removed_directory_is_a_failure(tmp_path):
         ({"has_reserve": False}, Severity.FAILURE),
         ({"versions_behind": 10_001}, Severity.WARNING),
         ({"replaced": "data.mdb was removed"}, Severity.FAILURE),
+        ({"journal": JournalState(missing=("journal.0",))}, Severity.FAILURE),
+        ({"journal": JournalState(waiting_bytes=70_000_000)}, Severity.WARNING),
+        ({"journal": JournalState(generation_bytes=20, checkpoint_waits=True)}, Severity.WARNING),
+        ({"journal": JournalState(generation_bytes=10, checkpoint_waits=True)}, Severity.FINE),
     ],
 )
 def test_each_trouble_of_a_directory_is_told(changes, severity):
     assert [one.severity for one in check_directory(replace(FINE, **changes))] == [severity]
+
+
+def test_journal_and_base_of_a_directory_are_measured(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        TaskQueue.create(db, "mails").put(db, 1)
+        found = {one.name: one for one in diagnose(db, watch_s=0).checks}["directory"]
+        journal = found.data["journal"]
+        sizes = [(tmp_path / "data" / name).stat().st_size for name in ("journal.0", "journal.1")]
+        assert journal["journal_bytes"] == sum(sizes)
+        assert journal["base_bytes"] == (tmp_path / "data" / "base.mdb").stat().st_size
+        assert 0 < journal["waiting_bytes"] < 100_000
+
+
+@pytest.mark.parametrize("name", ["base.mdb", "journal.0", "journal.1"])
+def test_a_file_that_was_removed_in_use_is_told(tmp_path, name):
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        (tmp_path / "data" / name).unlink()
+        found = {one.name: one for one in diagnose(db, watch_s=0).checks}["directory"]
+        assert found.severity == Severity.FAILURE
+        assert name in found.text
+
+
+def test_a_journal_without_the_newest_commit_is_told(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        TaskQueue.create(db, "mails").put(db, 1)
+        (tmp_path / "data" / "journal.1").write_bytes(bytes(1_000))
+        found = {one.name: one for one in diagnose(db, watch_s=0).checks}["directory"]
+        assert found.severity == Severity.FAILURE
+        assert "journal.1" in found.text
 
 
 def test_a_slow_commit_is_told():
