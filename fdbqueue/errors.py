@@ -119,7 +119,7 @@ class WaitStopped(FdbQueueError):
 
 
 class UnknownUrl(FdbQueueError, ValueError):
-    """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH" or "memory:"."""
+    """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH", also with "?durability=soon" or "?durability=process", or "memory:"."""
 
 
 class ClientLibraryMissing(FdbQueueError, ImportError):

@@ -8,6 +8,7 @@ from fdbqueue import binding, client_knobs, limits
 from fdbqueue.arguments import checked_span
 from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.store import is_database
 from fdbqueue.errors import DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
 from fdbqueue.runtime import RealRuntime, Runtime
@@ -16,6 +17,8 @@ from fdbqueue.seam import AnyDatabase
 PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 _SHARED_SCHEME = "embedded+shared"
+_DURABILITY = "?durability="
+_FLUSH_OF = {"commit": Flush.NOW, "soon": Flush.SOON, "process": Flush.NEVER}
 DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
 
 
@@ -42,6 +45,10 @@ def open(
     the durable engine in a directory; `memory:` a private one that goes with its process. Without a URL:
     `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`. An empty
     variable counts as unset. Without `create`, a directory has to hold a database already.
+
+    In a directory, a commit is on the disk when its call returns. As `embedded:PATH?durability=soon` it is
+    there within 0.1 s, and with `process` whenever the system writes it: then a power cut may lose the last
+    commits, and the death of the process none.
 
     `url` may also be an open `fdb.Database`. Until the result is closed, the options hold for calls given
     that database, too.
@@ -99,14 +106,24 @@ def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, eng
     if colon and scheme == "fdb":
         return engines.over(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
     if scheme in DIRECTORY_SCHEMES and rest:
-        if not create and not is_database(rest):
+        path, flush = place_of(url)
+        if not create and not is_database(path):
             raise DatabaseNotFound(url=url)
-        engine = engines.directory(rest, runtime, shared=scheme == _SHARED_SCHEME)
+        engine = engines.directory(path, runtime, shared=scheme == _SHARED_SCHEME, flush=flush)
         return engines.over(engine, runtime, engine.close, session_ttr_s)
     if url == PRIVATE_URL:
         engine = engines.private(runtime)
         return engines.over(engine, runtime, engine.close, session_ttr_s)
     raise UnknownUrl(url=url)
+
+
+def place_of(url: str) -> tuple[str, Flush]:
+    """The path in the URL of a directory, and when commits reach its disk. Raises UnknownUrl."""
+    path, separator, durability = url.partition(":")[2].partition(_DURABILITY)
+    flush = _FLUSH_OF.get(durability if separator else "commit")
+    if flush is None or not path:
+        raise UnknownUrl(url=url)
+    return path, flush
 
 
 def url_from_environment() -> str:

@@ -18,6 +18,7 @@ from fdbqueue.aio.underneath import Underneath
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.database import Database
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
@@ -72,8 +73,10 @@ class CommitThread:
 class LoopDatabase(Database):
     """A database of the embedded engine for one event loop. `commits`: None for a private one."""
 
-    def __init__(self, store: Store, runtime: LoopRuntime, commits: CommitThread | None) -> None:
-        super().__init__(store, runtime)
+    def __init__(
+        self, store: Store, runtime: LoopRuntime, commits: CommitThread | None, flush: Flush = Flush.NOW
+    ) -> None:
+        super().__init__(store, runtime, flush)
         self.hub = runtime.hub
         self._commits = commits
 
@@ -133,16 +136,16 @@ def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
         return Underneath(engine, runtime, session_ttr_s=database.session_ttr_s)
     store = engine.lmdb_store
     commits = None if store.private else CommitThread(hub, store)
-    shared = LoopDatabase(store, runtime, commits)
+    shared = LoopDatabase(store, runtime, commits, engine.flush)
     end = None if commits is None else commits.end
     return Underneath(shared, runtime, end, database.session_ttr_s)
 
 
-def open_directory(path: str, runtime: LoopRuntime, *, shared: bool) -> LoopDatabase:
+def open_directory(path: str, runtime: LoopRuntime, *, shared: bool, flush: Flush) -> LoopDatabase:
     """As `embedded.database.open_directory`, in a fiber."""
     # The store may have users in other threads, and its own threads are real ones.
     store = in_thread(runtime.hub, partial(stores.acquire, path, RealRuntime(), shared))
-    return LoopDatabase(store, runtime, CommitThread(runtime.hub, store))
+    return LoopDatabase(store, runtime, CommitThread(runtime.hub, store), flush)
 
 
 def open_private(runtime: LoopRuntime) -> LoopDatabase:

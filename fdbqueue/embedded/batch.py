@@ -15,6 +15,7 @@ from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.durability import JournalLost
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.journal import Writes
 from fdbqueue.embedded.pool import NO_ROOM, Answer, Pool, SlotRequests
 from fdbqueue.embedded.request import CommitRequest
@@ -199,7 +200,7 @@ class Batches:
         self, own: Sequence[CommitRequest], pool: Pool | None, own_only: bool, sparing: bool, or_moves: bool
     ) -> _Done:
         txn = self._store.begin(write=True)
-        entry = None
+        entry, flush = None, Flush.NOW
         try:
             if self._checked:
                 self._store.require_in_place()
@@ -218,9 +219,10 @@ class Batches:
             else:
                 now_us = int(self._store.runtime.now() * 1_000_000)
                 asked_in = pool.file if pool is not None else 0
+                flush = min(one.flush for one in requests if one.error is None)
                 entry = self._durability.record(txn, version, writes)
                 commitlog.append(txn, written, now_us, answers, asked_in, entry.end)
-                self._durability.write(entry)
+                self._durability.write(entry, flush)
                 if pool is not None and answers:
                     pool.note_committing(written.version)
                 txn.commit()
@@ -230,7 +232,7 @@ class Batches:
                 self._durability.failed(entry)
             raise
         if entry is not None:
-            self._durability.committed(entry)
+            self._durability.committed(entry, flush)
         return version, written, answers
 
     def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> tuple[Written | None, list[Writes]]:

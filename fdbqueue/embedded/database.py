@@ -5,6 +5,7 @@ from typing import Any
 
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.decorator import transactional
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.mutations import add_mutations
 from fdbqueue.embedded.options import (
@@ -28,10 +29,10 @@ from fdbqueue.runtime import RealRuntime, Runtime
 class Database:
     """The database of one directory. Each call on it is one transaction, retried until it commits."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, store: Store, runtime: Runtime, flush: Flush = Flush.NOW) -> None:
         self._store = store
         self._runtime = runtime
-        self._transaction_defaults = TransactionSettings()
+        self._transaction_defaults = TransactionSettings(flush=flush)
         self._settings = DatabaseSettings()
         self._watches = 0
         self._closed = False
@@ -40,6 +41,11 @@ class Database:
     def lmdb_store(self) -> Store:
         """The store of its directory, for programs that look after it."""
         return self._store
+
+    @property
+    def flush(self) -> Flush:
+        """When its commits reach the disk, unless a transaction says otherwise."""
+        return self._transaction_defaults.flush
 
     @property
     def options(self) -> DatabaseOptions:
@@ -216,15 +222,18 @@ def _operate(tr: Any, opcode: int, key: Any, param: Any) -> None:
     tr._atomic_operation(opcode, key, param)
 
 
-def open_directory(path: str, runtime: Runtime | None = None, *, shared: bool = False) -> Database:
+def open_directory(
+    path: str, runtime: Runtime | None = None, *, shared: bool = False, flush: Flush = Flush.NOW
+) -> Database:
     """Open the database of a directory, or make it: a commit that has returned survives a power cut.
 
-    With `shared`, other users may write to the directory, and are trusted.
+    With `shared`, other users may write to the directory, and are trusted. With a later `flush`, a commit
+    survives the death of its process, and a power cut may lose the last ones.
 
     Raises: UnsafePath, StorageInUse, StorageFormat (of a newer release), StorageFull.
     """
     runtime = runtime or RealRuntime()
-    return Database(stores.acquire(path, runtime, shared), runtime)
+    return Database(stores.acquire(path, runtime, shared), runtime, flush)
 
 
 def open_private(runtime: Runtime | None = None) -> Database:

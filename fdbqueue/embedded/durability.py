@@ -3,8 +3,8 @@
 A leader calls these methods in this order, within one LMDB transaction:
 
     place = record(...)    where the commit will be in the journal; it is stored with the commit
-    write(place)           the commit is durable
-    committed(place)       LMDB has it; after a failure, `failed` takes the record back
+    write(place, when)     the commit is durable, or will be
+    committed(place, when)  LMDB has it; after a failure, `failed` takes the record back
 
 If a flush fails, the kernel may have dropped changes, and a second flush succeeds all the same. So nothing in
 that journal is believed any more: the next leader copies all data into a new base, and begins a new journal.
@@ -19,6 +19,8 @@ from fdbqueue.embedded.base import Held
 from fdbqueue.embedded.checkpoints import Checkpoints
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.flush import Flush
+from fdbqueue.embedded.flusher import Flusher
 from fdbqueue.embedded.journal import NOWHERE, Entry, Place, Writes
 from fdbqueue.embedded.users import Users
 from fdbqueue.fdberror import FDBError
@@ -39,10 +41,10 @@ class NotDurable:
     def record(self, _txn: Any, _version: int, _writes: Sequence[Writes]) -> Entry:
         return Entry(0, b"", NOWHERE)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to write."""
 
-    def committed(self, entry: Entry) -> None:
+    def committed(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to note."""
 
     def failed(self, entry: Entry) -> None:
@@ -72,6 +74,7 @@ class Durable(NotDurable):
     def __init__(self, store: "Store", users: Users) -> None:
         self._store = store
         self._journal = store.new_journal()
+        self._flusher = Flusher(store)
         self._checkpoints = Checkpoints(store, users, self._journal.generation_bytes)
         self._place = NOWHERE
         self._version = -1  # the commit that has the place
@@ -84,25 +87,31 @@ class Durable(NotDurable):
         Raises: JournalLost, OSError.
         """
         place = self._place if self._version == version - 1 else commitlog.last_place(txn)
+        self._is_lost = self._is_lost or self._flusher.has_failed
         if self._is_lost or not place.generation or self._checkpoints.chain_is_broken:
             raise JournalLost
         return self._journal.entry(place, version, writes)
 
-    def write(self, entry: Entry) -> None:
-        """Write a record, and return once it is durable.
+    def write(self, entry: Entry, flush: Flush) -> None:
+        """Write a record; with `Flush.NOW`, return once it is durable.
 
         Raises: OSError if it could not be written; FDBError 1021 if it could not be flushed.
         """
         self._written = entry
         self._journal.write(entry)
+        if flush is not Flush.NOW:
+            return
         try:
             self._journal.flush(entry.end.generation)
         except OSError:
             self._is_lost = True
             raise FDBError(_UNKNOWN) from None
+        self._flusher.flushed()
 
-    def committed(self, entry: Entry) -> None:
+    def committed(self, entry: Entry, flush: Flush) -> None:
         self._written = None
+        if flush is Flush.SOON:
+            self._flusher.flush_soon()
         self._place, self._version = entry.end, entry.end.version
         self._checkpoints.note(entry)
 
@@ -133,7 +142,7 @@ class Durable(NotDurable):
             bases.make(self._store.directory, self._store.system, held, self._store.env)
             self._journal.renew()
             self._note_place(txn, Place(held.generation, 0, held.version))
-        self._is_lost = self._checkpoints.chain_is_broken = False
+        self._is_lost = self._checkpoints.chain_is_broken = self._flusher.has_failed = False
 
     def _new_generation(self) -> int:
         with bases.opened(self._store.directory, self._store.system) as base:
@@ -157,4 +166,5 @@ class Durable(NotDurable):
         self._checkpoints.make_room()
 
     def close(self) -> None:
+        self._flusher.close()
         self._journal.close()

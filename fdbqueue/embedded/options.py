@@ -12,6 +12,7 @@ from typing import Any
 
 import fdb.fdboptions as _tables
 
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import (
     RETRY_DELAY_MAX_S,
@@ -38,6 +39,7 @@ class TransactionSettings:
     write_end: bytes = USER_END
     reuse_during_commit: bool = False
     bypass_storage_quota: bool = False
+    flush: Flush = Flush.NOW
 
 
 @dataclass(slots=True)
@@ -91,6 +93,13 @@ def _count_snapshot_ryw(step: int) -> Setter:
     return setter
 
 
+def _flush_later(flush: Flush) -> Setter:
+    def setter(settings: TransactionSettings, _: Any) -> None:
+        settings.flush = max(settings.flush, flush)
+
+    return setter
+
+
 def _access_system_keys(settings: TransactionSettings, _: Any) -> None:
     settings.read_end = settings.write_end = SYSTEM_END
 
@@ -109,6 +118,8 @@ TRANSACTION_SETTERS: dict[str, Setter] = {
     "access_system_keys": _access_system_keys,
     "used_during_commit_protection_disable": _set("reuse_during_commit", True),
     "bypass_storage_quota": _set("bypass_storage_quota", True),
+    "durability_risky": _flush_later(Flush.SOON),
+    "durability_dev_null_is_web_scale": _flush_later(Flush.NEVER),
 }
 
 # A database option that sets a default for transactions is this prefix and the transaction option's name.

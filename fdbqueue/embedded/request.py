@@ -6,6 +6,7 @@ from contextlib import suppress
 import msgspec
 
 from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.writes import Pending, StampedKey, WriteBuffer
 from fdbqueue.runtime import Lock
@@ -19,6 +20,7 @@ class CommitRequest(msgspec.Struct, eq=False):
     read_version: int | None
     size_bytes: int
     is_bookkeeping: bool = False  # may use the reserve (reserve.py)
+    flush: Flush = Flush.NOW
     turn: Lock | None = None
     version: int | None = None
     order: int = 0
@@ -50,7 +52,8 @@ class _Published(msgspec.Struct, array_like=True):
     pending: dict[bytes, list[tuple[int, bytes]]]
     cleared: list[KeyRange]
     stamped_keys: list[StampedKey]
-    is_bookkeeping: bool = False  # an earlier release does not send it
+    is_bookkeeping: bool
+    flush: Flush
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,6 +89,7 @@ def _published(request: CommitRequest) -> _Published:
         list(buffer.cleared),
         buffer.stamped_keys,
         request.is_bookkeeping,
+        request.flush,
     )
 
 
@@ -101,5 +105,10 @@ def _request(published: _Published) -> CommitRequest:
     buffer.silent = KeySet(published.silent.points, published.silent.ranges)
     reads = KeySet(published.reads.points, published.reads.ranges)
     return CommitRequest(
-        buffer, reads, published.read_version, published.size_bytes, published.is_bookkeeping
+        buffer,
+        reads,
+        published.read_version,
+        published.size_bytes,
+        published.is_bookkeeping,
+        published.flush,
     )

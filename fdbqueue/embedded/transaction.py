@@ -105,8 +105,14 @@ class Transaction(WriteTransaction):
             raise FDBError(2101)
         # A version that was set counts even without a read: conflict ranges are checked from that version.
         read_version = self._snapshot.version if self._snapshot is not None else self._wanted_version
-        may_use_reserve = self._settings.bypass_storage_quota
-        return CommitRequest(self._buffer, self._reads, read_version, self._size_bytes, may_use_reserve)
+        return CommitRequest(
+            self._buffer,
+            self._reads,
+            read_version,
+            self._size_bytes,
+            self._settings.bypass_storage_quota,
+            self._settings.flush,
+        )
 
     def _fail(self, error: Exception) -> None:
         self._snapshot = None

@@ -34,7 +34,7 @@ from fdbqueue.fleet.queues import names_of, opened
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.logger import logger
-from fdbqueue.open import DIRECTORY_SCHEMES
+from fdbqueue.open import DIRECTORY_SCHEMES, place_of
 from fdbqueue.open import open as open_database
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
@@ -320,10 +320,10 @@ class Fleet:
     def _require_all(self, root: Any) -> None:
         """Raises the errors that would end each process, before the first one starts."""
         url = self._orders.url
-        scheme, _, path = url.partition(":")
+        scheme = url.partition(":")[0]
         if url == "memory:":
             raise InvalidArgument(name="url", wanted="a database that several processes share", got=url)
-        if scheme in DIRECTORY_SCHEMES and not os.path.isdir(path):
+        if scheme in DIRECTORY_SCHEMES and not os.path.isdir(place_of(url)[0]):
             raise DatabaseNotFound(url=url)
         with open_database(url) as database:
             require_answer(database, url, CONNECT_TIMEOUT_S)

@@ -1,0 +1,79 @@
+"""Flushes the commits that may wait: a thread does it a moment after the first of them, and then ends.
+
+A process that is killed in between leaves its commits to the system, or to the next flush of another process.
+"""
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from fdbqueue.embedded import commitlog
+from fdbqueue.embedded.flush import FLUSH_SOON_S
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.store import Store
+
+
+class Flusher:
+    """The flushes that the commits of one process wait for. Any thread may call it."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._lock = store.system.lock()
+        self._closed = store.system.event()
+        self._is_due = False
+        self._is_running = False
+        self.has_failed = False
+        """True if a flush has failed: the journal is not believed any more."""
+
+    def flush_soon(self) -> None:
+        """Flush within `FLUSH_SOON_S`, unless another flush comes first."""
+        with self._lock:
+            self._is_due = True
+            must_start, self._is_running = not self._is_running, True
+        if must_start:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._store.runtime.spawn(self._run, "fdbqueue-flush")
+        except RuntimeError:  # at the limit of threads, or while the interpreter ends
+            self._is_running = False
+            self._flush()
+
+    def flushed(self) -> None:
+        """Note that another flush has come first."""
+        self._is_due = False
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.wait(FLUSH_SOON_S):
+                if self._is_due:
+                    self._flush()
+                with self._lock:
+                    if not self._is_due:
+                        self._is_running = False
+                        return
+        except BaseException:
+            self._is_running = False  # so that the next commit starts another thread
+            raise
+
+    def _flush(self) -> None:
+        self._is_due = False
+        with closing(self._store.new_journal()) as journal:
+            try:
+                journal.flush(self._current())
+            except OSError:
+                self.has_failed = True
+
+    def _current(self) -> int:
+        txn = self._store.begin()
+        try:
+            return commitlog.last_place(txn).generation
+        finally:
+            txn.abort()
+
+    def close(self) -> None:
+        """Flush what is due, and end the thread."""
+        self._closed.set()
+        if self._is_due:
+            self._flush()

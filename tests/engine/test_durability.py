@@ -1,0 +1,120 @@
+"""When a commit reaches the disk: at once, a moment later, or with a later commit."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded.journal import Journal
+from fdbqueue.errors import UnknownUrl
+from tests.support import PATIENCE_S
+
+
+class Flushes:
+    """The flushes of the journals of this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.another = threading.Event()
+
+    def note(self) -> None:
+        self.count += 1
+        self.another.set()
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> Flushes:
+    counted, flush = Flushes(), Journal.flush
+
+    def noted(journal: Journal, generation: int) -> None:
+        flush(journal, generation)
+        counted.note()
+
+    monkeypatch.setattr(Journal, "flush", noted)
+    return counted
+
+
+@contextmanager
+def opened(path: Path, durability: str, flushes: Flushes) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{path}/data{durability}") as db:
+        flushes.count = 0
+        flushes.another.clear()
+        yield db
+
+
+@pytest.mark.parametrize("durability", ["", "?durability=commit"])
+def test_a_durable_commit_is_one_flush(tmp_path: Path, flushes: Flushes, durability: str) -> None:
+    with opened(tmp_path, durability, flushes) as db:
+        for number in range(5):
+            db[b"%d" % number] = b"x"
+        assert flushes.count == 5
+
+
+def test_a_commit_that_may_wait_is_flushed_soon(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        for number in range(5):
+            db[b"%d" % number] = b"x"
+        assert flushes.another.wait(PATIENCE_S)
+        assert flushes.count < 5
+
+
+def test_a_commit_that_may_wait_is_flushed_at_closing(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        db[b"a"] = b"x"
+    assert flushes.count >= 1
+
+
+def test_a_commit_for_the_process_is_never_flushed(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "?durability=process", flushes) as db:
+        db[b"a"] = b"x"
+        assert not any(thread.name == "fdbqueue-flush" for thread in threading.enumerate())
+    assert flushes.count == 0
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        assert db[b"a"] == b"x"
+
+
+def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "", flushes) as db:
+        tr = db.create_transaction()
+        tr.options.set_durability_risky()
+        tr[b"a"] = b"x"
+        tr.commit().wait()
+        assert flushes.another.wait(PATIENCE_S)
+        tr = db.create_transaction()
+        tr[b"b"] = b"x"
+        tr.commit().wait()
+        assert flushes.count >= 2, "the option counts for one transaction"
+
+
+def test_a_failed_late_flush_renews_the_journal(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the old journal is believed, and all that was committed is in the new base."""
+    failed = threading.Event()
+
+    def broken(*_: object) -> None:
+        failed.set()
+        raise OSError("broken")
+
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "flush", broken)
+            db[b"a"] = b"x"
+            assert failed.wait(PATIENCE_S)
+        before = (tmp_path / "data" / "base.mdb").stat().st_ino
+        while (tmp_path / "data" / "base.mdb").stat().st_ino == before:
+            db[b"b"] = b"y"
+    data = tmp_path / "data"
+    (data / "in-use").write_bytes(b"of another boot")
+    with fdbqueue.open(f"embedded:{data}") as db:
+        assert (db[b"a"], db[b"b"]) == (b"x", b"y")
+
+
+@pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])
+def test_an_unknown_durability_is_refused(tmp_path: Path, durability: str) -> None:
+    with pytest.raises(UnknownUrl):
+        fdbqueue.open(f"embedded:{tmp_path}/data{durability}")
+    assert not list(tmp_path.iterdir())
