@@ -147,7 +147,7 @@ class UnsafePath(StorageInUse):
 
 
 class StorageReplaced(FdbQueueError):
-    """{path}: the file {file} was removed or replaced while this process had it open. Nothing was committed. Stop all processes that use this directory, then start them again. Never delete lock.mdb or data.mdb of a directory in use."""
+    """{path}: the file {file} was removed or replaced while this process had it open. Nothing was committed. Stop all processes that use this directory, then start them again. Never delete a file of a directory in use."""
 
     path: str
     file: str
