@@ -94,6 +94,14 @@ def _stand_in(library: Any) -> None:
             setattr(library, name, _Absent(name))
 
 
+def may_be_lost(transaction: Any) -> None:
+    """Let the commit of `transaction` reach the disk a moment later: a power cut may lose it.
+
+    No effect on a cluster, where each commit is durable.
+    """
+    transaction.options.set_durability_risky()
+
+
 def bypass_storage_quota(transaction: Any) -> None:
     """Let `transaction` commit on a full disk of the embedded engine, or above a tenant's quota.
 

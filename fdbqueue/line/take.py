@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.binding import may_be_lost
 from fdbqueue.line.shares import NOTHING, Offer, Portion, portion_of
 from fdbqueue.line.source import Ask
 from fdbqueue.line.staging import Line, Outcome, Turn
@@ -43,9 +44,15 @@ class Taken:
 class Taker:
     """The takes from one queue."""
 
-    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
-        """The replies to `asks` raise if the caller may not take anything."""
+    def __init__(
+        self, line: Line, asks: Sequence[Ask], hand_out: HandOut, *, may_be_lost: bool = False
+    ) -> None:
+        """The replies to `asks` raise if the caller may not take anything.
+
+        `may_be_lost`: a power cut may undo a take given a database, as if it had not happened.
+        """
         self._line = line
+        self._may_be_lost = may_be_lost
         self._source = line.source
         self._activity = line.keys.activity
         self._asks = asks
@@ -97,7 +104,10 @@ class Taker:
         if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
             return Taken(turn.answers, bool(turn.answers), turn.wrote or tidied, turn)
-        return self._take(tr, portion, tidied, count, params, now_us)
+        taken = self._take(tr, portion, tidied, count, params, now_us)
+        if self._may_be_lost and not tidied and len(taken.values) == len(portion.offers):
+            may_be_lost(tr)  # nothing but leases: no task has expired, or was buried as unreadable
+        return taken
 
     def _tidied(self, tr: Transaction, count: int, now_us: int) -> Portion:
         """The first items after more items have come due. Expired ones may fill a batch."""

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from fdbqueue.arguments import checked_count, checked_fraction, checked_instance, checked_items, writable
-from fdbqueue.database import run
-from fdbqueue.seam import AnySession, DatabaseOrTransaction
+from fdbqueue.binding import may_be_lost
+from fdbqueue.database import is_database, run
+from fdbqueue.seam import AnySession, DatabaseOrTransaction, Transaction
 from fdbqueue.task import Renewed, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.excusing import excuse
@@ -13,6 +14,7 @@ from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import delay_us
 from fdbqueue.tasks.managing import checked_verb_batch
 from fdbqueue.tasks.progress import tell
+from fdbqueue.tasks.verbs import Target
 
 
 class Attempts(TaskHandle):
@@ -43,7 +45,12 @@ class Attempts(TaskHandle):
         few = checked_items("tasks", tasks)
         checked_verb_batch(len(few))
         targets = [self._target(tr, task, None) for task in few]
-        return run(tr, lambda tr: self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets)))
+        return run(tr, partial(self._renew, targets=targets, may_wait=is_database(tr)))
+
+    def _renew(self, tr: Transaction, targets: Sequence[Target], may_wait: bool) -> Renewed:
+        if may_wait:
+            may_be_lost(tr)  # as the take: the task would be ready again
+        return self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets))
 
     def progress(
         self,

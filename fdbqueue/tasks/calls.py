@@ -183,7 +183,7 @@ class TaskCalls:
             self._database,
             self.shape.root,
             self.source.line,
-            self.source.taker(ask).take_in_turn,
+            self.source.taker(ask, is_named=session.name is not None).take_in_turn,
             lambda: params_of(self.new_lease(session)),
             self._undo_take,
         )
@@ -197,4 +197,5 @@ class TaskCalls:
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         params = params_of(self.new_lease(session))
-        return self.source.taker(session.ask).take(tr, count, params, self._runtime.now_us()).values
+        taker = self.source.taker(session.ask, is_named=session.name is not None)
+        return taker.take(tr, count, params, self._runtime.now_us()).values

@@ -86,9 +86,10 @@ class TaskSource:
         change.finish()
         return answer
 
-    def taker(self, ask_session: Ask) -> Taker:
-        """Takes for one session."""
-        return Taker(self.line, (self.guard, ask_session), self.hand_out)
+    def taker(self, ask_session: Ask, *, is_named: bool) -> Taker:
+        """Takes for one session. A process of the same name would go on with the tasks after a power cut."""
+        asks = (self.guard, ask_session)
+        return Taker(self.line, asks, self.hand_out, may_be_lost=not is_named)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
