@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.testing import soak
-from fdbqueue.testing.soak_count import Journals, Stored, judged
+from fdbqueue.testing.soak_count import Notes, Stored, judged
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -22,7 +22,7 @@ def test_killed_and_stopped_writers_lose_and_double_nothing(tmp_path: Path) -> N
     assert count.acknowledged > 0
 
 
-TOLD = Journals(
+TOLD = Notes(
     tried=frozenset({"t.a.0", "t.a.1", "i.a.2", "i.a.3"}),
     put=frozenset({"t.a.0", "t.a.1", "i.a.2"}),
     done=frozenset({"t.a.0"}),
@@ -91,7 +91,7 @@ def test_an_interrupt_ends_it_with_a_count(tmp_path: Path) -> None:
         try:
             # Two programs have to start first, on a machine that may be busy.
             wait_until(
-                lambda: any("put" in journal.read_text() for journal in tmp_path.glob("*/journals/*")),
+                lambda: any("put" in notes.read_text() for notes in tmp_path.glob("*/notes/*")),
                 6 * PATIENCE_S,
             )
             program.send_signal(signal.SIGINT)

@@ -1,7 +1,7 @@
 """Kills and stops under load, then a count: python -m fdbqueue.testing.soak [--minutes M] [--writers N]
 
 N processes put, take and ack on one directory of the embedded engine. At random moments one of them is
-stopped (SIGSTOP) for a while, or killed (SIGKILL) and replaced. At the end all are killed, and their journals
+stopped (SIGSTOP) for a while, or killed (SIGKILL) and replaced. At the end all are killed, and their notes
 are compared with the database (soak_count.py). The exit status is 1 if an acknowledged change is lost, a
 change has happened twice, or a counter is wrong; then the directory stays. Ctrl-C ends it early, and counts.
 """
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fdbqueue.testing.soak_count import Count, counted
-from fdbqueue.testing.soak_writer import JOURNALS, prepare, url_in
+from fdbqueue.testing.soak_writer import NOTES, prepare, url_in
 
 WRITERS = 8
 LOOK_EVERY_S = 0.02
@@ -50,19 +50,19 @@ class Soak:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def wait_until_begun(self) -> None:
-        """Return once each of the first writers has begun its journal, or after an interrupt.
+        """Return once each of the first writers has begun its notes, or after an interrupt.
 
         Raises: TimeoutError.
         """
         until = time.monotonic() + BEGIN_TIMEOUT_S
-        while not self._interrupted and self._journals() < len(self._writers):
+        while not self._interrupted and self._notes() < len(self._writers):
             if time.monotonic() > until:
                 raise TimeoutError(f"the writers have not begun after {BEGIN_TIMEOUT_S:g} s")
             self._require_alive()
             time.sleep(LOOK_EVERY_S)
 
-    def _journals(self) -> int:
-        return len(list((self._directory / JOURNALS).iterdir()))
+    def _notes(self) -> int:
+        return len(list((self._directory / NOTES).iterdir()))
 
     def interrupt(self) -> None:
         """Make `run` return. A signal handler may call it: an exception there could lose a new writer."""

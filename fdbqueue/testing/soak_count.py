@@ -1,4 +1,4 @@
-"""The count at the end of a soak: the journals of its processes are compared with the database."""
+"""The count at the end of a soak: the notes of its processes are compared with the database."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue, verify
-from fdbqueue.testing.soak_writer import EFFECTS, ENDS, JOURNALS, NAME, items, url_in
+from fdbqueue.testing.soak_writer import EFFECTS, ENDS, NAME, NOTES, items, url_in
 from fdbqueue.testing.soundness import told
 
 SHOWN = 5
@@ -16,8 +16,8 @@ PAGE = 500
 
 
 @dataclass(frozen=True)
-class Journals:
-    """The lines of all journals: changes that were tried, and answers."""
+class Notes:
+    """The lines of all notes: changes that were tried, and answers."""
 
     tried: frozenset[str]
     put: frozenset[str]
@@ -55,15 +55,13 @@ class Count:
 
 def counted(directory: Path) -> Count:
     with fdbqueue.open(url_in(directory)) as db:
-        return judged(journals_in(directory), stored_in(db))
+        return judged(notes_in(directory), stored_in(db))
 
 
-def journals_in(directory: Path) -> Journals:
-    lines = [line for path in (directory / JOURNALS).iterdir() for line in path.read_text().splitlines()]
+def notes_in(directory: Path) -> Notes:
+    lines = [line for path in (directory / NOTES).iterdir() for line in path.read_text().splitlines()]
     words = [line.split(" ") for line in lines]
-    return Journals(
-        *(frozenset(v for word, v in words if word == wanted) for wanted in ("try", "put", "done"))
-    )
+    return Notes(*(frozenset(v for word, v in words if word == wanted) for wanted in ("try", "put", "done")))
 
 
 def stored_in(db: Database) -> Stored:
@@ -94,20 +92,20 @@ def _pages(page_after: Any) -> list[Any]:
     return found
 
 
-def judged(journals: Journals, stored: Stored) -> Count:
+def judged(notes: Notes, stored: Stored) -> Count:
     left = [*stored.tasks, *stored.items]
-    errors = [*_compared(journals, stored, left), *_counted_wrong(stored), *stored.findings]
-    return Count(len(journals.put), len(stored.effects), len(left), tuple(errors))
+    errors = [*_compared(notes, stored, left), *_counted_wrong(stored), *stored.findings]
+    return Count(len(notes.put), len(stored.effects), len(left), tuple(errors))
 
 
-def _compared(journals: Journals, stored: Stored, left: list[str]) -> Iterable[str]:
+def _compared(notes: Notes, stored: Stored, left: list[str]) -> Iterable[str]:
     there = set(left) | set(stored.effects)
     twice = {value for value, count in Counter(left).items() if count > 1}
     twice |= {value for value, count in stored.effects.items() if count != 1}
-    yield from _told("lost", journals.put - there)
+    yield from _told("lost", notes.put - there)
     yield from _told("twice", twice | (set(left) & set(stored.effects)))
-    yield from _told("from nowhere", there - journals.tried)
-    yield from _told("told as done, without its effect", journals.done - set(stored.effects))
+    yield from _told("from nowhere", there - notes.tried)
+    yield from _told("told as done, without its effect", notes.done - set(stored.effects))
 
 
 def _told(what: str, values: Iterable[str]) -> Iterable[str]:

@@ -1,6 +1,6 @@
-"""A process of the soak: it puts, takes and acks until it is killed, and keeps a journal of the answers.
+"""A process of the soak: it puts, takes and acks until it is killed, and keeps notes of the answers.
 
-Each line of a journal is written by one system call, so a killed process has written it or not.
+Each line of the notes is written by one system call, so a killed process has written it or not.
 
     try X     the put of X begins
     put X     the put of X has returned
@@ -20,7 +20,7 @@ import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue, transactional
 from fdbqueue.errors import NotTaken, UnknownSession
 
-JOURNALS = "journals"
+NOTES = "notes"
 NAME = "tasks"
 TTR_S = 2.0
 BATCH_MAX = 5
@@ -42,7 +42,7 @@ def url_in(directory: Path) -> str:
 
 
 def prepare(directory: Path) -> None:
-    (directory / JOURNALS).mkdir()
+    (directory / NOTES).mkdir()
     with fdbqueue.open(url_in(directory)) as db:
         TaskQueue.create(db, NAME, "fifottl", ttr=TTR_S)
 
@@ -52,7 +52,7 @@ class Writer:
         self._db = db
         self._name = name
         self._tasks, self._items = TaskQueue.open(db, NAME), items()
-        self._journal = os.open(directory / JOURNALS / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._notes = os.open(directory / NOTES / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._random = random.Random(name)
         self._put_count = 0
 
@@ -65,7 +65,7 @@ class Writer:
                 self._put() if self._random.random() < PUT_SHARE else self._take()
 
     def _note(self, word: str, values: list[str]) -> None:
-        os.write(self._journal, "".join(f"{word} {value}\n" for value in values).encode())
+        os.write(self._notes, "".join(f"{word} {value}\n" for value in values).encode())
 
     def _put(self) -> None:
         to_tasks = self._random.random() < 0.5

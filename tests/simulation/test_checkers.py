@@ -23,7 +23,7 @@ from fdbqueue.testing import (
     total_queue,
 )
 from fdbqueue.testing.trace import Footprint
-from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.notes import Op, Seen
 from fdbqueue.testing.workloads.task_model import Life, Rules
 from fdbqueue.testing.workloads.task_verbs import wrong_times
 

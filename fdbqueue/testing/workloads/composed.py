@@ -1,6 +1,6 @@
 """Transactions of callers that compose several calls of a task queue with writes of their own.
 
-Each transaction writes its calls into a journal. A model (task_world.py) goes through the journal in the
+Each transaction writes its calls into notes. A model (task_world.py) goes through the notes in the
 order of the commits, and knows the right answers of each call.
 """
 
@@ -22,9 +22,9 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped
 from fdbqueue.testing.workloads.composed_checks import (
-    JOURNAL,
     NAME,
-    counted_by_the_journal,
+    NOTES,
+    counted_by_the_notes,
     each_answer_is_right,
     nothing_is_left,
 )
@@ -99,7 +99,7 @@ def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(use, f"{USER}{number}")
     simulation.afterwards(survive, "survivor")
-    return [each_answer_is_right, counted_by_the_journal, nothing_is_left, no_watch_left_behind]
+    return [each_answer_is_right, counted_by_the_notes, nothing_is_left, no_watch_left_behind]
 
 
 class User:
@@ -109,7 +109,7 @@ class User:
         self.q = q
         self.held: list[Task] = []
         self._client, self._rules, self._ids = client, rules, ids
-        self._session = Session(client.db, ttr=inf)  # no sweep ends it: the journal has every release
+        self._session = Session(client.db, ttr=inf)  # no sweep ends it: the notes have every release
         self._steps = 0
 
     def transact(self, verbs: Sequence[str], rolled_back: float = 0.0) -> None:
@@ -120,7 +120,7 @@ class User:
         rolls_back = client.random.random() < rolled_back
 
         def body(tr: Transaction) -> bytes:
-            committed = JOURNAL.committed(tr, step)
+            committed = NOTES.committed(tr, step)
             if committed is not None:
                 return committed
             nonce = client.runtime.random_bytes(4)
@@ -128,7 +128,7 @@ class User:
             made.call(tr, verbs, self.held)
             if rolls_back:
                 raise Rollback
-            JOURNAL.write(tr, step, nonce, made.ops)
+            NOTES.write(tr, step, nonce, made.ops)
             return nonce
 
         with suppress(Rollback):

@@ -8,11 +8,11 @@ from fdbqueue.records.keys import TaskKeys
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads.common import SPACE
-from fdbqueue.testing.workloads.journal import Journal
+from fdbqueue.testing.workloads.notes import Notes
 from fdbqueue.testing.workloads.task_judge import Judge
 
 NAME = "composed"
-JOURNAL = Journal(SPACE[NAME])
+NOTES = Notes(SPACE[NAME])
 ROUND = b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
 
 
@@ -20,23 +20,23 @@ def each_answer_is_right(trace: Trace, database: Database) -> Iterator[str]:
     """Check each call of each committed transaction against the model, in the order of the commits."""
     for op in trace.of(NAME, "end"):
         judge = Judge(op.argument)
-        judge.judge(JOURNAL.entries(database))
+        judge.judge(NOTES.entries(database))
         yield from judge.errors[:5]
 
 
-def counted_by_the_journal(trace: Trace, database: Database) -> Iterator[str]:
-    """Check the counters of the calls against the journal, and that no other task is left than expired
+def counted_by_the_notes(trace: Trace, database: Database) -> Iterator[str]:
+    """Check the counters of the calls against the notes, and that no other task is left than expired
     ones.
     """
     for op in trace.of(NAME, "end"):
         judge = Judge(op.argument)
-        judge.judge(JOURNAL.entries(database))
+        judge.judge(NOTES.entries(database))
         judge.close()
         yield from judge.errors[:5]
         sure, most = judge.sure, judge.sure + judge.maybe
         for name, count in (op.result or {}).items():
             if not sure[name] <= count <= most[name]:
-                yield f"{count} calls of {name} are counted, the journal has {sure[name]} to {most[name]}"
+                yield f"{count} calls of {name} are counted, the notes have {sure[name]} to {most[name]}"
 
 
 def nothing_is_left(_: Trace, database: Database) -> Iterator[str]:

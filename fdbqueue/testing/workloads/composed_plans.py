@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.workloads.composed_verbs import TaskVerbs
-from fdbqueue.testing.workloads.journal import Op
+from fdbqueue.testing.workloads.notes import Op
 
 PAGE = 5
 MOST = 149

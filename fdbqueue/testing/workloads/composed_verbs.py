@@ -6,8 +6,8 @@ from fdbqueue.errors import NotTaken, QueueFull
 from fdbqueue.limits import PRIORITY_MAX, TASK_KEY_BYTES_MAX
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, Task
-from fdbqueue.testing.workloads.journal import Op
 from fdbqueue.testing.workloads.noted import Noted
+from fdbqueue.testing.workloads.notes import Op
 
 KEYS = ("a", "b", "c")
 RARE_KEYS = ("a", "\x00", "k" * (TASK_KEY_BYTES_MAX - 10))

@@ -11,7 +11,7 @@ from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.simulation import Client
-from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.notes import Op, Seen
 from fdbqueue.testing.workloads.task_model import Rules
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from fdbqueue.testing.workloads.journal import Op
+from fdbqueue.testing.workloads.notes import Op
 from fdbqueue.testing.workloads.task_model import Life, passages, settled
 from fdbqueue.testing.workloads.task_turns import Turns
 from fdbqueue.testing.workloads.task_world import World

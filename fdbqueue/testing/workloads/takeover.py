@@ -21,7 +21,7 @@ from fdbqueue.testing.workloads.takeover_checks import DELAYING, checks
 from fdbqueue.testing.workloads.takeover_looks import (
     NAME,
     SESSION_TTR_S,
-    Journal,
+    Notes,
     beaten,
     seen_lease,
     seen_session,
@@ -44,7 +44,7 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
     ttr_s = simulation.random.choice(TTRS_S)
     if simulation.random.random() < 0.5:
         simulation.faults = simulation.faults.without(*DELAYING)
-    journals = [Journal(f"worker-{number}") for number in range(size.clients)]
+    all_notes = [Notes(f"worker-{number}") for number in range(size.clients)]
     opened = partial(TaskQueue.create, name=NAME, kind="fifottl", ttr=ttr_s, if_not_exists=True)
 
     def produce(client: Client) -> None:
@@ -53,44 +53,44 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.call(NAME, "put", value, partial(q.put, client.db, value))
             client.pause(1)
 
-    def live(journal: Journal, number: int, client: Client) -> None:
+    def live(notes: Notes, number: int, client: Client) -> None:
         """Open the session of the process before this one, finish its tasks, and take others."""
         later_s = number * client.random.uniform(0.5, 2) * SESSION_TTR_S
         client.runtime.sleep(client.random.choice((0, later_s, later_s)))
         q = opened(client.db)
         with suppress(UnknownSession):
-            session = client.call(NAME, "open", journal.name, partial(reopened, client, journal))
-            journal.sessions.append(session.id)
-            for id_ in list(journal.tasks):
-                go_on(client, q, session, journal, id_)
+            session = client.call(NAME, "open", notes.name, partial(reopened, client, notes))
+            notes.sessions.append(session.id)
+            for id_ in list(notes.tasks):
+                go_on(client, q, session, notes, id_)
             for _ in range(size.steps):
-                work(client, q, session, journal)
+                work(client, q, session, notes)
             client.call(NAME, "end", session.id, session.end)
-            journal.ended += 1
+            notes.ended += 1
 
     def survive(client: Client) -> None:
         q = opened(client.db)
-        for journal in journals:
-            client.call(NAME, "sessions", journal.ended == LIVES, partial(stored, client, journal.sessions))
+        for notes in all_notes:
+            client.call(NAME, "sessions", notes.ended == LIVES, partial(stored, client, notes.sessions))
         client.runtime.sleep(2 * (SESSION_TTR_S + limits.CLOCK_SKEW_S))
         outlive(client, q, finish)
         client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
 
-    for number, journal in enumerate(journals):
+    for number, notes in enumerate(all_notes):
         simulation.client(produce, f"producer-{number}")
         for life in range(LIVES):
-            simulation.client(partial(live, journal, life), f"{journal.name}.{life}")
+            simulation.client(partial(live, notes, life), f"{notes.name}.{life}")
     simulation.afterwards(survive, "survivor")
     return list(checks(simulation.faults, ttr_s == LONG_S))
 
 
-def reopened(client: Client, journal: Journal) -> Session:
-    return Session(client.db, journal.name, ttr=SESSION_TTR_S, must_exist=journal.is_fresh(client))
+def reopened(client: Client, notes: Notes) -> Session:
+    return Session(client.db, notes.name, ttr=SESSION_TTR_S, must_exist=notes.is_fresh(client))
 
 
-def go_on(client: Client, q: TaskQueue, session: Session, journal: Journal, id_: str) -> None:
+def go_on(client: Client, q: TaskQueue, session: Session, notes: Notes, id_: str) -> None:
     """Finish a task that an earlier process has taken, by its id, unless another process of the name does."""
-    value = journal.tasks.pop(id_, None)
+    value = notes.tasks.pop(id_, None)
     if value is None:
         return
     key = EFFECTS + value.encode()
@@ -103,31 +103,31 @@ def go_on(client: Client, q: TaskQueue, session: Session, journal: Journal, id_:
         tr.add(key, b"\x01")
         return True
 
-    client.call(NAME, "go on", (value, journal.is_fresh(client)), partial(run, client.db, body))
+    client.call(NAME, "go on", (value, notes.is_fresh(client)), partial(run, client.db, body))
 
 
-def work(client: Client, q: TaskQueue, session: Session, journal: Journal) -> None:
+def work(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
     """Take a task and finish it, or die with it; a process that is slow may have lost its session."""
     task = q.take(client.db, client.random.choice((0, 1)), session=session)
     if task is not None:
-        journal.tasks[task.id] = task.data
-        journal.leases.append(task)
+        notes.tasks[task.id] = task.data
+        notes.leases.append(task)
         client.pause(client.random.choice((0.5, SESSION_TTR_S)))
-    look(client, q, session, journal)
+    look(client, q, session, notes)
     if client.random.random() < 0.2:
-        journal.died_s = client.runtime.monotonic()
+        notes.died_s = client.runtime.monotonic()
         client.runtime.scheduler.die(client.runtime.host)
-    if task is not None and client.random.random() < 0.7 and task.id in journal.tasks:
-        del journal.tasks[task.id]
+    if task is not None and client.random.random() < 0.7 and task.id in notes.tasks:
+        del notes.tasks[task.id]
         finish(client, q, task)
 
 
-def look(client: Client, q: TaskQueue, session: Session, journal: Journal) -> None:
+def look(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
     if client.random.random() < 0.5:
         with suppress(FDBError):  # too slow: the next heartbeat may be in time
             client.call(NAME, "beat", session.id, partial(beaten, session))
     client.call(NAME, "session", session.id, partial(seen_session, client, session))
-    client.call(NAME, "sessions", False, partial(stored, client, journal.sessions))
-    for task in journal.leases[-3:]:
+    client.call(NAME, "sessions", False, partial(stored, client, notes.sessions))
+    for task in notes.leases[-3:]:
         with suppress(TaskNotFound):
             client.call(NAME, "renew", task.data, partial(run, client.db, partial(seen_lease, q, task)))

@@ -15,7 +15,7 @@ NAME = tasks.NAME  # the checkers of the workload `tasks` hold here too
 SESSION_TTR_S = 6.0
 
 
-class Journal:
+class Notes:
     """The file in which the processes of one name note their tasks: it outlives them."""
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The judge of a journal: for each call of each transaction, the answers that are right.
+"""The judge of notes: for each call of each transaction, the answers that are right.
 
 A transaction sees the tasks as of its read version, with its own changes. It commits only if no task that it
 read has changed since, so its changes hold for the tasks at its commit.
@@ -7,7 +7,7 @@ read has changed since, so its changes hold for the tasks at its commit.
 from collections import Counter
 from collections.abc import Iterable
 
-from fdbqueue.testing.workloads.journal import Entry, Op
+from fdbqueue.testing.workloads.notes import Entry, Op
 from fdbqueue.testing.workloads.queue_calls import QUEUE_CALLS, removed_by_truncate
 from fdbqueue.testing.workloads.task_model import Life, Rules, passages, settled
 from fdbqueue.testing.workloads.task_world import World

@@ -1,14 +1,14 @@
-"""A model of one task: its possible lives, which follow from the calls in the journal and from sweeps.
+"""A model of one task: its possible lives, which follow from the calls in the notes and from sweeps.
 
-The journal has no sweeps. So a task behind a deadline has several possible lives: one before the sweep, and
-one after it. An answer is right if it fits one of them.
+No call tells of a sweep. So a task whose time has come has several possible lives: before the sweep, and
+after it. An answer is right if it fits one of them.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.notes import Op, Seen
 
 SLACK_S = 1e-5
 """Tasks have microseconds, clocks have more."""

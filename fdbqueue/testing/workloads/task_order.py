@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fdbqueue.testing.workloads.journal import Op
+from fdbqueue.testing.workloads.notes import Op
 from fdbqueue.testing.workloads.task_model import Life, Rules, passages_in, settled
 from fdbqueue.testing.workloads.task_turns import Turns
 

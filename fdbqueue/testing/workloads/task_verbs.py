@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.notes import Op, Seen
 from fdbqueue.testing.workloads.task_model import SLACK_S, Life, Rules
 
 _OF_HOLDER = ("ack", "release", "touch", "renew")

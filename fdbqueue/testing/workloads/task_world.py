@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from fdbqueue.testing.workloads.journal import Op, Seen
+from fdbqueue.testing.workloads.notes import Op, Seen
 from fdbqueue.testing.workloads.task_model import Life, Rules, passages_in, settled
 from fdbqueue.testing.workloads.task_order import Order
 from fdbqueue.testing.workloads.task_verbs import effect, may, wrong_time, wrong_times

@@ -1,6 +1,6 @@
-"""The journal of a workload: each transaction writes the calls that it has made, with their answers.
+"""The notes of a workload: each transaction writes the calls that it has made, with their answers.
 
-The keys of the journal begin with the stamps of their commits. So the journal has exactly the transactions
+The keys of the notes begin with the stamps of their commits. So the notes have exactly the transactions
 that committed, in the order of their commits, whatever their clients know about them.
 """
 
@@ -89,7 +89,7 @@ _to_bytes = msgspec.msgpack.Encoder().encode
 _entry_of = msgspec.msgpack.Decoder(Entry).decode
 
 
-class Journal:
+class Notes:
     def __init__(self, space: Subspace) -> None:
         self._entries: bytes = space["entries"].key()
         self._steps = space["steps"]
