@@ -1,4 +1,4 @@
-"""The base: a second LMDB database, whose commits LMDB flushes by itself. It is right after any power cut.
+"""The base: a second LMDB file. LMDB flushes each of its commits, so it is right after any power cut.
 
 It holds the data up to one version; the journal has the commits after that. Whenever a generation of the
 journal is full, its records are added to the base in one transaction of LMDB, beside the commits that go on.
@@ -58,7 +58,6 @@ class Base:
             commitlog.clear(txn)
             txn.put(layout.FORMAT_KEY, layout.FORMAT)
             txn.put(_STATE_KEY, _STATE.pack(*held))
-        self.env.sync(True)
 
     @property
     def size_bytes(self) -> int:
@@ -160,7 +159,7 @@ def opened(directory: Directory, system: System, name: str = FILE) -> Iterator[B
 def make(directory: Directory, system: System, held: Held, source: Any = None) -> None:
     """Make the base anew: empty, or as a copy of the LMDB environment `source`, which holds `held`.
 
-    It has its name once it is durable.
+    It has its name once it is durable; the name becomes so with the directory.
 
     Raises: UnsafePath, OSError, lmdb.Error.
     """
@@ -175,7 +174,6 @@ def make(directory: Directory, system: System, held: Held, source: Any = None) -
     with opened(directory, system, _NEW_FILE) as base:
         base.begin_with(held)
     directory.rename(_NEW_FILE, FILE)
-    directory.sync_entries()
 
 
 def _held(txn: Any) -> Held:

@@ -140,6 +140,7 @@ class Durable(NotDurable):
         with self._store.begin(write=True) as txn:
             held = Held(txn.id() - 1, self._new_generation())
             bases.make(self._store.directory, self._store.system, held, self._store.env)
+            self._store.directory.sync_entries()  # before the files of the old journal go
             self._journal.renew()
             self._note_place(txn, Place(held.generation, 0, held.version))
         self._is_lost = self._checkpoints.chain_is_broken = self._flusher.has_failed = False

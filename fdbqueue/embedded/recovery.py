@@ -28,8 +28,7 @@ _NEW_FILE = "data.new"
 _VERSIONS_PASSED = 1 << 32
 _COPIED_BYTES = 1 << 24
 
-# LMDB's file: two meta pages, of which the one with the larger transaction id counts. Transaction id N is in
-# page N modulo 2.
+# LMDB's file has two meta pages. The larger transaction id counts, and id N is in page N modulo 2.
 _META = struct.Struct("<16xII")  # behind the header of the page: magic, version
 _MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
 _PAGE_BYTES_AT, _TRANSACTION_AT = 40, 144
@@ -60,7 +59,7 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
 
     Raises: OSError, lmdb.Error.
     """
-    if not bases.exists(directory):  # of an earlier release, whose commits LMDB has flushed
+    if not bases.exists(directory):  # of an earlier release: LMDB has flushed its commits
         generation = max([0, *journal.generations()]) + 1
         bases.make(directory, system, Held(env.info()["last_txnid"], generation), env)
     with bases.opened(directory, system) as base:
