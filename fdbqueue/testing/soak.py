@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--writers", type=int, default=WRITERS)
     parser.add_argument("--pause", type=float, default=0.35, help="seconds between two signals, on average")
     parser.add_argument("--seed", type=int, help="of the signals; the order of the writers is not repeatable")
-    parser.add_argument("--directory", help="where to make the database; choose a disk to test its flushes, too")
+    parser.add_argument("--directory", help="where to make the database; choose a disk to test flushes")
     return parser
 
 
