@@ -287,3 +287,5 @@ TROUBLES_KEPT = 100
 QUEUES_PER_TRANSACTION = 50
 # Persistent queues: the shortest time between two reads of join().
 JOIN_PAUSE_S = 0.02
+# The journal of a directory: the size at which the next of two files is begun, and the base gets the records.
+GENERATION_BYTES_MAX = 4 << 20

@@ -24,7 +24,7 @@ from fdbqueue.embedded.directory import FULL, Directory, by_descriptor
 from fdbqueue.embedded.journal import Journal, Record, Writes
 from fdbqueue.embedded.system import System
 
-FILE, _NEW_FILE = "base.mdb", "base.new"
+FILE, NEW_FILE = "base.mdb", "base.new"
 _STATE_KEY = b"\x00journal"
 _STATE = struct.Struct(">QQ")
 _COMMITS = 8  # of each generation, since only the next but one commit may use the pages that a commit frees
@@ -164,16 +164,16 @@ def make(directory: Directory, system: System, held: Held, source: Any = None) -
     Raises: UnsafePath, OSError, lmdb.Error.
     """
     with suppress(FileNotFoundError):
-        directory.unlink(_NEW_FILE)
+        directory.unlink(NEW_FILE)
     if source is not None:
-        fd = directory.open_file(_NEW_FILE)
+        fd = directory.open_file(NEW_FILE)
         try:
             source.copyfd(fd, compact=True)
         finally:
             os.close(fd)
-    with opened(directory, system, _NEW_FILE) as base:
+    with opened(directory, system, NEW_FILE) as base:
         base.begin_with(held)
-    directory.rename(_NEW_FILE, FILE)
+    directory.rename(NEW_FILE, FILE)
 
 
 def _held(txn: Any) -> Held:

@@ -14,9 +14,8 @@ import lmdb
 from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.durability import JournalLost
 from fdbqueue.embedded.flush import Flush
-from fdbqueue.embedded.journal import Writes
+from fdbqueue.embedded.journal import JournalLost, Writes
 from fdbqueue.embedded.pool import NO_ROOM, Answer, Pool, SlotRequests
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.reserve import makes_room, need_bytes
@@ -229,7 +228,7 @@ class Batches:
         except BaseException:
             txn.abort()  # without effect after a commit that failed: it has aborted itself
             if entry is not None:
-                self._durability.failed(entry)
+                self._durability.failed(entry, flush)
             raise
         if entry is not None:
             self._durability.committed(entry, flush)

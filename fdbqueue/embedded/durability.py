@@ -21,7 +21,7 @@ from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.flusher import Flusher
-from fdbqueue.embedded.journal import NOWHERE, Entry, Place, Writes
+from fdbqueue.embedded.journal import NOWHERE, Entry, JournalLost, Place, Writes
 from fdbqueue.embedded.users import Users
 from fdbqueue.fdberror import FDBError
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 _UNKNOWN = 1021
-
-
-class JournalLost(Exception):
-    """The journal is not believed: `renew` has to come before the next commit."""
 
 
 class NotDurable:
@@ -47,7 +43,7 @@ class NotDurable:
     def committed(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to note."""
 
-    def failed(self, entry: Entry) -> None:
+    def failed(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to take back."""
 
     def renew(self) -> None:
@@ -90,7 +86,11 @@ class Durable(NotDurable):
         self._is_lost = self._is_lost or self._flusher.has_failed
         if self._is_lost or not place.generation or self._checkpoints.chain_is_broken:
             raise JournalLost
-        return self._journal.entry(place, version, writes)
+        try:
+            return self._journal.entry(place, version, writes)
+        except JournalLost:
+            self._is_lost = True
+            raise
 
     def write(self, entry: Entry, flush: Flush) -> None:
         """Write a record; with `Flush.NOW`, return once it is durable.
@@ -103,7 +103,7 @@ class Durable(NotDurable):
             return
         try:
             self._journal.flush(entry.end.generation)
-        except OSError:
+        except JournalLost:
             self._is_lost = True
             raise FDBError(_UNKNOWN) from None
         self._flusher.flushed()
@@ -115,22 +115,34 @@ class Durable(NotDurable):
         self._place, self._version = entry.end, entry.end.version
         self._checkpoints.note(entry)
 
-    def failed(self, entry: Entry) -> None:
+    def failed(self, entry: Entry, flush: Flush) -> None:
         """Take the record back: after a power cut, the commit would be there.
+
+        An interrupt may have come after the commit of LMDB. Then the record stays.
 
         Raises: lmdb.Error.
         """
         if self._written is None:
             return
         self._written = None
+        if self._is_done(entry):
+            self.committed(entry, flush)
+            return
         try:
             if not self._is_lost:
                 self._journal.cut(entry)
-        except OSError:
+        except (OSError, JournalLost):
             self._is_lost = True
         if self._is_lost:
             with self._store.begin(write=True) as txn:
                 self._note_place(txn, NOWHERE)  # so that the other processes know
+
+    def _is_done(self, entry: Entry) -> bool:
+        txn = self._store.begin()
+        try:
+            return commitlog.last_place(txn) == entry.end
+        finally:
+            txn.abort()
 
     def renew(self) -> None:
         """Copy all data into a new base, and begin a new journal.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.flush import FLUSH_SOON_S
+from fdbqueue.embedded.journal import JournalLost
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
@@ -62,7 +63,7 @@ class Flusher:
         with closing(self._store.new_journal()) as journal:
             try:
                 journal.flush(self._current())
-            except OSError:
+            except JournalLost:
                 self.has_failed = True
 
     def _current(self) -> int:

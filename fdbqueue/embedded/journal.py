@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fdbqueue import limits
 from fdbqueue.embedded.directory import FULL, Directory
 from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.system import SYSTEM, System
@@ -34,7 +35,6 @@ from fdbqueue.runtime import Runtime
 
 FILES = ("journal.0", "journal.1")
 HEADER_BYTES = 64
-_GENERATION_BYTES_MAX = 4 << 20
 _DISK_SHARE = 64  # a generation has at most 1/64 of the disk
 _ZEROS_BYTES = 256 * 1024
 _MAGIC = b"fdbqjrnl"
@@ -59,6 +59,10 @@ class Place(NamedTuple):
     generation: int
     end: int
     version: int
+
+
+class JournalLost(Exception):
+    """Nothing in the journal is believed: `renew` has to come before the next commit."""
 
 
 NOWHERE = Place(0, 0, 0)
@@ -97,7 +101,7 @@ class Journal:
         self._salts: dict[int, bytes] = {}
         disk = os.fstatvfs(directory.fd)
         share = disk.f_blocks * disk.f_frsize // _DISK_SHARE
-        self.generation_bytes = min(_GENERATION_BYTES_MAX, share)
+        self.generation_bytes = min(limits.GENERATION_BYTES_MAX, share)
         """A generation of this size is followed by the next one, as soon as the other file is free."""
 
     def allocate(self) -> None:
@@ -115,8 +119,9 @@ class Journal:
     def entry(self, at: Place, version: int, writes: Sequence[Writes]) -> Entry:
         """Return the record of a commit behind `at`; a full generation is followed by the next one.
 
-        Raises: OSError, UnsafePath.
+        Raises: JournalLost, OSError, UnsafePath.
         """
+        self._forget_replaced()
         body = _encode(writes)
         if at.end >= self.generation_bytes and self.is_free(at.generation + 1):
             # A leader that died may have left a record there, which would come before those that follow.
@@ -126,8 +131,8 @@ class Journal:
         if at.end:
             head, salt, start = b"", self._salt(at.generation), at.end
         else:
+            # It is not kept: if this commit fails, the next leader begins the generation with another salt.
             salt = self._runtime.random_bytes(_SALT_BYTES)
-            self._salts = {at.generation: salt}
             head, start = _header(at.generation, salt), 0
         numbers = (len(body), version, at.version)
         record = _RECORD.pack(*numbers, _seal(salt, *numbers, body)) + body
@@ -147,14 +152,18 @@ class Journal:
     def flush(self, generation: int) -> None:
         """Make all records of a generation durable.
 
-        Raises: OSError; then the file must not be believed any more, since a second try would succeed.
+        Raises: JournalLost if that fails. A second try would succeed, though the kernel has dropped changes.
         """
-        self._system.flush(self._fd(generation))
+        fd = self._fd(generation)
+        try:
+            self._system.flush(fd)
+        except OSError:
+            raise JournalLost from None
 
     def cut(self, entry: Entry) -> None:
         """Make a record, and all behind it, as if it had never been written.
 
-        Raises: OSError.
+        Raises: JournalLost, OSError.
         """
         fd = self._fd(entry.end.generation)
         there = min(_RECORD.size, os.fstat(fd).st_size - entry.start)  # a part may be all that had room
@@ -210,6 +219,11 @@ class Journal:
         for fd in self._fds.values():
             os.close(fd)
         self._fds, self._salts, self._written = {}, {}, {}
+
+    def _forget_replaced(self) -> None:
+        """Open the files anew if another process has begun a new journal."""
+        if any(not os.fstat(fd).st_nlink for fd in self._fds.values()):
+            self.close()
 
     def _fd(self, generation: int) -> int:
         number = generation % 2

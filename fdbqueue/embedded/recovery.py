@@ -7,6 +7,7 @@ a directory that is not believed yet, and the next process begins again.
 import errno
 import os
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +41,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, system: System
     Raises: StorageInUse, OSError, lmdb.Error.
     """
     names = set(os.listdir(directory.fd))
-    if DATA_FILE in names and _is_believed(directory, users):
+    if DATA_FILE in names and with_data(directory, users.believes):
         return bases.FILE not in names
     users.doubt()
     if bases.FILE in names:
@@ -73,10 +74,11 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
         commitlog.append(txn, nothing, now_us, place=Place(generation, 0, version))
 
 
-def _is_believed(directory: Directory, users: Users) -> bool:
+def with_data(directory: Directory, function: Callable[[int], bool]) -> bool:
+    """Call a function with the open file `data.mdb`, which this makes if it is missing."""
     fd = directory.open_file(DATA_FILE)
     try:
-        return users.believes(fd)
+        return function(fd)
     finally:
         os.close(fd)
 

@@ -24,7 +24,7 @@ from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.durability import Durable, NotDurable
 from fdbqueue.embedded.environment import with_largest_map
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, settle
+from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, settle, with_data
 from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.embedded.users import Users
@@ -144,9 +144,11 @@ class Store:
     def _join(self) -> bool:
         """Become a user of the directory; True if this one has to settle it."""
         self._shared = Users(self.directory, self.system)
-        if not self._shared.try_alone():
+        while not self._shared.try_alone():
             self._shared.join()
-            return False
+            if with_data(self.directory, self._shared.is_ready):
+                return False
+            self._shared.leave()  # the one that was alone has died
         try:
             with closing(self.new_journal()) as journal:
                 return prepare(self.directory, self._shared, journal, self.system)

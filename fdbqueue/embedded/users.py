@@ -5,7 +5,7 @@ the machine. The file `in-use` has the *mark* of that boot, and a lock that all 
 
     mark    boot id, mount, device and inode of `data.mdb`, as text
     lock    a process shares it while it has the directory open; the first one has it alone until the mark is
-            there
+            there. If it dies before that, another one has to be the first
 
 A directory that was copied, or restored from a snapshot of its file system, has another device or inode.
 """
@@ -19,6 +19,7 @@ _FILE = "in-use"
 _LOCK = 1 << 40
 _CHECKPOINT_LOCK = _LOCK + 1
 _MARK_BYTES_MAX = 512
+_UNKNOWN = b"unknown"  # the mark where the system tells none
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -38,17 +39,23 @@ class Users:
         """Be one of the users, once no other one is alone."""
         self._file.share(_LOCK)
 
+    def leave(self) -> None:
+        self._file.unlock(_LOCK)
+
     def believes(self, data_fd: int) -> bool:
         """True if the open file `data.mdb` is right in this boot."""
-        mark = _mark(data_fd)
-        return mark is not None and mark == self._system.pread(self._file.fd, _MARK_BYTES_MAX, 0)
+        return _mark(data_fd) is not None and self.is_ready(data_fd)
+
+    def is_ready(self, data_fd: int) -> bool:
+        """True if the user that was alone has noted that the file is right: it may have died before that."""
+        mark = _mark(data_fd) or _UNKNOWN
+        return mark == self._system.pread(self._file.fd, _MARK_BYTES_MAX, 0)
 
     def believe(self, data_fd: int) -> None:
         """Note that the open file `data.mdb` is right from now on; for the only user."""
-        mark = _mark(data_fd)
-        if mark is not None:
-            os.ftruncate(self._file.fd, len(mark))
-            self._system.pwrite(self._file.fd, mark, 0)
+        mark = _mark(data_fd) or _UNKNOWN
+        os.ftruncate(self._file.fd, len(mark))
+        self._system.pwrite(self._file.fd, mark, 0)
 
     def doubt(self) -> None:
         """Note that `data.mdb` is not right; for the only user."""

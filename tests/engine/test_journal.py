@@ -1,0 +1,95 @@
+"""The journal of a directory: processes that die, fail or are interrupted, then another process goes on."""
+
+import os
+from contextlib import closing
+
+import pytest
+
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.journal import Journal, JournalLost, Place, Writes
+from fdbqueue.embedded.recovery import DATA_FILE
+from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.system import System
+from fdbqueue.embedded.users import Users
+from fdbqueue.runtime import RealRuntime
+
+BEGIN = Place(1, 0, 0)
+WRITES = [Writes([], {b"key": b"value"})]
+
+
+@pytest.fixture
+def journals(tmp_path):
+    """Two processes' views of one journal."""
+    directory = Directory.open(str(tmp_path))
+    with closing(Journal(directory, RealRuntime())) as one, closing(Journal(directory, RealRuntime())) as two:
+        yield one, two
+    directory.close()
+
+
+def written(journal, at, version):
+    entry = journal.entry(at, version, WRITES)
+    journal.write(entry)
+    journal.flush(entry.end.generation)
+    return entry
+
+
+def versions(journal, generation=1):
+    return [record.version for record in journal.records(generation)]
+
+
+def test_a_generation_that_was_begun_in_vain_is_forgotten(journals):
+    """Another process begins it with another salt."""
+    one, two = journals
+    one.cut(written(one, BEGIN, 1))
+    first = written(two, BEGIN, 1)
+    written(one, first.end, 2)
+    assert versions(two) == [1, 2]
+
+
+def test_a_process_finds_the_files_of_a_new_journal(journals):
+    one, two = journals
+    written(one, BEGIN, 1)
+    two.renew()
+    written(one, BEGIN, 2)
+    assert versions(two) == [2]
+
+
+def test_a_flush_that_fails_before_a_new_generation_loses_the_journal(tmp_path):
+    """Otherwise a record of a dead leader would come back after a power cut."""
+    fails = []
+
+    def flush(_):
+        if fails:
+            raise OSError(fails.pop(), "")
+
+    directory = Directory.open(str(tmp_path))
+    with closing(Journal(directory, RealRuntime(), System(flush=flush))) as journal:
+        journal.generation_bytes = 1
+        first = written(journal, BEGIN, 1)
+        fails.append(5)
+        with pytest.raises(JournalLost):
+            journal.entry(first.end, 2, WRITES)
+    directory.close()
+
+
+def test_a_first_user_that_dies_leaves_its_place_to_the_next_one(tmp_path):
+    """That one makes the directory ready, though it waited as if others were there."""
+    directory = Directory.open(str(tmp_path))
+    dying = Users(directory)
+    assert dying.try_alone()
+
+    class Waiting(Users):
+        def join(self):
+            dying.close()
+            super().join()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fdbqueue.embedded.store.Users", Waiting)
+        store = Store(Directory.open(str(tmp_path)), RealRuntime(), private=False)
+    found = os.open(tmp_path / DATA_FILE, os.O_RDONLY)
+    users = Users(directory)
+    assert users.is_ready(found)
+    os.close(found)
+    users.close()
+    store.close()
+    directory.close()
