@@ -10,9 +10,10 @@ simulated:
   lock orders those that write. When a process dies, its transaction is aborted, and its files are closed.
 
 The mapped part of a file is shared memory: a write to it is a point, too, and so is a read of a part that was
-written.
+written. A power cut leaves what the disk holds (power.py).
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -21,11 +22,13 @@ import shutil
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
 from typing import Any, cast
 
-from fdbqueue.embedded import pool
+from fdbqueue.embedded import environment, pool
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.directory import Directory
@@ -33,9 +36,19 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import System
 from fdbqueue.runtime import Runtime
 from fdbqueue.testing.engine import Machine
+from fdbqueue.testing.power import BaseEnvironment, Disk
 from fdbqueue.testing.scheduler import Host, Scheduler
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
+
+
+@dataclass(frozen=True)
+class PowerCut:
+    """The files after a power cut; the events of the trace and the newest version until then."""
+
+    files: Mapping[str, bytes]
+    events: int
+    version: int
 
 
 class SharedDirectory:
@@ -48,7 +61,10 @@ class SharedDirectory:
         """The process that holds LMDB's lock of writers."""
         self.strikes: list[tuple[float, Callable[[Host], None]]] = []
         """Times from which on the next process that writes is struck, and the strikes."""
+        self.failures: list[tuple[float, Random]] = []
+        """Times from which on the next flush fails."""
         self._path = tempfile.mkdtemp(prefix="fdbqueue-simulated-", dir=parent)
+        self.disk = Disk(self._path)
         self._processes: list[Process] = []
         self._pages: dict[int, bytearray] = {}
         self._sleeping: list[Any] = []
@@ -58,7 +74,9 @@ class SharedDirectory:
         process = Process(self, machine)
         self._processes.append(process)
         machine.host.at_death.append(process.end)
-        store = Store(Directory.open(self._path), machine.thread, private=False, system=process.system)
+        directory = cast("ProcessDirectory", ProcessDirectory.open(self._path))
+        directory.process = process
+        store = Store(directory, machine.thread, private=False, system=process.system)
         return ProcessDatabase(store, machine.thread)
 
     def begun(self, process: "Process") -> None:
@@ -67,6 +85,14 @@ class SharedDirectory:
         for struck in [struck for struck in self.strikes if struck[0] <= self.scheduler.now]:
             self.strikes.remove(struck)
             struck[1](process.host)
+
+    def fails(self) -> Random | None:
+        """Return the chances of a flush that fails; None for one that does not."""
+        due = next((failure for failure in self.failures if failure[0] <= self.scheduler.now), None)
+        if due is None:
+            return None
+        self.failures.remove(due)
+        return due[1]
 
     def pages(self, fd: int, size_bytes: int) -> bytearray:
         """Return the shared memory of a file, whichever process maps it."""
@@ -97,6 +123,25 @@ class SharedDirectory:
         shutil.rmtree(self._path)
 
 
+class ProcessDirectory(Directory):
+    """The directory, as one process has opened it: each change of a name is a point."""
+
+    process: "Process"
+
+    def unlink(self, name: str) -> None:
+        self.process.point()
+        super().unlink(name)
+
+    def rename(self, name: str, to: str) -> None:
+        self.process.point()
+        super().rename(name, to)
+
+    def sync_entries(self) -> None:
+        self.process.point()
+        self.process.directory.disk.sync_entries()
+        self.process.point()
+
+
 class ProcessDatabase(Database):
     """The database of one process; its store is in no registry of this one."""
 
@@ -118,12 +163,13 @@ class Process:
         self.transaction: Transaction | None = None
         """Its open LMDB transaction that writes."""
         self._machine = machine
-        self._open: list[ProcessLockFile | ProcessSocket] = []
+        self._open: list[ProcessLockFile | ProcessSocket | BaseEnvironment] = []
         runtime = machine.thread
         self.system = System(
             lock=runtime.lock,
             event=runtime.event,
             open_environment=lambda *_, **__: Environment(self),
+            open_base=self._open_base,
             lock_file=self._lock_file,
             numbers=self._numbers,
             pread=self._pread,
@@ -155,6 +201,13 @@ class Process:
         self._open.append(made)
         return made
 
+    def _open_base(self, path: str, mode: int) -> Any:
+        disk = self.directory.disk
+        real = environment.open_base(path, mode)
+        made = BaseEnvironment(real, self.point, lambda: disk.note(os.path.basename(path)))
+        self._open.append(made)
+        return made
+
     def _open_socket(self) -> socket.socket:
         made = ProcessSocket(self)
         self._open.append(made)
@@ -169,10 +222,17 @@ class Process:
 
     def _pwrite(self, fd: int, body: bytes, at: int) -> int:
         self.point()
-        return os.pwrite(fd, body, at)
+        written = os.pwrite(fd, body, at)
+        self.directory.disk.write(fd, body[:written], at)
+        return written
 
-    def _flush(self, _: int) -> None:
+    def _flush(self, fd: int) -> None:
         self.point()
+        failure = self.directory.fails()
+        if failure is not None:
+            self.directory.disk.fail(fd, failure)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.directory.disk.flush(fd)
         self.point()  # as long as it takes, others go on
 
     def _stat(self, path: str) -> os.stat_result:

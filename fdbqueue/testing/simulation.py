@@ -12,7 +12,9 @@ assert not result.violations, result
 
 import gc
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -23,6 +25,7 @@ from fdbqueue.counters import MAYBE_COMMITTED
 from fdbqueue.database import Database
 from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
@@ -30,7 +33,8 @@ from fdbqueue.testing.audit.auditor import Auditor
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
-from fdbqueue.testing.processes import SharedDirectory
+from fdbqueue.testing.power import place
+from fdbqueue.testing.processes import PowerCut, ProcessDatabase, SharedDirectory
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.soundness import unsound
@@ -40,6 +44,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Machine)
 
 POINTS_MAX = 300_000
+_GENERATION_BYTES = (1, 1_000, 2_000, 10_000)  # a commit of a test has some 500
 # Shared memory if the system has it: on a disk, opening costs more than most runs.
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -198,6 +203,7 @@ class Simulation:
         """
         if self._directory is None:
             self._directory = SharedDirectory(self.scheduler, self._store.env, _MEMORY)
+            self.limit(GENERATION_BYTES_MAX=Random(f"{self.seed} journal").choice(_GENERATION_BYTES))
         machine = self._machine(Machine, name, self.faults)
         self._start_machine(machine, partial(self._run_process, function, machine, self._directory))
 
@@ -216,18 +222,41 @@ class Simulation:
         self._strike_writer(at_s, after_s, lambda host: scheduler.stall(host, scheduler.now + seconds))
 
     def _strike_writer(self, at_s: float, after_s: float, strike: Callable[[Host], None]) -> None:
-        assert self._directory is not None, "there is no process"
         scheduler = self.scheduler
 
         def later(host: Host) -> None:
             scheduler.call_at(scheduler.now + after_s, lambda: strike(host))
 
-        self._directory.strikes.append((at_s, later))
+        self._shared().strikes.append((at_s, later))
 
     def stop(self, name: str, at_s: float, seconds: float) -> None:
         """Stop the client or process `name` at a virtual time, for `seconds`."""
         host = self._host(name)
         self.scheduler.call_at(at_s, lambda: self.scheduler.stall(host, at_s + seconds))
+
+    def fail_flush(self, at_s: float) -> None:
+        """Fail the first flush of a process at a virtual time or later."""
+        self._shared().failures.append((at_s, Random(f"{self.seed} failure {at_s}")))
+
+    def power_cut(self, random: Random) -> PowerCut:
+        """Return the files that a power cut would leave now; the run goes on."""
+        directory = self._shared()
+        version = directory.environment.info()["last_txnid"]
+        return PowerCut(directory.disk.cut(random), len(self.trace.events), version)
+
+    @contextmanager
+    def recovered(self, cut: PowerCut) -> Iterator[Database]:
+        """Open the files that a power cut has left, as the first process of the next boot."""
+        with tempfile.TemporaryDirectory(prefix="fdbqueue-recovered-", dir=_MEMORY) as path:
+            place(cut.files, path)
+            runtime = self._runtime(Host("recovery"))
+            engine = ProcessDatabase(Store(Directory.open(path), runtime, private=False), runtime)
+            with Database(engine, runtime, engine.close) as database:
+                yield database
+
+    def _shared(self) -> SharedDirectory:
+        assert self._directory is not None, "there is no process"
+        return self._directory
 
     def end_at(self, end_s: float) -> None:
         """Fail a run that has not ended at this virtual time: some call waits for ever."""

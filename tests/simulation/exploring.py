@@ -11,10 +11,12 @@ from random import Random
 from fdbqueue.testing import Checker, Client, Result, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.scheduler import POINT_S
+from fdbqueue.testing.workloads.power_checks import survives_power_cuts
 from fdbqueue.testing.workloads.process_checks import checks
 from fdbqueue.testing.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
 
 NAMES = ("process-0", "process-1", "process-2")
+GENERATION_BYTES = 300  # a commit or two
 END_S, STOP_S = 1_000.0, 100.0
 Strike = Callable[[Simulation], None]
 
@@ -80,6 +82,9 @@ def _run(
     simulation.end_at(END_S)
     for name, process in processes.items():
         simulation.process(process, name)
+    simulation.limit(GENERATION_BYTES_MAX=GENERATION_BYTES)
     for strike in strikes:
         strike(simulation)
-    return simulation.run([*checks(simulation, is_calm=not strikes), *more])
+    return simulation.run(
+        [*checks(simulation, is_calm=not strikes), survives_power_cuts(simulation, []), *more]
+    )

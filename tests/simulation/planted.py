@@ -19,7 +19,19 @@ from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
 from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
-from fdbqueue.embedded import batch, commit, commitlog, conflicts, doorbell, pool, request, watches
+from fdbqueue.embedded import (
+    batch,
+    checkpoints,
+    commit,
+    commitlog,
+    conflicts,
+    doorbell,
+    durability,
+    pool,
+    recovery,
+    request,
+    watches,
+)
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
@@ -1535,8 +1547,8 @@ PLANTS = (
     Plant(
         "a commit whose answers are not in the log",
         batch.Batches._try,
-        "now_us, answers, pool.file",
-        "now_us, (), pool.file",
+        "now_us, answers, asked_in",
+        "now_us, (), asked_in",
         "processes",
         50,
     ),
@@ -1627,7 +1639,7 @@ PLANTS = (
     Plant(
         "requests of one batch that do not conflict with each other",
         batch.Batches._apply,
-        "written.conflicts if accepted else None",
+        "written.conflicts if order else None",
         "None",
         "processes",
         20,
@@ -1708,8 +1720,8 @@ PLANTS = (
     Plant(
         "a refused request that takes an order in its batch",
         batch.Batches._apply,
-        "            accepted += 1",
-        "        accepted += 1",
+        "order = len(writes)",
+        "order = requests.index(one)",
         "processes",
         20,
     ),
@@ -1892,5 +1904,46 @@ PLANTS = (
         "takeover",
         100,
         near=15,
+    ),
+    Plant(
+        "a commit whose record is not flushed",
+        durability.Durable.write,
+        "self._journal.flush(entry.end.generation)",
+        "pass",
+        "processes",
+        20,
+    ),
+    Plant(
+        "a record that is flushed before it is written",
+        durability.Durable.write,
+        "    self._journal.write(entry)\n",
+        "    self._journal.flush(entry.end.generation)\n    self._journal.write(entry)\n    return\n",
+        "processes",
+        20,
+    ),
+    Plant(
+        "an interrupt that takes back the record of a commit that is done",
+        durability.Durable.failed,
+        "if self._is_done(entry):",
+        "if False:",
+        "processes",
+        400,
+        near=64,
+    ),
+    Plant(
+        "a full generation that is freed before the base has it",
+        checkpoints.Checkpoints._add,
+        "base.add(journal, generation)",
+        "pass",
+        "processes",
+        20,
+    ),
+    Plant(
+        "versions that begin again after a power cut",
+        recovery.recover,
+        "held.version + _VERSIONS_PASSED",
+        "0",
+        "processes",
+        20,
     ),
 )

@@ -93,7 +93,7 @@ def test_the_exploration_finds_a_follower_that_polls() -> None:
     wait = "self._lock_file.wait_until_free(EPOCH_LOCKS + self._next)"
     polls = Plant("a follower that polls for the lead", Pool.wait, wait, "return", "processes", 1)
     with planted(polls):
-        stops = [explored(Random(3), stopped(NAMES[0], point)) for point in (20, 23)]
+        stops = [explored(Random(3), stopped(NAMES[0], point)) for point in (45, 60)]
     assert any("no end after" in violation for found in stops for violation in found.violations)
 
 

@@ -13,13 +13,14 @@ from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.power_checks import survives_power_cuts
 from fdbqueue.testing.workloads.process_checks import BY, COUNT, DONE, NAME, checks
+from fdbqueue.testing.workloads.process_strikes import cut_near_commits, strike_near_commits
 
 PREFIX = b"key/"
 KEYS = [PREFIX + b"%d" % number for number in range(3)]
 ONE, _STAMP = (1).to_bytes(8, "little"), bytes(10)
-THREADS_MAX, WRITERS_KILLED, STOP_S = 2, 2, 30.0
-STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
+THREADS_MAX = 2
 END_S = 20_000.0
 POINTS_MAX = 30_000  # ten times those of a long run: a process that polls makes more
 
@@ -52,20 +53,10 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.process(partial(process, number), f"process-{number}")
     simulation.process(lambda client: tried(client, b"late"), "late-comer")
-    strike_near_commits(simulation)
-    return [*checks(simulation), one_leader, *([] if may_interrupt else [no_result_unknown])]
-
-
-def strike_near_commits(simulation: Simulation) -> None:
-    """Kill and stop processes while they commit, and one while it waits, in some runs with such faults."""
-    random = simulation.random
-    active = set(simulation.faults.active) if random.random() < 0.5 else set()
-    if "die" in active:
-        simulation.kill("process-0", scattered(random, *STRIKE_S))
-        for _ in range(WRITERS_KILLED):
-            simulation.kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
-    if "stall" in active:
-        simulation.stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
+    fails = strike_near_commits(simulation)
+    cuts = cut_near_commits(simulation)
+    known = [] if fails or may_interrupt else [no_result_unknown]
+    return [*checks(simulation), one_leader, survives_power_cuts(simulation, cuts), *known]
 
 
 def label(client: Client, thread: object, step: int) -> bytes:

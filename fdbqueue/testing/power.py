@@ -1,0 +1,136 @@
+"""The disk of a simulated directory, and what a power cut leaves of it.
+
+The disk holds each write that a flush has covered. Of later writes it holds any 512-byte sectors, and of
+later changes of names any names. LMDB flushes the base by itself: it is as its last commit has left it. All
+other files are of no use after a power cut, so they are lost.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from fdbqueue.embedded import base, journal
+
+_SECTOR_BYTES = 512
+_BASES = frozenset({base.FILE, base.NEW_FILE})
+_KEPT = _BASES | frozenset(journal.FILES)
+
+
+class Disk:
+    """The files at `path` that count after a power cut. A file is named by its inode."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._durable: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self._later: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        self._names: dict[str, int] = {}
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        """Note a write, which no flush covers yet."""
+        self._later[os.fstat(fd).st_ino].append((at, data))
+
+    def flush(self, fd: int) -> None:
+        """Note that all writes of a file are durable."""
+        file = os.fstat(fd).st_ino
+        for at, data in self._later.pop(file, ()):
+            _put(self._durable[file], at, data)
+
+    def fail(self, fd: int, random: Random) -> None:
+        """Note a flush that has failed: the kernel drops some sectors, and no later flush writes them."""
+        file = os.fstat(fd).st_ino
+        self._durable[file] = _some(self._durable[file], self._later.pop(file, []), random)
+
+    def note(self, name: str) -> None:
+        """Note that a file is durable as it is."""
+        with open(os.path.join(self._path, name), "rb") as file:
+            self._durable[os.fstat(file.fileno()).st_ino] = bytearray(file.read())
+
+    def sync_entries(self) -> None:
+        """Note that all names are durable."""
+        self._names = self._found()
+
+    def cut(self, random: Random) -> dict[str, bytes]:
+        """Return files that may be there after a power cut."""
+        found, names = self._found(), {}
+        for name in sorted({*found, *self._names}):
+            file = random.choice([found, self._names]).get(name)
+            if file is not None:
+                names[name] = bytes(_some(self._durable[file], self._later.get(file, []), random))
+        return names
+
+    def _found(self) -> dict[str, int]:
+        with os.scandir(self._path) as entries:
+            return {entry.name: entry.inode() for entry in entries if entry.name in _KEPT}
+
+
+def _put(content: bytearray, at: int, data: bytes) -> None:
+    content.extend(bytes(max(0, at - len(content))))
+    content[at : at + len(data)] = data
+
+
+def _some(durable: bytearray, later: list[tuple[int, bytes]], random: Random) -> bytearray:
+    """Return a content with any of the sectors of later writes."""
+    share, content = random.choice((0.0, 0.5, 1.0)), bytearray(durable)
+    for at, data in later:
+        end = at + len(data)
+        while at < end:
+            until = min(end, (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES)
+            if random.random() < share:
+                _put(content, at, data[: until - at])
+            data, at = data[until - at :], until
+    return content
+
+
+def place(files: Mapping[str, bytes], path: str) -> None:
+    """Write files into a directory."""
+    for name, content in files.items():
+        with open(os.path.join(path, name), "wb") as file:
+            file.write(content)
+
+
+class BaseEnvironment:
+    """The base, as one process has opened it: each commit and each flush is a point."""
+
+    def __init__(self, real: Any, point: Callable[[], None], durable: Callable[[], None]) -> None:
+        self._real, self._point, self._durable = real, point, durable
+        self._writing: BaseTransaction | None = None
+        self.info, self.stat, self.set_mapsize = real.info, real.stat, real.set_mapsize
+
+    def begin(self, write: bool = False) -> Any:
+        self._point()
+        if not write:
+            return self._real.begin()
+        self._writing = BaseTransaction(self._real.begin(write=True), self._point, self._durable)
+        return self._writing
+
+    def sync(self, force: bool) -> None:
+        self._point()
+        self._real.sync(force)
+
+    def close(self) -> None:
+        """End, also in the middle of a transaction; a second call has no effect."""
+        if self._writing is not None:
+            self._writing.abort()
+        self._real.close()
+
+
+class BaseTransaction:
+    """A transaction that writes the base."""
+
+    def __init__(self, real: Any, point: Callable[[], None], durable: Callable[[], None]) -> None:
+        self._real, self._point, self._durable = real, point, durable
+        self.id, self.get, self.put, self.delete = real.id, real.get, real.put, real.delete
+        self.cursor, self.abort = real.cursor, real.abort
+
+    def __enter__(self) -> "BaseTransaction":
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self._point()
+            self._real.commit()
+            self._durable()
+            self._point()
+        self._real.abort()

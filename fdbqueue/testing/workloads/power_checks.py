@@ -1,0 +1,60 @@
+"""Checks the commits of several processes after a power cut: a process of the next boot opens the files."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from fdbqueue.database import Database
+from fdbqueue.testing.processes import PowerCut
+from fdbqueue.testing.simulation import Checker, Simulation
+from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.workloads.process_checks import (
+    COUNT,
+    NAME,
+    Record,
+    name_of,
+    one_serial_order,
+    records,
+)
+
+
+def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Checker:
+    """Make a checker of `cuts`, and of one at the end of the run."""
+
+    def check(trace: Trace, database: Database) -> Iterator[str]:
+        stored = records(database)
+        for cut in [*cuts, simulation.power_cut(Random(simulation.seed))]:
+            visible = [record for record in stored if record.version <= cut.version]
+            ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
+            try:
+                with simulation.recovered(cut) as recovered:
+                    yield from _complete(recovered, visible, ended)
+                    yield from one_serial_order(trace, recovered)
+                    yield from _higher(recovered, ended)
+            except Exception as error:
+                yield f"after a power cut, the directory raises {error!r}"
+
+    return check
+
+
+def _complete(recovered: Database, visible: Sequence[Record], ended: Sequence[Operation]) -> Iterator[str]:
+    """Each commit that was visible is there, and no other one but the last, which was under way."""
+    found = records(recovered)
+    if found[: len(visible)] != visible:
+        lost = {record.name for record in visible} - {record.name for record in found}
+        yield f"after a power cut, {sorted(lost)} are lost, of {len(visible)} that were visible"
+    if len({record.version for record in found[len(visible) :]}) > 1:
+        yield "after a power cut, there are several versions that were never visible"
+    places = {record.name: record.place for record in found}
+    for op in ended:
+        if (op.subject, op.name) == (NAME, "commit") and places.get(name_of(op)) != tuple(op.result):
+            yield f"after a power cut, {name_of(op)!r} is at {places.get(name_of(op))}, not at {op.result}"
+    if int.from_bytes(recovered[COUNT] or b"", "little") != len(found):
+        yield "after a power cut, another number of commits is counted than stored"
+
+
+def _higher(recovered: Database, ended: Sequence[Operation]) -> Iterator[str]:
+    """Each version after the power cut is above all that were known before it."""
+    known = [op.result[0] for op in ended if op.subject == NAME and op.name in ("read", "commit")]
+    version = recovered.create_transaction().get_read_version().wait()
+    if version <= max(known, default=0):
+        yield f"after a power cut, the version is {version}, and {max(known)} was known"
