@@ -1576,7 +1576,7 @@ PLANTS = (
         "        self._versions[answer.slot], self._answered[answer.slot] = version, answer.number",
         "processes",
         300,
-        near=95,
+        near=163,
     ),
     Plant(
         "a request that is asked before it is written",
@@ -1667,7 +1667,7 @@ PLANTS = (
         "pass  #",
         "processes",
         300,
-        near=57,
+        near=163,
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
