@@ -236,7 +236,7 @@ class Journal:
         if salt is None:
             header = self._header(generation)
             if header is None or header[0] != generation:
-                raise OSError(f"the journal has no generation {generation}")
+                raise JournalLost  # a process has died while it began a new journal
             salt = header[1]
             self._salts = {generation: salt}
         return salt
