@@ -5,7 +5,8 @@ their answers: other threads and processes go on in the next generation. If the 
 that needs a free file makes it.
 """
 
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -57,24 +58,35 @@ class Checkpoints:
         with self._lock:
             self._make_alone()
 
+    @contextmanager
+    def kept_out(self) -> Iterator[None]:
+        """Let no thread or process make a checkpoint meanwhile; this waits for the end of one."""
+        with self._lock:
+            self._users.begin_checkpoint()
+            try:
+                yield
+            finally:
+                self._users.end_checkpoint()
+
     def _make_alone(self) -> None:
         if not self._users.try_checkpoint():
             return
         try:
             self._is_due = False
             self._make()
+            self.has_failed = False
+        except (OSError, lmdb.Error):
+            # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
+            self.has_failed = True
         finally:
             self._users.end_checkpoint()
 
     def _make(self) -> None:
-        # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
-        self.has_failed = True
-        with closing(self._store.new_journal()) as journal, suppress(OSError, lmdb.Error):
+        with closing(self._store.new_journal()) as journal:
             current = self._current()
             for generation in journal.generations():
                 if generation < current:
                     self._add(journal, generation)
-            self.has_failed = False
 
     def _current(self) -> int:
         """Return the generation of the newest commit: a leader that died may have begun a later one."""

@@ -98,9 +98,9 @@ class Committer:
         with self._lock:
             self._decided = True
             self._hand_over()
-        self._batches.tidy()
         if written is not None:
-            self._store.watches.notify(written)  # last: a callback of a watch may take long, or commit
+            self._store.watches.notify(written)  # late: a callback of a watch may take long, or commit
+        self._batches.tidy()
 
     def _leave(self, request: CommitRequest) -> None:
         try:

@@ -149,7 +149,7 @@ class Durable(NotDurable):
 
         Raises: OSError, lmdb.Error.
         """
-        with self._store.begin(write=True) as txn:
+        with self._checkpoints.kept_out(), self._store.begin(write=True) as txn:
             held = Held(txn.id() - 1, self._new_generation())
             bases.make(self._store.directory, self._store.system, held, self._store.env)
             self._store.directory.sync_entries()  # before the files of the old journal go

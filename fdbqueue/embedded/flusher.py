@@ -59,12 +59,15 @@ class Flusher:
             raise
 
     def _flush(self) -> None:
-        self._is_due = False
-        with closing(self._store.new_journal()) as journal:
-            try:
+        self._is_due = False  # before it: a commit that comes meanwhile needs the next one
+        try:
+            with closing(self._store.new_journal()) as journal:
                 journal.flush(self._current())
-            except JournalLost:
-                self.has_failed = True
+        except JournalLost:
+            self.has_failed = True
+        except BaseException:
+            self._is_due = True
+            raise
 
     def _current(self) -> int:
         txn = self._store.begin()

@@ -203,14 +203,12 @@ class Journal:
         if header is None or header[0] != generation:
             return
         salt, fd, at = header[1], self._fd(generation), HEADER_BYTES
-        size_bytes = os.fstat(fd).st_size
-        while at + _RECORD.size <= size_bytes:
-            length, version, previous, seal = _RECORD.unpack(self._system.pread(fd, _RECORD.size, at))
-            at += _RECORD.size
-            if not version or at + length > size_bytes:
+        while len(head := self._system.pread(fd, _RECORD.size, at)) == _RECORD.size:
+            length, version, previous, seal = _RECORD.unpack(head)
+            at += _RECORD.size + length
+            if not version or at > os.fstat(fd).st_size:
                 return
-            body = self._system.pread(fd, length, at)
-            at += length
+            body = self._system.pread(fd, length, at - length)
             if _seal(salt, length, version, previous, body) != seal:
                 return
             yield Record(version, previous, _decode(body), at)
@@ -236,7 +234,7 @@ class Journal:
         if salt is None:
             header = self._header(generation)
             if header is None or header[0] != generation:
-                raise JournalLost  # a process has died while it began a new journal
+                raise JournalLost  # the files were removed, or a process died as it began a new journal
             salt = header[1]
             self._salts = {generation: salt}
         return salt

@@ -65,6 +65,11 @@ class Users:
         """Be the process that writes the base; False if another process does."""
         return self._file.try_lock(_CHECKPOINT_LOCK)
 
+    def begin_checkpoint(self) -> None:
+        """Be the process that writes the base, once no other process does."""
+        while not self.try_checkpoint():
+            self._file.wait_until_free(_CHECKPOINT_LOCK)
+
     def end_checkpoint(self) -> None:
         self._file.unlock(_CHECKPOINT_LOCK)
 
