@@ -145,6 +145,8 @@ class Journal:
         Raises: OSError.
         """
         fd = self._fd(entry.end.generation)
+        if entry.start == 0:
+            self._shorten(fd)
         if self._written.get(fd, 0) < entry.end.end:
             self._write_ahead(fd, entry)
         self._write(fd, entry.data, entry.start)
@@ -246,6 +248,12 @@ class Journal:
             return None
         magic, number, salt, seal = _HEADER.unpack(found[: _HEADER.size])
         return (number, salt) if magic == _MAGIC and seal == _seal(salt, number, 0, 0, b"") else None
+
+    def _shorten(self, fd: int) -> None:
+        """Give back the room of a generation that had to wait for a checkpoint."""
+        if os.fstat(fd).st_size > 2 * self.generation_bytes + _ZEROS_BYTES:
+            os.ftruncate(fd, self.generation_bytes)
+            self._written.pop(fd, None)
 
     def _write_ahead(self, fd: int, entry: Entry) -> None:
         """Write zeros behind a record, so that most flushes find no new blocks in the file."""

@@ -21,7 +21,7 @@ from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import Journal, Place
 from fdbqueue.embedded.system import System
 from fdbqueue.embedded.users import Users
-from fdbqueue.errors import StorageInUse
+from fdbqueue.errors import StorageFormat, StorageInUse
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _NEW_FILE = "data.new"
@@ -38,7 +38,7 @@ _PAGE_BYTES_AT, _TRANSACTION_AT = 40, 144
 def prepare(directory: Directory, users: Users, journal: Journal, system: System) -> bool:
     """Make `data.mdb` ready to be opened by the only user; True if `settle` has to follow.
 
-    Raises: StorageInUse, OSError, lmdb.Error.
+    Raises: StorageInUse, StorageFormat, OSError, lmdb.Error.
     """
     names = set(os.listdir(directory.fd))
     if DATA_FILE in names and with_data(directory, users.believes):
@@ -46,12 +46,12 @@ def prepare(directory: Directory, users: Users, journal: Journal, system: System
     users.doubt()
     if bases.FILE in names:
         recover(directory, journal, system)
-    elif DATA_FILE not in names or not _size_bytes(directory):
-        bases.make(directory, system, Held(0, 1))
     elif journal.generations():
         raise StorageInUse(path=directory.path, reason=f"its file {bases.FILE} is missing: restore all files")
-    elif LOCK_FILE in names:
-        _require_no_earlier_release(directory)
+    elif DATA_FILE in names and _size_bytes(directory):
+        _upgrade(directory, system, has_locks=LOCK_FILE in names)
+    else:
+        bases.make(directory, system, Held(0, 1))
     return True
 
 
@@ -60,7 +60,7 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
 
     Raises: OSError, lmdb.Error.
     """
-    if not bases.exists(directory):  # of an earlier release: LMDB has flushed its commits
+    if not bases.exists(directory):  # it was removed, and `data.mdb` is believed
         generation = max([0, *journal.generations()]) + 1
         bases.make(directory, system, Held(env.info()["last_txnid"], generation), env)
     with bases.opened(directory, system) as base:
@@ -72,6 +72,30 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
         txn.put(layout.FORMAT_KEY, layout.FORMAT)
         nothing = Written(txn.id(), KeySet(), KeySet())
         commitlog.append(txn, nothing, now_us, place=Place(generation, 0, version))
+
+
+def _upgrade(directory: Directory, system: System, has_locks: bool) -> None:
+    """Make the base of a directory of an earlier release. Its `data.mdb` is durable: LMDB has flushed it.
+
+    From the first step on, an earlier release refuses it: what that stored later would be lost.
+    """
+    if has_locks:
+        _require_no_earlier_release(directory)
+    with bases.opened(directory, system, DATA_FILE) as data:
+        require_format(data.env, directory.path)
+        with data.env.begin(write=True) as txn:
+            txn.put(layout.FORMAT_KEY, layout.FORMAT)
+        bases.make(directory, system, Held(data.env.info()["last_txnid"], 1), data.env)
+
+
+def require_format(env: Any, path: str) -> None:
+    """Raises: StorageInUse for a database of another program, StorageFormat for one of a newer release."""
+    with env.begin() as txn:
+        found = txn.get(layout.FORMAT_KEY)
+    if found is None and env.stat()["entries"]:  # every database of this engine has its format stored
+        raise StorageInUse(path=path, reason="it is the LMDB database of another program")
+    if found is not None and int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
+        raise StorageFormat(path=path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
 
 def with_data(directory: Directory, function: Callable[[int], bool]) -> bool:
@@ -103,8 +127,9 @@ def recover(directory: Directory, journal: Journal, system: System) -> None:
         _add_all(base, journal)
         held = base.held()
         size_bytes = base.size_bytes
-    with suppress(FileNotFoundError):
-        directory.unlink(_NEW_FILE)
+    for name in (DATA_FILE, _NEW_FILE):  # not believed, and their room may be needed
+        with suppress(FileNotFoundError):
+            directory.unlink(name)
     fd = directory.open_file(_NEW_FILE)
     try:
         _copy(directory, fd, size_bytes)

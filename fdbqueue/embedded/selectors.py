@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue.embedded.layout import KeyAndValue
-from fdbqueue.embedded.store import Snapshot
+from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.values import key_bytes
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
 from fdbqueue.fdberror import FDBError

@@ -15,7 +15,7 @@ from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_ran
 from fdbqueue.embedded.reading import ReadTransaction, SnapshotReads
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.selectors import Anchor, View
-from fdbqueue.embedded.store import Snapshot
+from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.values import PendingKey
 from fdbqueue.embedded.writes import MISSING, Pending, WriteBuffer, resolve
 from fdbqueue.errors import FdbQueueError

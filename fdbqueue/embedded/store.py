@@ -18,23 +18,32 @@ from typing import Any, NoReturn, cast
 import lmdb
 
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import layout
+from fdbqueue.embedded import layout, users
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.durability import Durable, NotDurable
 from fdbqueue.embedded.environment import with_largest_map
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, settle, with_data
+from fdbqueue.embedded.recovery import (
+    DATA_FILE,
+    LOCK_FILE,
+    prepare,
+    require_format,
+    settle,
+    with_data,
+)
 from fdbqueue.embedded.reserve import Reserve
+from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.embedded.users import Users
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
-from fdbqueue.errors import DatabaseClosed, StorageFormat, StorageFull, StorageInUse, StorageReplaced
+from fdbqueue.errors import DatabaseClosed, StorageFull, StorageInUse, StorageReplaced
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import Runtime
 
+_IN_PLACE = (DATA_FILE, LOCK_FILE, users.FILE)
 _META_PAGES = 2
 _READERS_MAX = 4096
 _READER_BYTES, _LOCKS_BYTES = 64, 128  # of LMDB's lock file
@@ -44,46 +53,6 @@ _BEGINS_TRIED = 10  # another process may grow the map again between two tries
 _ROOM_BYTES_LEAST = 64 * 1024
 _NOWHERE = (0, 0)
 _MTIME_STEP_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
-
-
-class Snapshot:
-    """The database at one version. It ends with its last reference.
-
-    Past the age of a transaction it cannot be read, and the next begin or commit of this process ends it.
-    """
-
-    __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
-
-    def __init__(self, txn: Any, expires_s: float, live: "dict[int, weakref.ref[Snapshot]]", serial: int):
-        self.txn = txn
-        self.version: int = txn.id()
-        self.expires_s = expires_s
-        self._live = live
-        self._serial = serial
-        live[serial] = weakref.ref(self)
-
-    def __del__(self) -> None:
-        self._live.pop(self._serial, None)
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`.
-
-        Raises: FDBError 1007 if the snapshot has ended.
-        """
-        try:
-            return layout.get(self.txn, key)
-        except lmdb.Error:
-            raise FDBError(1007) from None
-
-    def scan(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[layout.KeyAndValue]:
-        try:
-            yield from layout.scan(self.txn, begin, end, reverse)
-        except lmdb.Error:
-            raise FDBError(1007) from None
-
-    def end(self) -> None:
-        """End the LMDB transaction, so that LMDB may reuse the pages of this version."""
-        self.txn.abort()
 
 
 class Unopened:
@@ -161,9 +130,10 @@ class Store:
                 self._files.append(self.directory.open_file(LOCK_FILE))
             else:
                 opened = by_descriptor(self.directory.fd)
-                self._in_place = [(name, _identity(opened, name)) for name in (DATA_FILE, LOCK_FILE)]
+                self._in_place = [(name, _identity(opened, name)) for name in _IN_PLACE]
                 self.reserve = self._open_reserve()
-            self._check_format()
+            self.env.reader_check()  # a killed process may have left its reader slots taken
+            require_format(self.env, self.path)
             self._settle(must_settle)
             self._begin_services()
         except BaseException:
@@ -243,18 +213,6 @@ class Store:
         if getattr(error, "code", None) in FULL or self._is_full():
             return StorageFull(path=self.path)
         return StorageInUse(path=self.path, reason=str(error).rpartition(": ")[2])
-
-    def _check_format(self) -> None:
-        """Raises: StorageInUse, StorageFormat."""
-        self.env.reader_check()  # a killed process may have left its reader slots taken
-        with self.env.begin() as txn:
-            found = txn.get(layout.FORMAT_KEY)
-        if (
-            found is None and self.env.stat()["entries"]
-        ):  # every database of this engine has its format stored
-            raise StorageInUse(path=self.path, reason="it is the LMDB database of another program")
-        if found is not None and int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
-            raise StorageFormat(path=self.path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
     def close(self) -> None:
         self._closed = True

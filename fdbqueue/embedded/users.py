@@ -15,7 +15,7 @@ import os
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.system import SYSTEM, System
 
-_FILE = "in-use"
+FILE = "in-use"
 _LOCK = 1 << 40
 _CHECKPOINT_LOCK = _LOCK + 1
 _MARK_BYTES_MAX = 512
@@ -29,7 +29,7 @@ class Users:
     def __init__(self, directory: Directory, system: System = SYSTEM) -> None:
         """Raises: UnsafePath, OSError (also where the file system has no byte locks)."""
         self._system = system
-        self._file = system.lock_file(directory, _FILE)
+        self._file = system.lock_file(directory, FILE)
 
     def try_alone(self) -> bool:
         """Be the only user; False if there are others."""

@@ -13,7 +13,8 @@ transaction is open at it, so this process keeps one open at each version that `
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fdbqueue.embedded.store import Snapshot, Store
+    from fdbqueue.embedded.snapshot import Snapshot
+    from fdbqueue.embedded.store import Store
 
 _VERSIONS_MAX = 64
 _RELEASE_EVERY_S = 1.0
