@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded.journal import Journal
+from fdbqueue.embedded.journal import Journal, JournalLost
 from fdbqueue.errors import UnknownUrl
 from tests.support import PATIENCE_S
 
@@ -97,7 +97,7 @@ def test_a_failed_late_flush_renews_the_journal(
 
     def broken(*_: object) -> None:
         failed.set()
-        raise OSError("broken")
+        raise JournalLost
 
     with opened(tmp_path, "?durability=soon", flushes) as db:
         with monkeypatch.context() as patch:
