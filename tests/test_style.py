@@ -117,7 +117,12 @@ def test_the_engine_knows_nothing_of_queues():
     for module, tree in trees([m for m in MODULES if m.startswith("embedded/")]):
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdbqueue"):
-                assert any(f"{node.module}.".startswith(f"{name}.") for name in below), (module, node.module)
+                whole = node.module == "fdbqueue"
+                named = [f"fdbqueue.{one.name}" for one in node.names] if whole else [node.module or ""]
+                assert all(any(f"{one}.".startswith(f"{name}.") for name in below) for one in named), (
+                    module,
+                    named,
+                )
 
 
 def test_only_the_cluster_path_needs_the_client_library():

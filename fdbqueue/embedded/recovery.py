@@ -25,7 +25,7 @@ from fdbqueue.errors import StorageFormat, StorageInUse
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _NEW_FILE = "data.new"
-# A process of an earlier boot may have handed out versions of commits that are lost. So many are passed over.
+# A process of an earlier boot may have handed out versions of commits that are lost: these are passed over.
 _VERSIONS_PASSED = 1 << 32
 _COPIED_BYTES = 1 << 24
 
@@ -77,7 +77,7 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
 def _upgrade(directory: Directory, system: System, has_locks: bool) -> None:
     """Make the base of a directory of an earlier release. Its `data.mdb` is durable: LMDB has flushed it.
 
-    From the first step on, an earlier release refuses it: what that stored later would be lost.
+    From the first step on, an earlier release refuses it: its later commits would be lost.
     """
     if has_locks:
         _require_no_earlier_release(directory)

@@ -54,7 +54,7 @@ def test_a_process_finds_the_files_of_a_new_journal(journals):
     assert versions(two) == [2]
 
 
-def test_a_flush_that_fails_before_a_new_generation_loses_the_journal(tmp_path):
+def test_a_failed_flush_before_a_new_generation_counts(tmp_path):
     """Otherwise a record of a dead leader would come back after a power cut."""
     fails = []
 
