@@ -52,6 +52,10 @@ class Base:
         with self.env.begin() as txn:
             return _held(txn)
 
+    def format(self) -> bytes:
+        with self.env.begin() as txn:
+            return bytes(txn.get(layout.FORMAT_KEY))
+
     def begin_with(self, held: Held) -> None:
         """Note the state of a new base, in which nothing but the data counts; it is durable then."""
         with self.env.begin(write=True) as txn:
@@ -165,15 +169,23 @@ def make(directory: Directory, system: System, held: Held, source: Any = None) -
     """
     with suppress(FileNotFoundError):
         directory.unlink(NEW_FILE)
-    if source is not None:
-        fd = directory.open_file(NEW_FILE)
-        try:
+    try:
+        _fill(directory, system, held, source)
+    except BaseException:
+        directory.unlink(NEW_FILE)  # it may be all that fills the disk
+        raise
+    directory.rename(NEW_FILE, FILE)
+
+
+def _fill(directory: Directory, system: System, held: Held, source: Any) -> None:
+    fd = directory.open_file(NEW_FILE)
+    try:
+        if source is not None:
             source.copyfd(fd, compact=True)
-        finally:
-            os.close(fd)
+    finally:
+        os.close(fd)
     with opened(directory, system, NEW_FILE) as base:
         base.begin_with(held)
-    directory.rename(NEW_FILE, FILE)
 
 
 def _held(txn: Any) -> Held:

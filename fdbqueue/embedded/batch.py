@@ -52,6 +52,10 @@ class Batches:
         """Do what may follow a commit, once its callers have their answers. Any thread may call it."""
         self._durability.tidy()
 
+    def let_go(self) -> None:
+        """Close the files of the parent in a forked child. Locks of the parent may be held for ever."""
+        self._durability.let_go()
+
     def close(self) -> None:
         self._durability.close()
 

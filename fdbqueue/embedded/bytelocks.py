@@ -64,6 +64,10 @@ class LockFile:
         """Lock the byte at `at` together with others that share it; this waits for one that has it alone."""
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
 
+    def lock(self, at: int) -> None:
+        """Lock the byte at `at`; this waits for all other holders."""
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+
     def unlock(self, at: int) -> None:
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, at, 1, 0))
 

@@ -6,7 +6,7 @@ that needs a free file makes it.
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -14,8 +14,11 @@ import lmdb
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.base import BrokenChain
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import Entry, Journal
 from fdbqueue.embedded.users import Users
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
@@ -69,24 +72,24 @@ class Checkpoints:
                 self._users.end_checkpoint()
 
     def _make_alone(self) -> None:
-        if not self._users.try_checkpoint():
+        if self._store.is_closed or not self._users.try_checkpoint():
             return
         try:
             self._is_due = False
-            self._make()
-            self.has_failed = False
+            with suppress(DatabaseClosed, FDBError):  # no snapshot can be taken now; the commit has happened
+                self._make(self._current())
+                self.has_failed = False
         except (OSError, lmdb.Error):
             # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
             self.has_failed = True
         finally:
             self._users.end_checkpoint()
 
-    def _make(self) -> None:
+    def _make(self, current: int) -> None:
         with closing(self._store.new_journal()) as journal:
-            current = self._current()
             for generation in journal.generations():
                 if generation < current:
-                    self._add(journal, generation)
+                    self._add(self._store.directory, journal, generation)
 
     def _current(self) -> int:
         """Return the generation of the newest commit: a leader that died may have begun a later one."""
@@ -96,12 +99,12 @@ class Checkpoints:
         finally:
             txn.abort()
 
-    def _add(self, journal: Journal, generation: int) -> None:
-        with bases.opened(self._store.directory, self._store.system) as base:
+    def _add(self, directory: Directory, journal: Journal, generation: int) -> None:
+        with bases.opened(directory, self._store.system) as base:
             try:
                 base.add(journal, generation)
             except BrokenChain:
                 self.chain_is_broken = True
                 return
-            bases.allocate(self._store.directory, base, journal.generation_bytes)
+            bases.allocate(directory, base, journal.generation_bytes)
         journal.free(generation)

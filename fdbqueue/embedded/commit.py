@@ -83,6 +83,10 @@ class Committer:
             self._pool.close()
         self._batches.close()
 
+    def let_go(self) -> None:
+        """Close the files of the parent in a forked child."""
+        self._batches.let_go()
+
     def _join(self, request: CommitRequest) -> None:
         with self._lock:
             if self._leader is None:

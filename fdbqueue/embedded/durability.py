@@ -13,6 +13,8 @@ that journal is believed any more: the next leader copies all data into a new ba
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import lmdb
+
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.base import Held
@@ -59,6 +61,9 @@ class NotDurable:
 
     def make_room(self) -> None:
         """There is no other file that takes up room."""
+
+    def let_go(self) -> None:
+        """There are no files of the parent."""
 
     def close(self) -> None:
         """There are no files."""
@@ -118,44 +123,51 @@ class Durable(NotDurable):
     def failed(self, entry: Entry, flush: Flush) -> None:
         """Take the record back: after a power cut, the commit would be there.
 
-        An interrupt may have come after the commit of LMDB. Then the record stays.
-
         Raises: lmdb.Error.
         """
         if self._written is None:
             return
         self._written = None
-        if self._is_done(entry):
-            self.committed(entry, flush)
-            return
         try:
-            if not self._is_lost:
-                self._journal.cut(entry)
-        except (OSError, JournalLost):
-            self._is_lost = True
-        if self._is_lost:
             with self._store.begin(write=True) as txn:
-                self._note_place(txn, NOWHERE)  # so that the other processes know
+                is_done = commitlog.last_place(txn) == entry.end  # an interrupt came after it
+                if not is_done:
+                    self._take_back(txn, entry)
+        except (lmdb.Error, FDBError):
+            self._is_lost = True
+            raise
+        if is_done:
+            self.committed(entry, flush)
 
-    def _is_done(self, entry: Entry) -> bool:
-        txn = self._store.begin()
-        try:
-            return commitlog.last_place(txn) == entry.end
-        finally:
-            txn.abort()
+    def _take_back(self, txn: Any, entry: Entry) -> None:
+        # Without a pool, another process may have gone on since.
+        if not self._is_lost and txn.id() == entry.end.version:
+            try:
+                self._journal.cut(entry)
+            except (OSError, JournalLost):
+                self._is_lost = True
+        if self._is_lost:
+            self._note_place(txn, NOWHERE)  # so that the other processes know
 
     def renew(self) -> None:
         """Copy all data into a new base, and begin a new journal.
 
         Raises: OSError, lmdb.Error.
         """
-        with self._checkpoints.kept_out(), self._store.begin(write=True) as txn:
-            held = Held(txn.id() - 1, self._new_generation())
-            bases.make(self._store.directory, self._store.system, held, self._store.env)
-            self._store.directory.sync_entries()  # before the files of the old journal go
-            self._journal.renew()
-            self._note_place(txn, Place(held.generation, 0, held.version))
+        with self._checkpoints.kept_out():
+            with self._store.begin(write=True) as txn:
+                # If this process dies below, no other one may go on in a journal that the base does not have.
+                self._note_place(txn, NOWHERE)
+            with self._store.begin(write=True) as txn:
+                self._begin_anew(txn)
         self._is_lost = self._checkpoints.chain_is_broken = self._flusher.has_failed = False
+
+    def _begin_anew(self, txn: Any) -> None:
+        held = Held(txn.id() - 1, self._new_generation())
+        bases.make(self._store.directory, self._store.system, held, self._store.env)
+        self._store.directory.sync_entries()  # before the files of the old journal go
+        self._journal.renew()
+        self._note_place(txn, Place(held.generation, 0, held.version))
 
     def _new_generation(self) -> int:
         with bases.opened(self._store.directory, self._store.system) as base:
@@ -177,6 +189,10 @@ class Durable(NotDurable):
     def make_room(self) -> None:
         """Free a file of the journal, if one can be freed."""
         self._checkpoints.make_room()
+
+    def let_go(self) -> None:
+        """Close the files of the parent in a forked child."""
+        self._journal.close()
 
     def close(self) -> None:
         self._flusher.close()

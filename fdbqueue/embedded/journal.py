@@ -31,11 +31,14 @@ from fdbqueue import limits
 from fdbqueue.embedded.directory import FULL, Directory
 from fdbqueue.embedded.ranges import KeyRange
 from fdbqueue.embedded.system import SYSTEM, System
+from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import Runtime
 
 FILES = ("journal.0", "journal.1")
 HEADER_BYTES = 64
+_GENERATION_BYTES_LEAST = 64 << 10
 _DISK_SHARE = 64  # a generation has at most 1/64 of the disk
+_GROWN = 4  # a file of so many times that size gives its room back, once it is free
 _ZEROS_BYTES = 256 * 1024
 _MAGIC = b"fdbqjrnl"
 _HEADER = struct.Struct("<8sQ16s16s")  # magic, generation, salt, seal
@@ -89,6 +92,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Writes]).decode
 
 
+class File:
+    """An open file of the journal."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.written_end = 0
+        """Before it, no block of the file is new."""
+
+
 class Journal:
     """The files of one directory, as one process sees them. Only a leader may call it."""
 
@@ -96,12 +108,12 @@ class Journal:
         self._directory = directory
         self._runtime = runtime
         self._system = system
-        self._fds: dict[int, int] = {}
-        self._written: dict[int, int] = {}  # by descriptor: before it, no block of the file is new
+        self._files: dict[int, File] = {}
         self._salts: dict[int, bytes] = {}
+        self._closed = False
         disk = os.fstatvfs(directory.fd)
         share = disk.f_blocks * disk.f_frsize // _DISK_SHARE
-        self.generation_bytes = min(limits.GENERATION_BYTES_MAX, share)
+        self.generation_bytes = min(limits.GENERATION_BYTES_MAX, max(_GENERATION_BYTES_LEAST, share))
         """A generation of this size is followed by the next one, as soon as the other file is free."""
 
     def allocate(self) -> None:
@@ -111,7 +123,7 @@ class Journal:
         """
         for number in range(len(FILES)):
             try:
-                os.posix_fallocate(self._fd(number), 0, self.generation_bytes)
+                os.posix_fallocate(self._file(number).fd, 0, self.generation_bytes)
             except OSError as error:
                 if error.errno in FULL - {errno.EFBIG}:
                     raise
@@ -121,17 +133,17 @@ class Journal:
 
         Raises: JournalLost, OSError, UnsafePath.
         """
-        self._forget_replaced()
+        self._forget_renewed()
         body = _encode(writes)
         if at.end >= self.generation_bytes and self.is_free(at.generation + 1):
             # A leader that died may have left a record there, which would come before those that follow.
-            self._write(self._fd(at.generation), bytes(_RECORD.size), at.end)
+            self._write(self._file(at.generation), bytes(_RECORD.size), at.end)
             self.flush(at.generation)
             at = Place(at.generation + 1, 0, at.version)
         if at.end:
             head, salt, start = b"", self._salt(at.generation), at.end
         else:
-            # It is not kept: if this commit fails, the next leader begins the generation with another salt.
+            # It is not remembered: if this commit fails, another process may begin the generation again.
             salt = self._runtime.random_bytes(_SALT_BYTES)
             head, start = _header(at.generation, salt), 0
         numbers = (len(body), version, at.version)
@@ -144,21 +156,21 @@ class Journal:
 
         Raises: OSError.
         """
-        fd = self._fd(entry.end.generation)
+        file = self._file(entry.end.generation)
         if entry.start == 0:
-            self._shorten(fd)
-        if self._written.get(fd, 0) < entry.end.end:
-            self._write_ahead(fd, entry)
-        self._write(fd, entry.data, entry.start)
+            self._shorten(file)
+        if file.written_end < entry.end.end:
+            self._write_ahead(file, entry)
+        self._write(file, entry.data, entry.start)
 
     def flush(self, generation: int) -> None:
         """Make all records of a generation durable.
 
         Raises: JournalLost if that fails. A second try would succeed, though the kernel has dropped changes.
         """
-        fd = self._fd(generation)
+        file = self._file(generation)
         try:
-            self._system.flush(fd)
+            self._system.flush(file.fd)
         except OSError:
             raise JournalLost from None
 
@@ -167,10 +179,10 @@ class Journal:
 
         Raises: JournalLost, OSError.
         """
-        fd = self._fd(entry.end.generation)
-        there = min(_RECORD.size, os.fstat(fd).st_size - entry.start)  # a part may be all that had room
+        file = self._file(entry.end.generation)
+        there = min(_RECORD.size, os.fstat(file.fd).st_size - entry.start)  # a part may be all that had room
         if there > 0:
-            self._write(fd, bytes(there), entry.start)
+            self._write(file, bytes(there), entry.start)
             self.flush(entry.end.generation)
 
     def is_free(self, generation: int) -> bool:
@@ -183,16 +195,24 @@ class Journal:
 
     def free(self, generation: int) -> None:
         """Let the next but one generation have the file of `generation`: the base has all of its records."""
-        self._write(self._fd(generation), bytes(HEADER_BYTES), 0)
+        file = self._file(generation)
+        self._write(file, bytes(HEADER_BYTES), 0)
+        if os.fstat(file.fd).st_size > _GROWN * self.generation_bytes:
+            os.ftruncate(file.fd, self.generation_bytes)
 
     def renew(self) -> None:
         """Begin with new files: the old ones are not believed any more."""
         for name in FILES:
             with suppress(FileNotFoundError):
                 self._directory.unlink(name)
-        self.close()
+        self._forget()
         self.allocate()
         self._directory.sync_entries()
+
+    def _forget_renewed(self) -> None:
+        """Open the files again if another process has renewed them."""
+        if any(os.fstat(file.fd).st_nlink == 0 for file in self._files.values()):
+            self._forget()
 
     def generations(self) -> list[int]:
         """Return the generations that are in the files, the older one first."""
@@ -204,7 +224,7 @@ class Journal:
         header = self._header(generation)
         if header is None or header[0] != generation:
             return
-        salt, fd, at = header[1], self._fd(generation), HEADER_BYTES
+        salt, fd, at = header[1], self._file(generation).fd, HEADER_BYTES
         while len(head := self._system.pread(fd, _RECORD.size, at)) == _RECORD.size:
             length, version, previous, seal = _RECORD.unpack(head)
             at += _RECORD.size + length
@@ -216,20 +236,22 @@ class Journal:
             yield Record(version, previous, _decode(body), at)
 
     def close(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds, self._salts, self._written = {}, {}, {}
+        self._closed = True
+        self._forget()
 
-    def _forget_replaced(self) -> None:
-        """Open the files anew if another process has begun a new journal."""
-        if any(not os.fstat(fd).st_nlink for fd in self._fds.values()):
-            self.close()
+    def _forget(self) -> None:
+        for file in self._files.values():
+            os.close(file.fd)
+        self._files, self._salts = {}, {}
 
-    def _fd(self, generation: int) -> int:
+    def _file(self, generation: int) -> File:
+        if self._closed:
+            raise DatabaseClosed
         number = generation % 2
-        if number not in self._fds:
-            self._fds[number] = self._directory.open_file(FILES[number])
-        return self._fds[number]
+        file = self._files.get(number)
+        if file is None:
+            file = self._files[number] = File(self._directory.open_file(FILES[number]))
+        return file
 
     def _salt(self, generation: int) -> bytes:
         salt = self._salts.get(generation)
@@ -243,32 +265,33 @@ class Journal:
 
     def _header(self, generation: int) -> tuple[int, bytes] | None:
         """Return generation and salt of the file that a generation has; None if the file is free."""
-        found = self._system.pread(self._fd(generation), HEADER_BYTES, 0)
+        file = self._file(generation)
+        found = self._system.pread(file.fd, HEADER_BYTES, 0)
         if len(found) < HEADER_BYTES:
             return None
         magic, number, salt, seal = _HEADER.unpack(found[: _HEADER.size])
         return (number, salt) if magic == _MAGIC and seal == _seal(salt, number, 0, 0, b"") else None
 
-    def _shorten(self, fd: int) -> None:
+    def _shorten(self, file: File) -> None:
         """Give back the room of a generation that had to wait for a checkpoint."""
-        if os.fstat(fd).st_size > 2 * self.generation_bytes + _ZEROS_BYTES:
-            os.ftruncate(fd, self.generation_bytes)
-            self._written.pop(fd, None)
+        if os.fstat(file.fd).st_size > 2 * self.generation_bytes + _ZEROS_BYTES:
+            os.ftruncate(file.fd, self.generation_bytes)
+            file.written_end = 0
 
-    def _write_ahead(self, fd: int, entry: Entry) -> None:
+    def _write_ahead(self, file: File, entry: Entry) -> None:
         """Write zeros behind a record, so that most flushes find no new blocks in the file."""
         try:
-            hole = os.lseek(fd, entry.start, os.SEEK_HOLE)
+            hole = os.lseek(file.fd, entry.start, os.SEEK_HOLE)
         except OSError:  # it is behind the end of the file
             hole = entry.start
         end = max(hole, entry.end.end + _ZEROS_BYTES)
         with suppress(OSError):  # the record itself may still have room
-            self._write(fd, bytes(end - hole), hole)
-        self._written[fd] = end
+            self._write(file, bytes(end - hole), hole)
+        file.written_end = end
 
-    def _write(self, fd: int, data: bytes, at: int) -> None:
+    def _write(self, file: File, data: bytes, at: int) -> None:
         while data:
-            written = self._system.pwrite(fd, data, at)
+            written = self._system.pwrite(file.fd, data, at)
             data, at = data[written:], at + written
 
 

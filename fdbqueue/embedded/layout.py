@@ -18,6 +18,13 @@ from typing import Any
 FORMAT_MAJOR, FORMAT_MINOR = 2, 0
 FORMAT = f"{FORMAT_MAJOR}.{FORMAT_MINOR}".encode()
 FORMAT_KEY = b"\x00format"
+
+
+def knows(found: bytes) -> bool:
+    """True if this release may open a database of the format `found`."""
+    return int(found.split(b".")[0]) <= FORMAT_MAJOR
+
+
 LOG_PREFIX = b"\x01"
 LOG_END = b"\x02"
 DATA_PREFIX = b"\x02"

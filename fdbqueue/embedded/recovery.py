@@ -7,8 +7,7 @@ a directory that is not believed yet, and the next process begins again.
 import errno
 import os
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from fdbqueue.embedded import base as bases
@@ -17,17 +16,20 @@ from fdbqueue.embedded.base import Base, BrokenChain, Held
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.directory import FULL, Directory
 from fdbqueue.embedded.journal import Journal, Place
 from fdbqueue.embedded.system import System
 from fdbqueue.embedded.users import Users
 from fdbqueue.errors import StorageFormat, StorageInUse
+from fdbqueue.runtime import Runtime
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _NEW_FILE = "data.new"
 # A process of an earlier boot may have handed out versions of commits that are lost: these are passed over.
 _VERSIONS_PASSED = 1 << 32
 _COPIED_BYTES = 1 << 24
+# The kernel ends the locks of a killed process one after the other.
+_LOOKS, _PAUSE_S = 50, 0.01
 
 # LMDB's file has two meta pages. The larger transaction id counts, and id N is in page N modulo 2.
 _META = struct.Struct("<16xII")  # behind the header of the page: magic, version
@@ -35,21 +37,25 @@ _MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
 _PAGE_BYTES_AT, _TRANSACTION_AT = 40, 144
 
 
-def prepare(directory: Directory, users: Users, journal: Journal, system: System) -> bool:
+def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runtime, system: System) -> bool:
     """Make `data.mdb` ready to be opened by the only user; True if `settle` has to follow.
 
     Raises: StorageInUse, StorageFormat, OSError, lmdb.Error.
     """
     names = set(os.listdir(directory.fd))
-    if DATA_FILE in names and with_data(directory, users.believes):
+    if DATA_FILE in names and _is_believed(directory, users):
         return bases.FILE not in names
+    if LOCK_FILE in names:
+        _require_no_other_user(directory, runtime)
     users.doubt()
+    for name in names & {_NEW_FILE, bases.NEW_FILE}:
+        directory.unlink(name)  # of a process that was killed
     if bases.FILE in names:
         recover(directory, journal, system)
     elif journal.generations():
         raise StorageInUse(path=directory.path, reason=f"its file {bases.FILE} is missing: restore all files")
     elif DATA_FILE in names and _size_bytes(directory):
-        _upgrade(directory, system, has_locks=LOCK_FILE in names)
+        _upgrade(directory, system)
     else:
         bases.make(directory, system, Held(0, 1))
     return True
@@ -61,8 +67,7 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
     Raises: OSError, lmdb.Error.
     """
     if not bases.exists(directory):  # it was removed, and `data.mdb` is believed
-        generation = max([0, *journal.generations()]) + 1
-        bases.make(directory, system, Held(env.info()["last_txnid"], generation), env)
+        bases.make(directory, system, Held(env.info()["last_txnid"], _next_generation(journal)), env)
     with bases.opened(directory, system) as base:
         version, generation = base.held()
         bases.allocate(directory, base, journal.generation_bytes)
@@ -74,16 +79,16 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
         commitlog.append(txn, nothing, now_us, place=Place(generation, 0, version))
 
 
-def _upgrade(directory: Directory, system: System, has_locks: bool) -> None:
-    """Make the base of a directory of an earlier release. Its `data.mdb` is durable: LMDB has flushed it.
+def _upgrade(directory: Directory, system: System) -> None:
+    """Make the base of a directory of an earlier release, or of one that has `data.mdb` alone.
 
-    From the first step on, an earlier release refuses it: its later commits would be lost.
+    That file is durable: LMDB has flushed it, and does so here. From the first step on, an earlier release
+    refuses the directory: its later commits would be lost.
     """
-    if has_locks:
-        _require_no_earlier_release(directory)
     with bases.opened(directory, system, DATA_FILE) as data:
         require_format(data.env, directory.path)
         with data.env.begin(write=True) as txn:
+            commitlog.clear(txn)  # a copy may have records of later versions than its own
             txn.put(layout.FORMAT_KEY, layout.FORMAT)
         bases.make(directory, system, Held(data.env.info()["last_txnid"], 1), data.env)
 
@@ -94,15 +99,18 @@ def require_format(env: Any, path: str) -> None:
         found = txn.get(layout.FORMAT_KEY)
     if found is None and env.stat()["entries"]:  # every database of this engine has its format stored
         raise StorageInUse(path=path, reason="it is the LMDB database of another program")
-    if found is not None and int(found.split(b".")[0]) > layout.FORMAT_MAJOR:
+    if found is not None and not layout.knows(found):
         raise StorageFormat(path=path, found=found.decode(), known=layout.FORMAT_MAJOR)
 
 
-def with_data(directory: Directory, function: Callable[[int], bool]) -> bool:
-    """Call a function with the open file `data.mdb`, which this makes if it is missing."""
+def _next_generation(journal: Journal) -> int:
+    return max([0, *journal.generations()]) + 1
+
+
+def _is_believed(directory: Directory, users: Users) -> bool:
     fd = directory.open_file(DATA_FILE)
     try:
-        return function(fd)
+        return users.believes(fd)
     finally:
         os.close(fd)
 
@@ -111,34 +119,49 @@ def _size_bytes(directory: Directory) -> int:
     return os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
 
 
-def _require_no_earlier_release(directory: Directory) -> None:
-    locks = LockFile(directory, LOCK_FILE)
-    try:
-        if locks.is_locked(0):
-            reason = "a process of an earlier release has it open: stop it, and open the directory again"
-            raise StorageInUse(path=directory.path, reason=reason)
-    finally:
-        locks.close()
+def _require_no_other_user(directory: Directory, runtime: Runtime) -> None:
+    """Look for a process that uses LMDB, but does not share the lock of all users."""
+    with closing(LockFile(directory, LOCK_FILE)) as locks:
+        for _ in range(_LOOKS):
+            if not locks.is_locked(0):
+                return
+            runtime.sleep(_PAUSE_S)
+    reason = "a process of an earlier release has it open: stop it, and open the directory again"
+    raise StorageInUse(path=directory.path, reason=reason)
 
 
 def recover(directory: Directory, journal: Journal, system: System) -> None:
     """Add the rest of the journal to the base, and make `data.mdb` anew as a copy of it."""
     with bases.opened(directory, system) as base:
+        found = base.format()
+        if not layout.knows(found):
+            raise StorageFormat(path=directory.path, found=found.decode(), known=layout.FORMAT_MAJOR)
         _add_all(base, journal)
         held = base.held()
         size_bytes = base.size_bytes
-    for name in (DATA_FILE, _NEW_FILE):  # not believed, and their room may be needed
+    try:
+        _make_data(directory, held, size_bytes)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
         with suppress(FileNotFoundError):
-            directory.unlink(name)
+            directory.unlink(DATA_FILE)  # it is not right, and takes up the room
+        _make_data(directory, held, size_bytes)
+    with suppress(FileNotFoundError):
+        directory.unlink(LOCK_FILE)  # a process that still has it open must not meet the new users
+    directory.rename(_NEW_FILE, DATA_FILE)
+
+
+def _make_data(directory: Directory, held: Held, size_bytes: int) -> None:
     fd = directory.open_file(_NEW_FILE)
     try:
         _copy(directory, fd, size_bytes)
         _raise_version(fd, held.version + _VERSIONS_PASSED)
+    except BaseException:
+        directory.unlink(_NEW_FILE)  # it may be all that fills the disk
+        raise
     finally:
         os.close(fd)
-    with suppress(FileNotFoundError):
-        directory.unlink(LOCK_FILE)  # a process that still has it open must not meet the new users
-    directory.rename(_NEW_FILE, DATA_FILE)
 
 
 def _add_all(base: Base, journal: Journal) -> None:
@@ -155,8 +178,11 @@ def _add_all(base: Base, journal: Journal) -> None:
 def _copy(directory: Directory, to_fd: int, size_bytes: int) -> None:
     from_fd = directory.open_file(bases.FILE)
     try:
-        while size_bytes > 0:
-            size_bytes -= _copy_some(from_fd, to_fd, size_bytes)
+        # LMDB writes no page that is free again at the end of the commit that took it, not even the last one.
+        left_bytes = min(size_bytes, os.fstat(from_fd).st_size)
+        while left_bytes > 0:
+            left_bytes -= _copy_some(from_fd, to_fd, left_bytes)
+        os.ftruncate(to_fd, size_bytes)
     finally:
         os.close(from_fd)
 

@@ -24,14 +24,7 @@ from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.durability import Durable, NotDurable
 from fdbqueue.embedded.environment import with_largest_map
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.embedded.recovery import (
-    DATA_FILE,
-    LOCK_FILE,
-    prepare,
-    require_format,
-    settle,
-    with_data,
-)
+from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, require_format, settle
 from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.system import SYSTEM, System
@@ -63,6 +56,9 @@ class Unopened:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise self._error.with_traceback(None)
+
+    def let_go(self) -> None:
+        """There is nothing of the parent."""
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -113,14 +109,11 @@ class Store:
     def _join(self) -> bool:
         """Become a user of the directory; True if this one has to settle it."""
         self._shared = Users(self.directory, self.system)
-        while not self._shared.try_alone():
-            self._shared.join()
-            if with_data(self.directory, self._shared.is_ready):
-                return False
-            self._shared.leave()  # the one that was alone has died
+        if not self._shared.enter():
+            return False
         try:
             with closing(self.new_journal()) as journal:
-                return prepare(self.directory, self._shared, journal, self.system)
+                return prepare(self.directory, self._shared, journal, self.runtime, self.system)
         except lmdb.Error as error:
             raise self._opening_error(error) from None
 
@@ -214,6 +207,10 @@ class Store:
             return StorageFull(path=self.path)
         return StorageInUse(path=self.path, reason=str(error).rpartition(": ")[2])
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         self._closed = True
         self.handed_out.close()
@@ -240,17 +237,22 @@ class Store:
         self._let_go_of_the_parents()
         try:
             if self._shared is not None:
-                self.require_in_place()
                 self._shared = Users(self.directory, self.system)
+                self._shared.enter()
                 self._shared.join()
+                self.require_in_place()  # then no other process can replace the files
             self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
             self._begin_services()
         except Exception as error:
+            if self._shared is not None:
+                self._shared.close()  # it may hold the lock that each process needs to open the directory
             self.env = self.handed_out = self.committer = self.watches = cast("Any", Unopened(error))
 
     def _let_go_of_the_parents(self) -> None:
         _keep_for_ever(self.env)
+        self._opening = self.system.lock()
         self.watches.let_go()
+        self.committer.let_go()
         for snapshot in self._live_snapshots():
             _keep_for_ever(snapshot.txn)
         for snapshot in self._live_snapshots():

@@ -5,7 +5,10 @@ the machine. The file `in-use` has the *mark* of that boot, and a lock that all 
 
     mark    boot id, mount, device and inode of `data.mdb`, as text
     lock    a process shares it while it has the directory open; the first one has it alone until the mark is
-            there. If it dies before that, another one has to be the first
+            there
+    entry   another lock, which one process at a time has while it opens the directory. So each process that
+            shares the first lock found the directory ready, or has made it so: if the first one dies before
+            that, the next one begins again
 
 A directory that was copied, or restored from a snapshot of its file system, has another device or inode.
 """
@@ -18,8 +21,8 @@ from fdbqueue.embedded.system import SYSTEM, System
 FILE = "in-use"
 _LOCK = 1 << 40
 _CHECKPOINT_LOCK = _LOCK + 1
-_MARK_BYTES_MAX = 512
-_UNKNOWN = b"unknown"  # the mark where the system tells none
+_ENTRY_LOCK = _LOCK + 2
+_MARK_BYTES = 512
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -31,47 +34,50 @@ class Users:
         self._system = system
         self._file = system.lock_file(directory, FILE)
 
-    def try_alone(self) -> bool:
-        """Be the only user; False if there are others."""
+    def enter(self) -> bool:
+        """Begin to open the directory, alone; True for the only user, False if there are others.
+
+        This waits for another process that opens it.
+        """
+        self._file.lock(_ENTRY_LOCK)
         return self._file.try_lock(_LOCK)
 
     def join(self) -> None:
-        """Be one of the users, once no other one is alone."""
+        """Be one of the users, after `enter`: the directory is ready."""
         self._file.share(_LOCK)
-
-    def leave(self) -> None:
-        self._file.unlock(_LOCK)
+        self._file.unlock(_ENTRY_LOCK)
 
     def believes(self, data_fd: int) -> bool:
         """True if the open file `data.mdb` is right in this boot."""
-        return _mark(data_fd) is not None and self.is_ready(data_fd)
-
-    def is_ready(self, data_fd: int) -> bool:
-        """True if the user that was alone has noted that the file is right: it may have died before that."""
-        mark = _mark(data_fd) or _UNKNOWN
-        return mark == self._system.pread(self._file.fd, _MARK_BYTES_MAX, 0)
+        mark = _mark(data_fd)
+        found = self._system.pread(self._file.fd, _MARK_BYTES, 0)
+        return mark is not None and mark.ljust(_MARK_BYTES, b"\0") == found
 
     def believe(self, data_fd: int) -> None:
         """Note that the open file `data.mdb` is right from now on; for the only user."""
-        mark = _mark(data_fd) or _UNKNOWN
-        os.ftruncate(self._file.fd, len(mark))
-        self._system.pwrite(self._file.fd, mark, 0)
+        mark = _mark(data_fd)
+        if mark is not None:
+            self._write(mark)
 
     def doubt(self) -> None:
         """Note that `data.mdb` is not right; for the only user."""
-        os.ftruncate(self._file.fd, 0)
+        self._write(b"")
+
+    def _write(self, mark: bytes) -> None:
+        # The file keeps its size, since a full disk has no room for a new one.
+        self._system.pwrite(self._file.fd, mark.ljust(_MARK_BYTES, b"\0"), 0)
 
     def try_checkpoint(self) -> bool:
         """Be the process that writes the base; False if another process does."""
-        return self._file.try_lock(_CHECKPOINT_LOCK)
+        return self._file.fd >= 0 and self._file.try_lock(_CHECKPOINT_LOCK)
 
     def begin_checkpoint(self) -> None:
-        """Be the process that writes the base, once no other process does."""
-        while not self.try_checkpoint():
-            self._file.wait_until_free(_CHECKPOINT_LOCK)
+        """Be the process that writes the base, once no other one does."""
+        self._file.lock(_CHECKPOINT_LOCK)
 
     def end_checkpoint(self) -> None:
-        self._file.unlock(_CHECKPOINT_LOCK)
+        if self._file.fd >= 0:  # another thread may have closed the store
+            self._file.unlock(_CHECKPOINT_LOCK)
 
     def close(self) -> None:
         self._file.close()

@@ -282,6 +282,10 @@ class ProcessLockFile(LockFile):
         while not self._shares(at):
             self._process.directory.sleep()
 
+    def lock(self, at: int) -> None:
+        while not self.try_lock(at):
+            self._process.directory.sleep()
+
     def unlock(self, at: int) -> None:
         self._process.point()
         super().unlock(at)

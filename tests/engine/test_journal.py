@@ -1,16 +1,12 @@
 """The journal of a directory: processes that die, fail or are interrupted, then another process goes on."""
 
-import os
 from contextlib import closing
 
 import pytest
 
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import Journal, JournalLost, Place, Writes
-from fdbqueue.embedded.recovery import DATA_FILE
-from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import System
-from fdbqueue.embedded.users import Users
 from fdbqueue.runtime import RealRuntime
 
 BEGIN = Place(1, 0, 0)
@@ -69,27 +65,4 @@ def test_a_failed_flush_before_a_new_generation_counts(tmp_path):
         fails.append(5)
         with pytest.raises(JournalLost):
             journal.entry(first.end, 2, WRITES)
-    directory.close()
-
-
-def test_a_first_user_that_dies_leaves_its_place_to_the_next_one(tmp_path):
-    """That one makes the directory ready, though it waited as if others were there."""
-    directory = Directory.open(str(tmp_path))
-    dying = Users(directory)
-    assert dying.try_alone()
-
-    class Waiting(Users):
-        def join(self):
-            dying.close()
-            super().join()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fdbqueue.embedded.store.Users", Waiting)
-        store = Store(Directory.open(str(tmp_path)), RealRuntime(), private=False)
-    found = os.open(tmp_path / DATA_FILE, os.O_RDONLY)
-    users = Users(directory)
-    assert users.is_ready(found)
-    os.close(found)
-    users.close()
-    store.close()
     directory.close()

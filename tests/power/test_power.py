@@ -44,7 +44,7 @@ def test_the_judge_finds_a_missing_sync(run: Run, folder: Path, plant: Plant) ->
 
 @pytest.mark.parametrize(
     ("at", "error"),
-    [(3, errno.EIO), (9, errno.EIO), (17, errno.EIO), (22, errno.EIO), (29, errno.EIO), (34, errno.ENOSPC)],
+    [(3, errno.EIO), (9, errno.EIO), (17, errno.EIO), (24, errno.EIO), (29, errno.EIO), (34, errno.ENOSPC)],
 )
 def test_an_error_of_the_disk_ends_one_call(folder: Path, at: int, error: int) -> None:
     run, status = failing(folder, at, error)

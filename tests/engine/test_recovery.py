@@ -1,0 +1,334 @@
+"""The first user makes a directory ready, whatever happened to the directory, or to other first users."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import base as bases
+from fdbqueue.embedded import layout, recovery, users
+from fdbqueue.embedded.commitlog import Written, append
+from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.durability import Durable
+from fdbqueue.embedded.users import Users
+from fdbqueue.errors import StorageFormat, StorageInUse
+from tests.support import PATIENCE_S
+
+ENTRIES = {b"key %d" % number: b"value %d" % number for number in range(5)}
+# The calls before which the process is killed: all that change a file.
+STEPS = {
+    "copy_file_range", "copyfd", "fdatasync", "fsync", "ftruncate", "posix_fallocate", "put", "pwrite",
+    "rename", "sync", "unlink",
+}  # fmt: skip
+
+
+class Interrupt(BaseException):
+    """Comes between two steps."""
+
+
+def url(path: Path) -> str:
+    return f"embedded:{path}"
+
+
+def entries(path: Path) -> dict[bytes, bytes]:
+    with fdbqueue.open(url(path)) as db:
+        return {row.key: row.value for row in db.get_range(b"", b"\xff")}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A directory with the entries."""
+    made = tmp_path / "made"
+    with fdbqueue.open(url(made)) as db:
+        for key, value in ENTRIES.items():
+            db[key] = value
+    return made
+
+
+def lose_power(path: Path) -> None:
+    """The machine starts again: nothing of `data.mdb` is right, and the mark is that of another boot."""
+    data = path / "data.mdb"
+    data.write_bytes(random.Random(1).randbytes(data.stat().st_size))
+    (path / "in-use").write_bytes(b"another boot")
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """A directory of an earlier release."""
+    made = tmp_path / "earlier"
+    made.mkdir(mode=0o700)
+    with lmdb.open(str(made)) as env, env.begin(write=True) as txn:
+        txn.put(layout.FORMAT_KEY, b"1.0")
+        for key, value in ENTRIES.items():
+            layout.put(txn, key, value)
+        append(txn, Written(1_000, KeySet(), KeySet()), 0)  # a copy may have records of later versions
+    return made
+
+
+def killed(at: int, path: Path) -> bool:
+    """Open the directory in a child that is killed at a step; False if it came to its end before that."""
+    child = os.fork()
+    if not child:
+        steps = iter(range(at))
+
+        def look(_: Any, event: str, called: Any) -> None:
+            if event == "c_call" and called.__name__ in STEPS and next(steps, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.setprofile(look)
+        try:
+            fdbqueue.open(url(path)).close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def killed_everywhere(path: Path, tmp_path: Path, look: Callable[[Path], object]) -> int:
+    """Kill the first user of a copy at each step in turn; return their number."""
+    at = 0
+    while True:
+        copied = tmp_path / f"copy {at}"
+        shutil.copytree(path, copied)
+        was_killed = killed(at, copied)
+        look(copied)
+        killed(at, copied)  # the second one, too
+        assert entries(copied) == ENTRIES
+        shutil.rmtree(copied)
+        if not was_killed:
+            return at
+        at += 1
+
+
+def test_after_a_power_cut_all_is_there(path: Path) -> None:
+    lose_power(path)
+    assert entries(path) == ENTRIES
+
+
+def test_a_copied_directory_holds_all(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(path, tmp_path / "copy")
+    assert entries(tmp_path / "copy") == ENTRIES
+
+
+def test_a_recovery_that_is_killed_is_repeated(path: Path, tmp_path: Path) -> None:
+    lose_power(path)
+    assert killed_everywhere(path, tmp_path, lambda _: None) > 10
+
+
+def test_an_upgrade_that_is_killed_is_repeated(earlier: Path, tmp_path: Path) -> None:
+    def refused_once_a_base_is_there(copied: Path) -> None:
+        with lmdb.open(str(copied)) as env, env.begin() as txn:
+            found = txn.get(layout.FORMAT_KEY)
+        assert found == layout.FORMAT or not (copied / bases.FILE).exists()
+
+    assert killed_everywhere(earlier, tmp_path, refused_once_a_base_is_there) > 10
+
+
+def test_an_upgraded_directory_survives_a_power_cut(earlier: Path) -> None:
+    with fdbqueue.open(url(earlier)) as db:
+        db[b"new"] = b"value"
+    lose_power(earlier)
+
+    assert entries(earlier) == {**ENTRIES, b"new": b"value"}
+
+
+def test_an_upgrade_waits_for_the_end_of_the_earlier_release(earlier: Path) -> None:
+    with held_by_another(earlier), pytest.raises(StorageInUse, match="earlier release has it open"):
+        fdbqueue.open(url(earlier))
+    assert entries(earlier) == ENTRIES
+
+
+@contextmanager
+def held_by_another(path: Path) -> Iterator[None]:
+    """Another process has the LMDB environment open."""
+    ready, told = os.pipe()
+    ended, end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        with lmdb.open(str(path)):
+            os.write(told, b".")
+            os.read(ended, 1)
+        os._exit(0)
+    os.close(ended)
+    os.read(ready, 1)
+    try:
+        yield
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def test_without_its_lock_file_a_directory_in_use_is_refused(path: Path) -> None:
+    (path / "in-use").unlink()
+    with held_by_another(path), pytest.raises(StorageInUse, match="has it open"):
+        fdbqueue.open(url(path))
+    assert entries(path) == ENTRIES
+
+
+def test_a_copy_without_its_base_is_refused(path: Path) -> None:
+    (path / bases.FILE).unlink()
+    lose_power(path)
+
+    with pytest.raises(StorageInUse, match=r"base.mdb is missing: restore all files"):
+        fdbqueue.open(url(path))
+
+
+def test_in_the_same_boot_a_missing_base_is_made_again(path: Path) -> None:
+    (path / bases.FILE).unlink()
+    assert entries(path) == ENTRIES
+    lose_power(path)
+    assert entries(path) == ENTRIES
+
+
+def test_in_the_same_boot_a_missing_journal_is_made_again(path: Path) -> None:
+    (path / "journal.0").unlink()
+    (path / "journal.1").unlink()
+    with fdbqueue.open(url(path)) as db:
+        db[b"new"] = b"value"
+    lose_power(path)
+
+    assert entries(path) == {**ENTRIES, b"new": b"value"}
+
+
+def test_a_directory_of_a_newer_release_is_not_recovered(path: Path) -> None:
+    with lmdb.open(str(path / bases.FILE), subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(layout.FORMAT_KEY, b"3.0")
+    lose_power(path)
+
+    with pytest.raises(StorageFormat):
+        fdbqueue.open(url(path))
+    with pytest.raises(StorageFormat):
+        fdbqueue.open(url(path))
+
+
+def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
+    with fdbqueue.open(url(path)) as db:
+        before = db.create_transaction().get_read_version().wait()
+    lose_power(path)
+    with fdbqueue.open(url(path)) as db:
+        assert db.create_transaction().get_read_version().wait() > before
+
+
+def test_where_the_boot_has_no_id_each_first_user_recovers(path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(users, "_BOOT_ID", "/proc/none")
+    lose_power(path)
+    for number in range(3):
+        assert entries(path) == ENTRIES
+        assert number or users._mark(0) is None
+
+
+def test_the_process_that_waited_for_a_dead_one_is_the_first(tmp_path: Path) -> None:
+    """Otherwise it would take the directory for ready."""
+    directory = Directory.open(str(tmp_path))
+    one, other = Users(directory), Users(directory)
+    found: list[bool] = []
+    assert one.enter()
+    waiting = threading.Thread(target=lambda: found.append(other.enter()))
+    waiting.start()
+    one.close()
+    waiting.join(PATIENCE_S)
+
+    assert found == [True]
+    other.close()
+    directory.close()
+
+
+def test_a_base_without_its_last_free_pages_is_copied(path: Path) -> None:
+    """LMDB does not write a page that the same commit takes and frees."""
+    rng = random.Random(1)
+    with lmdb.open(str(path / bases.FILE), subdir=False, lock=False, map_size=1 << 30) as env:
+        os.truncate(path / bases.FILE, (env.info()["last_pgno"] + 1) * 4096)
+        while (env.info()["last_pgno"] + 1) * 4096 <= (path / bases.FILE).stat().st_size:
+            with env.begin(write=True) as txn:
+                for _ in range(rng.randrange(400)):
+                    txn.put(b"\x02x%d" % rng.randrange(1_000), bytes(rng.randrange(3_000)))
+                for number in range(1_000):
+                    txn.delete(b"\x02x%d" % number)
+    lose_power(path)
+
+    assert entries(path) == ENTRIES
+
+
+def test_a_full_disk_has_room_in_the_file_that_is_wrong(path: Path, monkeypatch: Any) -> None:
+    copy_some = recovery._copy_some
+
+    def full(*given: int) -> int:
+        if (path / "data.mdb").exists():
+            raise OSError(errno.ENOSPC, "full")
+        return copy_some(*given)
+
+    lose_power(path)
+    monkeypatch.setattr(recovery, "_copy_some", full)
+    assert entries(path) == ENTRIES
+
+
+def test_an_interrupt_after_a_commit_cuts_no_record(path: Path, monkeypatch: Any) -> None:
+    """The record would be gone, and all behind it."""
+    with fdbqueue.open(url(path)) as db:
+
+        def interrupt(*_: object) -> None:
+            raise Interrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Durable, "committed", interrupt)
+            with pytest.raises(Interrupt):
+                db[b"interrupted"] = b"value"
+        db[b"later"] = b"value"
+    lose_power(path)
+
+    assert entries(path) == {**ENTRIES, b"interrupted": b"value", b"later": b"value"}
+
+
+def test_a_renewal_that_is_interrupted_is_repeated(path: Path, monkeypatch: Any) -> None:
+    with fdbqueue.open(url(path)) as db:
+        durable = db.engine._store.committer._batches._durability
+
+        def interrupt(*_: object) -> None:
+            raise Interrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(durable._journal, "renew", interrupt)
+            with pytest.raises(Interrupt):
+                durable.renew()
+        db[b"later"] = b"value"
+    lose_power(path)
+
+    assert entries(path) == {**ENTRIES, b"later": b"value"}
+
+
+def test_forks_leave_no_descriptor_of_the_parent(path: Path) -> None:
+    with fdbqueue.open(url(path)) as db:
+        db[b"before"] = b"value"
+        opened = len(journals())
+        child = os.fork()
+        if not child:
+            try:
+                db[b"in the child"] = b"value"
+                os._exit(int(len(journals()) != opened))
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert db[b"in the child"] == b"value"
+
+
+def journals() -> list[str]:
+    """The open files of journals."""
+    names = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return [name for name in names if "/journal." in name]
