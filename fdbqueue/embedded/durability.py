@@ -128,16 +128,17 @@ class Durable(NotDurable):
         if self._written is None:
             return
         self._written = None
+        txn = self._store.begin(write=True)
         try:
-            with self._store.begin(write=True) as txn:
-                is_done = commitlog.last_place(txn) == entry.end  # an interrupt came after it
-                if not is_done:
-                    self._take_back(txn, entry)
+            if commitlog.last_place(txn) == entry.end:  # an interrupt came after the commit
+                self.committed(entry, flush)
+            else:
+                self._take_back(txn, entry)
         except (lmdb.Error, FDBError):
             self._is_lost = True
             raise
-        if is_done:
-            self.committed(entry, flush)
+        finally:
+            txn.abort()
 
     def _take_back(self, txn: Any, entry: Entry) -> None:
         # Without a pool, another process may have gone on since.
@@ -148,6 +149,7 @@ class Durable(NotDurable):
                 self._is_lost = True
         if self._is_lost:
             self._note_place(txn, NOWHERE)  # so that the other processes know
+            txn.commit()
 
     def renew(self) -> None:
         """Copy all data into a new base, and begin a new journal.
