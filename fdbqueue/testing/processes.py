@@ -397,9 +397,11 @@ class Transaction:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            self.commit()
-        self.abort()
+        try:
+            if kind is None:
+                self.commit()
+        finally:  # as LMDB does, whatever interrupts the commit
+            self.abort()
 
 
 class ProcessSocket:

@@ -1575,8 +1575,8 @@ PLANTS = (
         "        self._versions[answer.slot] = version",
         "        self._versions[answer.slot], self._answered[answer.slot] = version, answer.number",
         "processes",
-        300,
-        near=163,
+        1500,
+        near=700,
     ),
     Plant(
         "a request that is asked before it is written",
@@ -1667,7 +1667,7 @@ PLANTS = (
         "pass  #",
         "processes",
         300,
-        near=163,
+        near=15,
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
