@@ -58,6 +58,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
         _upgrade(directory, system)
     else:
         bases.make(directory, system, Held(0, 1))
+        directory.sync_entries()  # a power cut must not leave `data.mdb` alone, as that of an earlier release
     return True
 
 
