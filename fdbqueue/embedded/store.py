@@ -237,10 +237,11 @@ class Store:
         self._let_go_of_the_parents()
         try:
             if self._shared is not None:
+                self.require_in_place()
                 self._shared = Users(self.directory, self.system)
                 self._shared.enter()
                 self._shared.join()
-                self.require_in_place()  # then no other process can replace the files
+                self.require_in_place()  # from now on, no other process can replace the files
             self.env = self._open_nameless() if self.private else self._open(by_descriptor(self.directory.fd))
             self._begin_services()
         except Exception as error:

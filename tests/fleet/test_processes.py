@@ -340,7 +340,7 @@ def test_a_process_that_leaks_memory_is_recycled(fleet_of, db, queue, effects):
 
 
 def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, effects):
-    queue.put_many(db, [["nothing"]] * 300)
+    queue.put_many(db, [["sleep", 0.02]] * 300)  # so long that the supervisor sees the number before the end
     fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, **FAST)
     fleet.run()
     assert len(effects()) == 300

@@ -1731,7 +1731,8 @@ PLANTS = (
         "self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S",
         "self._runtime.sleep(10.0",
         "processes",
-        50,
+        300,
+        near=69,
     ),
     Plant(
         "a successor that gives unknown results for the commit of a dead leader",
@@ -1740,7 +1741,7 @@ PLANTS = (
         "if True:",
         "processes",
         2500,
-        near=204,
+        near=46,
     ),
     Plant(
         "a range read that does not conflict with a range clear",
@@ -1922,15 +1923,6 @@ PLANTS = (
         20,
     ),
     Plant(
-        "an interrupt that takes back the record of a commit that is done",
-        durability.Durable.failed,
-        "if self._is_done(entry):",
-        "if False:",
-        "processes",
-        400,
-        near=64,
-    ),
-    Plant(
         "a full generation that is freed before the base has it",
         checkpoints.Checkpoints._add,
         "base.add(journal, generation)",
@@ -1940,7 +1932,7 @@ PLANTS = (
     ),
     Plant(
         "versions that begin again after a power cut",
-        recovery.recover,
+        recovery._make_data,
         "held.version + _VERSIONS_PASSED",
         "0",
         "processes",
