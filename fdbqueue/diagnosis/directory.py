@@ -31,7 +31,7 @@ class DirectoryState:
     versions_behind: int
     """Commits since the oldest version that some process still reads."""
     replaced: str = ""
-    """The error of a directory whose files were removed or replaced; else empty."""
+    """The error if files of the directory were removed or replaced; else empty."""
     journal: JournalState = NO_JOURNAL
 
 

@@ -38,20 +38,16 @@ def see_journal(store: Store, newest: Place) -> JournalState:
     missing = tuple(name for name in (bases.FILE, *FILES) if name not in names)
     if missing:  # a look must not make them
         return JournalState(missing=missing)
-    sizes = [_size_bytes(store, name) for name in FILES]
+    sizes = [store.directory.size_bytes(name) for name in FILES]
     with closing(store.new_journal()) as journal:
         found, generation_bytes = journal.generations(), journal.generation_bytes
     full = [number for number in found if number < newest.generation]
     is_lost = newest.end > 0 and newest.generation not in found
     return JournalState(
         sum(sizes),
-        _size_bytes(store, bases.FILE),
+        store.directory.size_bytes(bases.FILE),
         newest.end + sum(sizes[number % len(FILES)] for number in full),
         generation_bytes,
         bool(full),
         (FILES[newest.generation % len(FILES)],) if is_lost else (),
     )
-
-
-def _size_bytes(store: Store, name: str) -> int:
-    return os.stat(name, dir_fd=store.directory.fd, follow_symlinks=False).st_size

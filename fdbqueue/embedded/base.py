@@ -1,7 +1,7 @@
 """The base: a second LMDB file. LMDB flushes each of its commits, so it is right after any power cut.
 
 It holds the data up to one version; the journal has the commits after that. Whenever a generation of the
-journal is full, its records are added to the base in one transaction of LMDB, beside the commits that go on.
+journal is full, its records are added to the base in a few LMDB transactions, beside the commits that go on.
 Nothing reads the base but a recovery.
 
     00 "format"     as in `data.mdb` (layout.py)
@@ -51,10 +51,6 @@ class Base:
     def held(self) -> Held:
         with self.env.begin() as txn:
             return _held(txn)
-
-    def format(self) -> bytes:
-        with self.env.begin() as txn:
-            return bytes(txn.get(layout.FORMAT_KEY))
 
     def begin_with(self, held: Held) -> None:
         """Note the state of a new base, in which nothing but the data counts; it is durable then."""

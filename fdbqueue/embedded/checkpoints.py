@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.base import BrokenChain
-from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import Entry, Journal
 from fdbqueue.embedded.users import Users
 from fdbqueue.errors import DatabaseClosed
@@ -77,7 +75,7 @@ class Checkpoints:
         try:
             self._is_due = False
             with suppress(DatabaseClosed, FDBError):  # no snapshot can be taken now; the commit has happened
-                self._make(self._current())
+                self._make(self._store.newest_place().generation)
                 self.has_failed = False
         except (OSError, lmdb.Error):
             # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
@@ -89,17 +87,10 @@ class Checkpoints:
         with closing(self._store.new_journal()) as journal:
             for generation in journal.generations():
                 if generation < current:
-                    self._add(self._store.directory, journal, generation)
+                    self._add(journal, generation)
 
-    def _current(self) -> int:
-        """Return the generation of the newest commit: a leader that died may have begun a later one."""
-        txn = self._store.begin()
-        try:
-            return commitlog.last_place(txn).generation
-        finally:
-            txn.abort()
-
-    def _add(self, directory: Directory, journal: Journal, generation: int) -> None:
+    def _add(self, journal: Journal, generation: int) -> None:
+        directory = self._store.directory
         with bases.opened(directory, self._store.system) as base:
             try:
                 base.add(journal, generation)

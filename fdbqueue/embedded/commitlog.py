@@ -75,6 +75,11 @@ def append(
         _trim(txn, now_us)
 
 
+def note_place(txn: Txn, place: Place, now_us: int) -> None:
+    """Add the record of a commit without writes, so that the next one goes to `place` in the journal."""
+    append(txn, Written(txn.id(), KeySet(), KeySet()), now_us, place=place)
+
+
 def _trim(txn: Txn, now_us: int) -> None:
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)

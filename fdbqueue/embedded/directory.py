@@ -112,6 +112,9 @@ class Directory:
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self.fd)
 
+    def size_bytes(self, name: str) -> int:
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
+
     def rename(self, name: str, to: str) -> None:
         """Give a file another name, in place of the file that has it."""
         os.rename(name, to, src_dir_fd=self.fd, dst_dir_fd=self.fd)

@@ -2,9 +2,9 @@
 
 A leader calls these methods in this order, within one LMDB transaction:
 
-    place = record(...)    where the commit will be in the journal; it is stored with the commit
-    write(place, when)     the commit is durable, or will be
-    committed(place, when)  LMDB has it; after a failure, `failed` takes the record back
+    entry = record(...)        the record of the commit; its place in the journal is stored with the commit
+    write(entry, flush)        the commit is durable, or will be
+    committed(entry, flush)    LMDB has it; after a failure, `failed` takes the record back
 
 If a flush fails, the kernel may have dropped changes, and a second flush succeeds all the same. So nothing in
 that journal is believed any more: the next leader copies all data into a new base, and begins a new journal.
@@ -19,8 +19,6 @@ from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.base import Held
 from fdbqueue.embedded.checkpoints import Checkpoints
-from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.flusher import Flusher
 from fdbqueue.embedded.journal import NOWHERE, Entry, JournalLost, Place, Writes
@@ -176,8 +174,7 @@ class Durable(NotDurable):
             return max([base.held().generation, *self._journal.generations()]) + 1
 
     def _note_place(self, txn: Any, place: Place) -> None:
-        now_us = int(self._store.runtime.now() * 1_000_000)
-        commitlog.append(txn, Written(txn.id(), KeySet(), KeySet()), now_us, place=place)
+        commitlog.note_place(txn, place, self._store.runtime.now_us())
 
     def tidy(self) -> None:
         """Make a checkpoint if one is due. Any thread may call it."""

@@ -6,7 +6,6 @@ A process that is killed in between leaves its commits to the system, or to the 
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.flush import FLUSH_SOON_S
 from fdbqueue.embedded.journal import JournalLost
 
@@ -62,19 +61,12 @@ class Flusher:
         self._is_due = False  # before it: a commit that comes meanwhile needs the next one
         try:
             with closing(self._store.new_journal()) as journal:
-                journal.flush(self._current())
+                journal.flush(self._store.newest_place().generation)
         except JournalLost:
             self.has_failed = True
         except BaseException:
             self._is_due = True
             raise
-
-    def _current(self) -> int:
-        txn = self._store.begin()
-        try:
-            return commitlog.last_place(txn).generation
-        finally:
-            txn.abort()
 
     def close(self) -> None:
         """Flush what is due, and end the thread."""

@@ -158,7 +158,7 @@ class Journal:
         """
         file = self._file(entry.end.generation)
         if entry.start == 0:
-            self._shorten(file)
+            file.written_end = 0  # `free` may have given its room back
         if file.written_end < entry.end.end:
             self._write_ahead(file, entry)
         self._write(file, entry.data, entry.start)
@@ -271,12 +271,6 @@ class Journal:
             return None
         magic, number, salt, seal = _HEADER.unpack(found[: _HEADER.size])
         return (number, salt) if magic == _MAGIC and seal == _seal(salt, number, 0, 0, b"") else None
-
-    def _shorten(self, file: File) -> None:
-        """Give back the room of a generation that had to wait for a checkpoint."""
-        if os.fstat(file.fd).st_size > 2 * self.generation_bytes + _ZEROS_BYTES:
-            os.ftruncate(file.fd, self.generation_bytes)
-            file.written_end = 0
 
     def _write_ahead(self, file: File, entry: Entry) -> None:
         """Write zeros behind a record, so that most flushes find no new blocks in the file."""

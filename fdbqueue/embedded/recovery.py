@@ -14,8 +14,6 @@ from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.base import Base, BrokenChain, Held
 from fdbqueue.embedded.bytelocks import LockFile
-from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.directory import FULL, Directory
 from fdbqueue.embedded.journal import Journal, Place
 from fdbqueue.embedded.system import System
@@ -54,7 +52,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
         recover(directory, journal, system)
     elif journal.generations():
         raise StorageInUse(path=directory.path, reason=f"its file {bases.FILE} is missing: restore all files")
-    elif DATA_FILE in names and _size_bytes(directory):
+    elif DATA_FILE in names and directory.size_bytes(DATA_FILE):
         _upgrade(directory, system)
     else:
         bases.make(directory, system, Held(0, 1))
@@ -76,8 +74,7 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
     directory.sync_entries()  # before the first commit, which only a durable name makes durable
     with env.begin(write=True) as txn:
         txn.put(layout.FORMAT_KEY, layout.FORMAT)
-        nothing = Written(txn.id(), KeySet(), KeySet())
-        commitlog.append(txn, nothing, now_us, place=Place(generation, 0, version))
+        commitlog.note_place(txn, Place(generation, 0, version), now_us)
 
 
 def _upgrade(directory: Directory, system: System) -> None:
@@ -116,10 +113,6 @@ def _is_believed(directory: Directory, users: Users) -> bool:
         os.close(fd)
 
 
-def _size_bytes(directory: Directory) -> int:
-    return os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
-
-
 def _require_no_other_user(directory: Directory, runtime: Runtime) -> None:
     """Look for a process that uses LMDB, but does not share the lock of all users."""
     with closing(LockFile(directory, LOCK_FILE)) as locks:
@@ -134,9 +127,7 @@ def _require_no_other_user(directory: Directory, runtime: Runtime) -> None:
 def recover(directory: Directory, journal: Journal, system: System) -> None:
     """Add the rest of the journal to the base, and make `data.mdb` anew as a copy of it."""
     with bases.opened(directory, system) as base:
-        found = base.format()
-        if not layout.knows(found):
-            raise StorageFormat(path=directory.path, found=found.decode(), known=layout.FORMAT_MAJOR)
+        require_format(base.env, directory.path)
         _add_all(base, journal)
         held = base.held()
         size_bytes = base.size_bytes

@@ -18,12 +18,12 @@ from typing import Any, NoReturn, cast
 import lmdb
 
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import layout, users
+from fdbqueue.embedded import commitlog, layout, users
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.durability import Durable, NotDurable
 from fdbqueue.embedded.environment import with_largest_map
-from fdbqueue.embedded.journal import Journal
+from fdbqueue.embedded.journal import Journal, Place
 from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, require_format, settle
 from fdbqueue.embedded.reserve import Reserve
 from fdbqueue.embedded.snapshot import Snapshot
@@ -144,10 +144,9 @@ class Store:
         self._shared.join()
 
     def _settle_alone(self) -> None:
-        now_us = int(self.runtime.now() * 1_000_000)
         try:
             with closing(self.new_journal()) as journal:
-                settle(self.directory, self.env, journal, self.system, now_us)
+                settle(self.directory, self.env, journal, self.system, self.runtime.now_us())
         except lmdb.Error as error:
             raise self.storage_error(error) from None
 
@@ -349,6 +348,11 @@ class Store:
             self.end_snapshots()
             self.env.close()
             self.env = self._open(by_descriptor(self.directory.fd))
+
+    def newest_place(self) -> Place:
+        """Return the place of the newest commit in the journal; behind it, a dead leader may have begun."""
+        with self.begin() as txn:
+            return commitlog.last_place(txn)
 
     # -- writing ----------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def place(files: Mapping[str, bytes], path: str) -> None:
 
 
 class BaseEnvironment:
-    """The base, as one process has opened it: each commit and each flush is a point."""
+    """The base, as one process has opened it: each commit is a point."""
 
     def __init__(self, real: Any, point: Callable[[], None], durable: Callable[[], None]) -> None:
         self._real, self._point, self._durable = real, point, durable
@@ -104,10 +104,6 @@ class BaseEnvironment:
             return self._real.begin()
         self._writing = BaseTransaction(self._real.begin(write=True), self._point, self._durable)
         return self._writing
-
-    def sync(self, force: bool) -> None:
-        self._point()
-        self._real.sync(force)
 
     def close(self) -> None:
         """End, also in the middle of a transaction; a second call has no effect."""
