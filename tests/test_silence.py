@@ -1,5 +1,7 @@
 """Silences of a database, as a process measures them."""
 
+import pytest
+
 from fdbqueue import limits
 from fdbqueue.sessions.silence import Silence
 from tests.support import ManualClock
@@ -26,3 +28,33 @@ def test_a_silence_begins_with_its_first_question() -> None:
     silence.answered("a")
     assert silence.longest_s(began) == 3
     assert silence.longest_s(clock.now() + 1) == 0
+
+
+def test_an_answer_leaves_the_question_around_it_open() -> None:
+    """A keeper that ends a dead session renews its own sessions meanwhile."""
+    clock = ManualClock()
+    silence, began = Silence(clock), clock.now()
+
+    def end_a_session() -> None:
+        silence.ask("keeper", lambda: clock.advance(1))
+        clock.advance(5)
+        assert silence.longest_s(began) == 5
+
+    silence.ask("keeper", end_a_session)
+    assert silence.longest_s(began) == 5
+    clock.advance(9)
+    assert silence.longest_s(began) == 5
+
+
+def test_a_question_that_failed_is_not_reopened() -> None:
+    clock = ManualClock()
+    silence, began = Silence(clock), clock.now()
+    with pytest.raises(ArithmeticError):
+        silence.ask("keeper", fail)
+    silence.answered("keeper")
+    clock.advance(9)
+    assert silence.longest_s(began) == 0
+
+
+def fail() -> None:
+    raise ArithmeticError

@@ -34,14 +34,22 @@ class Silence:
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
         self._asked_at: dict[Hashable, float] = {}
+        self._running: dict[object, Hashable] = {}
         self._spells = Spells()
 
     def ask(self, who: Hashable, question: Callable[[], T]) -> T:
-        """Run one transaction. If it fails, the question stays open: only the asker can tell if that is an
-        answer.
+        """Run one transaction, or several. If it fails, the question stays open: only the asker can tell if
+        that is an answer.
+
+        An asker may ask within a question, or in two threads: the answer to one leaves the other open.
         """
+        mark = object()
+        self._running[mark] = who
         self.asked(who)
-        answer = question()
+        try:
+            answer = question()
+        finally:
+            del self._running[mark]
         self.answered(who)
         return answer
 
@@ -53,6 +61,8 @@ class Silence:
         lasted_s = now - self._asked_at.pop(who, now)
         if lasted_s >= limits.SILENCE_MIN_S:
             self._spells.add(now, lasted_s)
+        if who in tuple(self._running.values()):
+            self._asked_at[who] = now
 
     def longest_s(self, since: float) -> float:
         """The longest silence that goes on, or that ended after `since` (wall clock)."""

@@ -11,6 +11,7 @@ from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.outage import is_to_blame
 from fdbqueue.fleet.pulse import Pulse
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions import ending
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.session import Session
 from fdbqueue.testing import Faults, Simulation
@@ -77,6 +78,19 @@ class Scene:
         scheduler.call_at(when_s, lambda: what(scheduler, host))
 
 
+class SceneWithDeadSession(Scene):
+    """The first worker meets a dead session, before there is another worker."""
+
+    def first(self, client):
+        session = Session(client.db, ttr=TTR_S / 4)
+        keeper_of(client.db, RootKeys(DEFAULT_ROOT)).forget(session)
+        super().first(client)
+
+    def second(self, client):
+        client.runtime.sleep(AT_S)
+        super().second(client)
+
+
 def stall(scheduler, host):
     scheduler.stall(host, scheduler.now + LONG_S)
 
@@ -97,6 +111,23 @@ def test_an_outage_longer_than_the_lease_costs_no_attempt(kind):
         scene.run()
         assert scene.told[0] == 1
         assert (scene.left, scene.effect) == ([], b"\x01")
+
+
+def test_a_silence_at_the_end_of_a_dead_session_costs_no_attempt(monkeypatch):
+    """The keeper renewed its own sessions in the middle of that end, and met no answer after it."""
+    finish = ending._finish
+
+    def finish_late(database, keys, entries, died):
+        if database.runtime.host_name() == "first":
+            database.runtime.sleep(TTR_S / 2)
+            keeper_of(database, keys).beat()
+            database.runtime.sleep(LONG_S)
+        finish(database, keys, entries, died)
+
+    monkeypatch.setattr(ending, "_finish", finish_late)
+    scene = SceneWithDeadSession(kind="fifo").run()
+    assert scene.told[0] == 1
+    assert (scene.left, scene.effect) == ([], b"\x01")
 
 
 @pytest.mark.parametrize("what", [stall, die])
