@@ -79,6 +79,7 @@ class Durable(NotDurable):
         self._version = -1  # the commit that has the place
         self._written: Entry | None = None  # a record of a commit that LMDB does not have yet
         self._is_lost = False
+        self._looks = 0
 
     def record(self, txn: Any, version: int, writes: Sequence[Writes]) -> Entry:
         """Return the record of the commit of `txn`, with its place.
@@ -89,11 +90,18 @@ class Durable(NotDurable):
         self._is_lost = self._is_lost or self._flusher.has_failed
         if self._is_lost or not place.generation or self._checkpoints.chain_is_broken:
             raise JournalLost
+        self._forget_renewed()
         try:
             return self._journal.entry(place, version, writes)
         except JournalLost:
             self._is_lost = True
             raise
+
+    def _forget_renewed(self) -> None:
+        """Look for new files of another process if the directory may have changed."""
+        if self._looks != (looks := self._store.in_place.looks):
+            self._journal.forget_renewed()
+            self._looks = looks
 
     def write(self, entry: Entry, flush: Flush) -> None:
         """Write a record; with `Flush.NOW`, return once it is durable.

@@ -133,7 +133,6 @@ class Journal:
 
         Raises: JournalLost, OSError, UnsafePath.
         """
-        self._forget_renewed()
         body = _encode(writes)
         if at.end >= self.generation_bytes and self.is_free(at.generation + 1):
             # A leader that died may have left a record there, which would come before those that follow.
@@ -209,7 +208,7 @@ class Journal:
         self.allocate()
         self._directory.sync_entries()
 
-    def _forget_renewed(self) -> None:
+    def forget_renewed(self) -> None:
         """Open the files again if another process has renewed them."""
         if any(os.fstat(file.fd).st_nlink == 0 for file in self._files.values()):
             self._forget()

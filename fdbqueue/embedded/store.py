@@ -23,6 +23,7 @@ from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.directory import FULL, Directory, by_descriptor, refusal
 from fdbqueue.embedded.durability import Durable, NotDurable
 from fdbqueue.embedded.environment import with_largest_map
+from fdbqueue.embedded.in_place import InPlace
 from fdbqueue.embedded.journal import Journal, Place
 from fdbqueue.embedded.recovery import DATA_FILE, LOCK_FILE, prepare, require_format, settle
 from fdbqueue.embedded.reserve import Reserve
@@ -31,7 +32,7 @@ from fdbqueue.embedded.system import SYSTEM, System
 from fdbqueue.embedded.users import Users
 from fdbqueue.embedded.versions import HandedOutVersions
 from fdbqueue.embedded.watches import Watches
-from fdbqueue.errors import DatabaseClosed, StorageFull, StorageInUse, StorageReplaced
+from fdbqueue.errors import DatabaseClosed, StorageFull, StorageInUse
 from fdbqueue.fdberror import FDBError
 from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.runtime import Runtime
@@ -44,8 +45,6 @@ TEMPORARY_PREFIX = "fdbqueue-"
 PRIVATE = "memory:"
 _BEGINS_TRIED = 10  # another process may grow the map again between two tries
 _ROOM_BYTES_LEAST = 64 * 1024
-_NOWHERE = (0, 0)
-_MTIME_STEP_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
 
 
 class Unopened:
@@ -89,8 +88,7 @@ class Store:
         self._opening = system.lock()
         self._live: dict[int, weakref.ref[Snapshot]] = {}
         self._serial = 0
-        self._in_place: list[tuple[str, tuple[int, int]]] = []  # the files that must stay where they are
-        self._looked_at = _NOWHERE
+        self.in_place = InPlace(directory, (), runtime, system)
         self.reserve: Reserve | None = None
         self._files: list[int] = []  # the data file; of a private store also the lock file
         self._shared: Users | None = None  # None of a private store
@@ -122,8 +120,7 @@ class Store:
             if self.private:
                 self._files.append(self.directory.open_file(LOCK_FILE))
             else:
-                opened = by_descriptor(self.directory.fd)
-                self._in_place = [(name, _identity(opened, name)) for name in _IN_PLACE]
+                self.in_place = InPlace(self.directory, _IN_PLACE, self.runtime, self.system)
                 self.reserve = self._open_reserve()
             self.env.reader_check()  # a killed process may have left its reader slots taken
             require_format(self.env, self.path)
@@ -360,24 +357,11 @@ class Store:
         """Check that the data and lock files of the directory are still the open ones.
 
         Otherwise a commit would go into a file without a name, or two processes that lock different files
-        would write at once. If the directory has not changed, one system call is enough.
+        would write at once.
 
         Raises: StorageReplaced.
         """
-        try:
-            status = self.system.stat(self.path)
-            looked_at = (status.st_ino, status.st_mtime_ns)
-            if looked_at == self._looked_at:
-                return
-            for name, known in self._in_place:
-                if _identity(self.path, name) != known:
-                    raise StorageReplaced(path=self.path, file=name)
-            if self.runtime.now() * 1e9 - status.st_mtime_ns > _MTIME_STEP_NS:
-                self._looked_at = looked_at
-        except (FileNotFoundError, NotADirectoryError):
-            raise StorageReplaced(path=self.path, file=self._in_place[0][0]) from None
-        except PermissionError:
-            return  # the user may not search a parent directory, or the process has dropped its rights
+        self.in_place.require()
 
     def end_snapshots(self) -> None:
         """End all snapshots of this process, so that LMDB may reuse their pages; their readers get 1007."""
@@ -429,14 +413,6 @@ class Store:
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         size_bytes = max((os.fstat(fd).st_size for fd in self._files), default=0)
         return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_LEAST or 0 <= limit_bytes <= size_bytes
-
-
-def _identity(path: str, name: str) -> tuple[int, int]:
-    try:
-        status = os.stat(f"{path}/{name}")
-    except FileNotFoundError:
-        return _NOWHERE
-    return status.st_dev, status.st_ino
 
 
 def _keep_for_ever(handle: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded.journal import Journal, JournalLost
 from fdbqueue.errors import UnknownUrl
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, run_program
 
 
 class Flushes:
@@ -111,6 +111,36 @@ def test_a_failed_late_flush_renews_the_journal(
     (data / "in-use").write_bytes(b"of another boot")
     with fdbqueue.open(f"embedded:{data}") as db:
         assert (db[b"a"], db[b"b"]) == (b"x", b"y")
+
+
+RENEWS = """
+    import fdbqueue
+    from fdbqueue.embedded.journal import Journal, JournalLost
+
+    flush = Journal.flush
+
+    def broken(*_):
+        Journal.flush = flush
+        raise JournalLost
+
+    with fdbqueue.open("embedded:data") as db:
+        for _ in range(2):  # so that the next record goes into a file of the same name
+            Journal.flush = broken
+            db[b"of another process"] = b"x"
+"""
+
+
+def test_a_process_goes_on_in_the_journal_that_another_one_began(tmp_path: Path, flushes: Flushes) -> None:
+    data = tmp_path / "data"
+    with opened(tmp_path, "", flushes) as db:
+        db[b"a"] = b"x"
+        run_program(tmp_path, RENEWS)
+        base = (data / "base.mdb").stat().st_ino
+        db[b"b"] = b"y"
+        assert (data / "base.mdb").stat().st_ino == base
+    (data / "in-use").write_bytes(b"of another boot")
+    with fdbqueue.open(f"embedded:{data}") as db:
+        assert (db[b"a"], db[b"b"], db[b"of another process"]) == (b"x", b"y", b"x")
 
 
 @pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])

@@ -46,6 +46,7 @@ def test_a_process_finds_the_files_of_a_new_journal(journals):
     one, two = journals
     written(one, BEGIN, 1)
     two.renew()
+    one.forget_renewed()
     written(one, BEGIN, 2)
     assert versions(two) == [2]
 
