@@ -144,10 +144,7 @@ class Disk:
             self._folders[path.stat().st_ino] = str(path)
             self._durable[str(path)] = None
         elif path.is_file():
-            file = self._files[path.stat().st_ino] = File()
-            file.write(0, 0, path.read_bytes())
-            file.sync(0)
-            self._durable[str(path)] = file
+            self._durable[str(path)] = self._files[path.stat().st_ino] = durable(path.read_bytes())
 
     def play(self, record: Record) -> None:
         self._number += 1
@@ -217,6 +214,13 @@ class Disk:
             content = file.content(choose)
             place.write_bytes(mixed(rng, content, pages(path)) if file.is_mapped else content)
             place.chmod(0o600)
+
+
+def durable(content: bytes) -> File:
+    """Return a file with a durable content."""
+    each = ((at // SECTOR, content[at : at + SECTOR]) for at in range(0, len(content), SECTOR))
+    stored = {place: [sector.ljust(SECTOR, b"\0")] for place, sector in each if sector.strip(b"\0")}
+    return File(stored, len(content))
 
 
 def apply(entry: Entry, entries: dict[str, File | None]) -> None:

@@ -1,9 +1,8 @@
-"""A program whose disk fails for a moment, and works again: `python -m tests.power.failing PATH LOG`.
+"""A program whose disk fails for a moment, and works again: `python -m tests.power.failing PATH LOG SHAPE`.
 
 It goes on after each error. It ends with 0 if its last steps have succeeded, in the same process.
 """
 
-import os
 import sys
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import fdbqueue
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.fdberror import FDBError
 from tests.power import program, promises, records
+from tests.power.shape import SHAPES
 
 STEPS, LAST_STEPS = 14, 4
 OPENINGS = 5
@@ -30,15 +30,12 @@ class PatientWorker(promises.Worker):
             return False
 
 
-def main(path: str, log: str) -> int:
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def tell(state: str, verb: str, what: str) -> None:
-        records.note(fd, (state, verb, what))
-
+def main(path: str, log: str, shape: str) -> int:
+    tell = records.teller(log)
     for opening in range(OPENINGS):
         try:
-            return work(path, opening, tell)
+            with SHAPES[shape].used():
+                return work(path, opening, tell)
         except REFUSED as error:
             tell("begun", "open", f"{type(error).__name__}: {error}")
     return 1

@@ -3,79 +3,48 @@
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import fdbqueue
 from fdbqueue.errors import QueueNotFound
-from tests.power import promises, recording, records
-from tests.power.disk import Disk
+from tests.power import promises, runs
+from tests.power.child import told_by_child
 from tests.power.promises import Expected
 from tests.power.records import Kind, Record
+from tests.power.runs import DATA, Run
+from tests.power.shape import SHAPES
 
-DATA = "data"
-
-Edit = Callable[[list[Record]], Iterable[Record]]
+OPENED_AGAIN = 3
+"""The disks of a run that are opened under the recorder, if their openings are cut, too."""
+STEPS_AGAIN = 6
 
 
 @dataclass(frozen=True)
 class Found:
-    """A promise that the disk of one power cut breaks. `moment`: the number of records before the cut."""
+    """A promise that the disk of a power cut breaks. `moments`: the number of records before each cut."""
 
-    moment: int
-    seed: int
+    moments: tuple[int, ...]
     text: str
 
 
-@dataclass(frozen=True)
-class Run:
-    """A recorded run below `root`, and the disk as it was `before`."""
+def judge(run: Run, folder: Path, seed: int, cuts: int, *later: int) -> Iterator[Found]:
+    """Cut the power at `cuts` moments of a run.
 
-    root: Path
-    before: Disk
-    records: Sequence[Record]
-
-    @property
-    def expected(self) -> Expected:
-        """Its notes, up to its end."""
-        expected = Expected()
-        for record in self.records:
-            if record.kind is Kind.NOTE:
-                expected.hear(*record.note)
-        return expected
-
-    def pages(self, path: str) -> bytes:
-        """The content of a mapped file at the end of the run; empty if it is gone."""
-        try:
-            return Path(path).read_bytes()
-        except FileNotFoundError:
-            return b""
-
-
-def recorded(folder: Path, processes: int, steps: int) -> Run:
-    """Run `processes` programs on one directory, and record them."""
-    library, root, log = recording.built(folder), folder / "disk", folder / "log"
-    root.mkdir()
-    before = Disk(root)
-    words = ["tests.power.program", str(root / DATA), str(log)]
-    started = [
-        recording.start(library, root, log, *words, f"process-{number}", str(steps))
-        for number in range(processes)
-    ]
-    for process in started:
-        recording.finish(process)
-    return Run(root, before, list(records.read(log)))
-
-
-def judge(run: Run, folder: Path, cuts: int, seed: int) -> Iterator[Found]:
-    """Cut the power at `cuts` moments of a run."""
+    Three of the disks are opened under the recorder, and work goes on there. The power is cut again at the
+    first number of `later` moments of that. The other numbers are for the openings after those.
+    """
+    if run.failure:
+        yield Found((), run.failure[-4000:])
     choose = random.Random(seed)
-    moments = sorted(choose.choices(range(1, len(run.records) + 1), k=cuts))
-    disk, expected, played = deepcopy(run.before), Expected(), 0
-    for number, moment in enumerate(moments):
+    again = set(choose.sample(range(cuts), OPENED_AGAIN)) if later else set()
+    disk, expected, played = deepcopy(run.before), deepcopy(run.known), 0
+    for number, moment in enumerate(moments(run.records, cuts, choose)):
         for record in run.records[played:moment]:
             if record.kind is Kind.NOTE:
                 expected.hear(*record.note)
@@ -84,27 +53,32 @@ def judge(run: Run, folder: Path, cuts: int, seed: int) -> Iterator[Found]:
         played = moment
         with tempfile.TemporaryDirectory(dir=folder) as image:
             disk.cut(random.Random(f"{seed} {number}"), Path(image), run.pages)
-            for text in opened(Path(image) / DATA, expected):
-                yield Found(moment, number, text)
+            if number in again:
+                own_seed = choose.randrange(1 << 32)
+                name = f"again-{own_seed}"
+                second = runs.again(folder, Path(image), deepcopy(expected), name, STEPS_AGAIN, run.shape)
+                for one in judge(second, folder, own_seed, *later):
+                    yield Found((moment, *one.moments), one.text)
+            else:
+                for text in told_by_child(partial(opened, Path(image) / DATA, expected, run.shape)):
+                    yield Found((moment,), text)
 
 
-def failing(folder: Path, at: int, error: int) -> tuple[Run, int]:
-    """Run the patient program on a disk whose change number `at` fails; the run, and its exit status."""
-    own = folder / f"failing-{at}-{error}"
-    library, root, log = recording.built(folder), own / "disk", own / "log"
-    root.mkdir(parents=True)
-    before = Disk(root)
-    fault = {"FAIL_AT": str(at), "FAIL_ERRNO": str(error), "FAIL_TIMES": "1"}
-    words = ["tests.power.failing", str(root / DATA), str(log)]
-    process = recording.start(library, root, log, *words, **fault)
-    process.communicate(timeout=recording.LIMIT_S)
-    return Run(root, before, list(records.read(log))), process.returncode
+def moments(run: Sequence[Record], count: int, choose: random.Random) -> list[int]:
+    """Choose moments of a run: half of them anywhere, half near a kind of change that may be rare."""
+    by_kind: defaultdict[Kind, list[int]] = defaultdict(list)
+    for number, record in enumerate(run):
+        by_kind[record.kind].append(number)
+    kinds = sorted(by_kind)
+    near = [choose.choice(by_kind[choose.choice(kinds)]) + choose.randrange(4) for _ in range(count // 2)]
+    anywhere = choose.choices(range(1, len(run) + 1), k=count - len(near))
+    return sorted(min(moment, len(run)) for moment in near + anywhere)
 
 
-def opened(path: Path, expected: Expected) -> Iterator[str]:
+def opened(path: Path, expected: Expected, shape: str) -> Iterator[str]:
     """Open the directory of a cut, and tell the promises that it breaks."""
     try:
-        with fdbqueue.open(f"embedded:{path}") as db:
+        with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
             yield from promises.broken(db, expected)
             yield from going_on(db)
     except Exception as error:  # whatever it is: a program would not get to its data

@@ -1,23 +1,19 @@
-"""A program that works on a directory, and notes each change: `python -m tests.power.program`."""
+"""Works on a directory, and notes each change: `python -m tests.power.program PATH LOG NAME STEPS SHAPE`."""
 
-import os
 import sys
 from threading import Thread
 
 import fdbqueue
 from fdbqueue.errors import QueueExists
 from tests.power import promises, records
+from tests.power.shape import SHAPES
 
 THREADS = 2
 
 
-def main(path: str, log: str, name: str, steps: str) -> None:
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def tell(state: str, verb: str, what: str) -> None:
-        records.note(fd, (state, verb, what))
-
-    with fdbqueue.open(f"embedded:{path}") as db:
+def main(path: str, log: str, name: str, steps: str, shape: str) -> None:
+    tell = records.teller(log)
+    with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
         make_queue(db, tell)
         workers = [
             Thread(target=promises.work, args=(db, f"{name}-{number}", int(steps), tell))

@@ -5,6 +5,7 @@ commit as begun, and after it as done.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,12 +19,17 @@ from fdbqueue.verifying.verify import verify
 
 QUEUE = "work"
 ENTRY, TWIN, COUNT = b"entry/", b"twin/", b"count"
+ENDS = {"add": "remove", "put": "end"}
+"""The verb that undoes another one."""
 ONE = (1).to_bytes(8, "little")
 LONG_BYTES = 9_000
 """A value of several pages."""
 
 Tell = Callable[[str, str, str], None]
-"""Notes (state, verb, name); the state is `begun` or `done`."""
+"""Notes (state, verb, name); the state is `begun` or `done`.
+
+With `seen`, the names are all that are there, one a line; no other change is under way.
+"""
 
 
 def work(db: Any, name: str, steps: int, tell: Tell) -> None:
@@ -87,19 +93,28 @@ def remove(name: str, tr: Any) -> None:
 class Expected:
     """The notes of a run up to one moment: by verb, the names that are begun and done."""
 
-    begun: dict[str, set[str]] = field(default_factory=dict)
-    done: dict[str, set[str]] = field(default_factory=dict)
+    begun: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    done: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def hear(self, state: str, verb: str, name: str) -> None:
-        (self.begun if state == "begun" else self.done).setdefault(verb, set()).add(name)
+        if state == "seen":
+            self._see(verb, ENDS[verb], set(name.splitlines()))
+        else:
+            (self.begun if state == "begun" else self.done)[verb].add(name)
+
+    def _see(self, made: str, ended: str, there: set[str]) -> None:
+        """Settle the changes in doubt: some are there for good, the others must not come back."""
+        self.done[made] |= there
+        self.begun[ended] -= there
+        self.done[ended] |= self.begun[made] - there
 
     def must(self, made: str, ended: str) -> set[str]:
         """The names that are there for sure."""
-        return self.done.get(made, set()) - self.begun.get(ended, set())
+        return self.done[made] - self.begun[ended]
 
     def may(self, made: str, ended: str) -> set[str]:
         """The names that may be there."""
-        return self.begun.get(made, set()) - self.done.get(ended, set())
+        return self.begun[made] - self.done[ended]
 
 
 def broken(db: Any, expected: Expected) -> Iterator[str]:
@@ -116,7 +131,7 @@ def broken(db: Any, expected: Expected) -> Iterator[str]:
         yield "a transaction is there in part"
     if count != len(entries):
         yield f"{count} entries were counted, {len(entries)} are there"
-    if "made" in expected.done.get("queue", ()) and QUEUE not in fdbqueue.list_queues(db):
+    if "made" in expected.done["queue"] and QUEUE not in fdbqueue.list_queues(db):
         yield "the queue is gone"
         return
     if QUEUE in fdbqueue.list_queues(db):
@@ -130,6 +145,11 @@ def _differences(what: str, there: set[str], expected: Expected, made: str, ende
         yield f"{what} {name} is lost"
     for name in there - expected.may(made, ended):
         yield f"{what} {name} has come back"
+
+
+def names(db: Any, prefix: bytes) -> set[str]:
+    """The names of the entries below a prefix."""
+    return {row.key.removeprefix(prefix).decode() for row in db.get_range_startswith(prefix)}
 
 
 def tasks(db: Any) -> set[str]:

@@ -2,7 +2,8 @@
 
    A change is recorded before it is made: from then on any part of it may be on the disk. The end of a sync is
    recorded, too: from then on the disk holds what it covers. With $FAIL_AT=N, the Nth change or sync of this
-   process fails with $FAIL_ERRNO, and so do the next ones, $FAIL_TIMES in all. records.py has the format. */
+   process fails with $FAIL_ERRNO, and so do the next ones, $FAIL_TIMES in all. With $CANNOT_ALLOCATE the file
+   system has no fallocate. records.py has the format. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,7 +41,7 @@ static char root[PATH_MAX];
 static size_t root_size;
 static _Atomic uint64_t changes, numbers;
 static uint64_t fail_at, fail_times;
-static int fail_errno;
+static int fail_errno, cannot_allocate;
 static struct { uint64_t file; char is_synced, is_recorded; } files[FILES_MAX];
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -59,6 +60,7 @@ __attribute__((constructor)) static void begin(void) {
     fail_at = number_of("FAIL_AT");
     fail_errno = number_of("FAIL_ERRNO");
     fail_times = number_of("FAIL_TIMES");
+    cannot_allocate = number_of("CANNOT_ALLOCATE");
 }
 
 static int is_below(const char *path) {
@@ -176,6 +178,13 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off_t at) { return pwrit
 ssize_t pwritev(int fd, const struct iovec *data, int count, off_t at) { return written(fd, data, count, at, 1); }
 ssize_t pwritev64(int fd, const struct iovec *data, int count, off_t at) { return written(fd, data, count, at, 1); }
 
+/* Its callers then copy by read and write, which are recorded. */
+ssize_t copy_file_range(int from, off_t *from_at, int to, off_t *to_at, size_t size, unsigned flags) {
+    if (!is_recorded(to)) return REAL(copy_file_range)(from, from_at, to, to_at, size, flags);
+    errno = ENOSYS;
+    return -1;
+}
+
 int ftruncate(int fd, off_t size) {
     if (is_recorded(fd)) {
         if (fails()) return -1;
@@ -187,6 +196,7 @@ int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
 
 int posix_fallocate(int fd, off_t at, off_t size) {
     if (is_recorded(fd)) {
+        if (cannot_allocate) return EOPNOTSUPP;
         if (fails()) return errno;
         record((struct head){.kind = ALLOCATE, .file = files[fd].file, .at = at, .length = size}, NULL, NULL, 0);
     }

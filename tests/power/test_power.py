@@ -10,36 +10,57 @@ from pathlib import Path
 import pytest
 
 from tests.power import recording
-from tests.power.judge import DATA, Run, failing, judge, main_folder, opened, recorded
+from tests.power.judge import judge, main_folder, opened
 from tests.power.plants import Plant, no_data_sync, no_directory_sync, swapped
 from tests.power.records import Kind
+from tests.power.runs import DATA, Run, failing, recorded, upgraded
 
 pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
-CUTS = 40
+CUTS = 30
 SEED = 1
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=main_folder()) as made:
         yield Path(made)
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
+def run() -> Iterator[Run]:
     """A run of two processes, recorded once for all tests."""
-    return recorded(folder, processes=2, steps=12)
+    with tempfile.TemporaryDirectory(dir=main_folder()) as made:
+        yield recorded(Path(made), processes=2, steps=12)
+
+
+@pytest.fixture(scope="module")
+def tiny_run() -> Iterator[Run]:
+    """A run with many checkpoints."""
+    with tempfile.TemporaryDirectory(dir=main_folder()) as made:
+        yield recorded(Path(made), processes=2, steps=12, shape="tiny")
 
 
 def test_a_power_cut_loses_no_acknowledged_commit(run: Run, folder: Path) -> None:
-    assert list(judge(run, folder, CUTS, SEED)) == []
+    assert list(judge(run, folder, SEED, CUTS)) == []
+
+
+def test_a_power_cut_at_a_checkpoint_loses_no_commit(tiny_run: Run, folder: Path) -> None:
+    assert list(judge(tiny_run, folder, SEED, CUTS)) == []
+
+
+def test_power_cuts_at_recoveries_lose_no_commit(tiny_run: Run, folder: Path) -> None:
+    assert list(judge(tiny_run, folder, SEED, 3, 12)) == []
+
+
+def test_a_power_cut_at_an_upgrade_loses_nothing(folder: Path) -> None:
+    assert list(judge(upgraded(folder, steps=2), folder, SEED, CUTS)) == []
 
 
 @pytest.mark.parametrize("plant", [no_data_sync, no_directory_sync, swapped])
 def test_the_judge_finds_a_missing_sync(run: Run, folder: Path, plant: Plant) -> None:
     planted = replace(run, records=list(plant(run.records)))
 
-    assert list(islice(judge(planted, folder, CUTS, SEED), 1))
+    assert list(islice(judge(planted, folder, SEED, CUTS), 1))
 
 
 @pytest.mark.parametrize(
@@ -51,5 +72,5 @@ def test_an_error_of_the_disk_ends_one_call(folder: Path, at: int, error: int) -
 
     assert Kind.FAILED in {record.kind for record in run.records}
     assert status == 0
-    assert list(opened(run.root / DATA, run.expected)) == []
-    assert list(judge(run, folder, 10, SEED)) == []
+    assert list(opened(run.root / DATA, run.expected, run.shape)) == []
+    assert list(judge(run, folder, SEED, 10)) == []
