@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from fdbqueue import limits, observing
+from fdbqueue.binding import may_be_lost as let_be_lost
 from fdbqueue.counters import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.database import Database, engine_errors, run, unknown_result
 from fdbqueue.errors import FdbQueueError
@@ -109,6 +110,7 @@ def run_once(
     body: Callable[[Transaction], T],
     *,
     wrote: Callable[[T], bool] | None = None,
+    may_be_lost: Callable[[T], bool] | None = None,
     keep: Callable[[T], None] | None = None,
     unsure: Callable[[], None] | None = None,
     doubt: Callable[[Exception], None] | None = None,
@@ -118,7 +120,8 @@ def run_once(
 
     Returns the answer of the attempt that committed. The body may run many times.
 
-    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `keep(answer)`: called
+    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `may_be_lost(answer)`:
+    true if a power cut may undo the attempt; without this function, it may not. `keep(answer)`: called
     as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
     `unsure()`: called after an attempt with an unknown result; `keep` may yet get the answer of that one.
     `doubt(error)`: called if an interrupt leaves the result of an attempt unknown, with the error 1021 for
@@ -128,7 +131,7 @@ def run_once(
     """
     receipts = receipts_of(database, keys)
     slot = receipts.take_slot()
-    call = _Call(database, receipts, slot, body, wrote, keep, unsure, yield_to_conflict)
+    call = _Call(database, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict)
     try:
         answer: T = call.run()
     except BaseException as error:
@@ -153,6 +156,7 @@ class _Call:
         slot: bytes,
         body: Callable[[Transaction], Any],
         wrote: Callable[[Any], bool] | None,
+        may_be_lost: Callable[[Any], bool] | None,
         keep: Callable[[Any], None] | None,
         unsure: Callable[[], None] | None,
         yield_to_conflict: bool,
@@ -163,6 +167,7 @@ class _Call:
         self._slot = slot
         self._body = body
         self._wrote = wrote
+        self._may_be_lost = may_be_lost
         self._keep = keep
         self._tell_unsure = unsure
         self._yield_to_conflict = yield_to_conflict
@@ -185,6 +190,8 @@ class _Call:
                 attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
                 if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
+                if self._may_be_lost is not None and self._may_be_lost(answer):
+                    let_be_lost(self._tr)
                 self._committing = True
                 self._commit(attempt, answer)
                 self._counters.commits += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.binding import may_be_lost
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.deferred import require_finished
@@ -15,6 +16,7 @@ from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, check_returned
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks.attempts import has_come_back
 
 Handler = Callable[..., object]
 
@@ -128,8 +130,13 @@ class Settling:
 
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
         """Release the task without a failure; it is ready in `delay_s`. The take still counts."""
+
+        def body(tr: Transaction) -> None:
+            if has_come_back(hold.queue.give_back(tr, hold.lease, delay_s)):
+                may_be_lost(tr)
+
         # After an unknown result, a second try raises NotTaken: the task was released, as wanted.
-        run(self._database, lambda tr: hold.queue.give_back(tr, hold.lease, delay_s), timeout_s=timeout_s)
+        run(self._database, body, timeout_s=timeout_s)
 
     def _call(self, handler: Handler, *arguments: Any) -> Effect | None:
         """Call the handler; return the effect that its Done carries, if any."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue import limits
 from fdbqueue.line.keys import Due, LineKeys, Notice, Ticket, notice_of, notice_value
@@ -10,6 +10,14 @@ from fdbqueue.line.source import Delivery, Source
 from fdbqueue.seam import Range, Transaction
 
 NO_NOTICE = "what lay ready for a caller cannot be read"
+
+
+class Collected(NamedTuple):
+    """The values that a request has waited for."""
+
+    values: Sequence[Any]
+    is_whole: bool
+    """False if a result has no value: it went back, or could not be read."""
 
 
 class Results:
@@ -28,7 +36,7 @@ class Results:
         tr.set(self._keys.notice(ticket.rid), notice_value(notice))
         tr.set(self._keys.due_key(Due(notice.deadline_us, ticket.rid)), b"")
 
-    def collect(self, tr: Transaction, ticket: Ticket, notice: Notice, wanted: int) -> Sequence[Any] | None:
+    def collect(self, tr: Transaction, ticket: Ticket, notice: Notice, wanted: int) -> Collected | None:
         """Values of at most `wanted` results; the others become available again. None without results.
 
         Reads results beside the notice serialisably. Conflicts: their return, their removal.
@@ -39,7 +47,7 @@ class Results:
             self._source.give_back(tr, deliveries[wanted:])
         self._clear(tr, ticket.rid, notice)
         tr.clear(self._keys.due_key(Due(notice.deadline_us, ticket.rid)))
-        return values if deliveries else None
+        return Collected(values, len(values) == len(deliveries)) if deliveries else None
 
     def sound(self, tr: Transaction, rid: bytes, value: bytes) -> Notice | None:
         """The notice to `rid`. One that is damaged is set aside with the results beside it."""

@@ -1,6 +1,7 @@
 """The interface between a waiting line and the queue that it serves."""
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -11,6 +12,16 @@ from fdbqueue.seam import Transaction
 
 Ask = Callable[[Transaction], Callable[[], None]]
 """Asks whether a take may go on; the reply raises if not."""
+
+
+class Swept(IntEnum):
+    """The effect of a sweep. It is true if the sweep wrote anything."""
+
+    NOTHING = 0
+    LEASES = 1
+    """Leases have ended, and their tasks are ready. A power cut may undo that: another sweep repeats it."""
+    MORE = 2
+    """Tasks have come due, have expired, or have been mended, too."""
 
 
 class Delivery(Struct, frozen=True):
@@ -33,14 +44,14 @@ class Source(Protocol):
 
     ready: slice
     """Keys of the available items. An answer of nothing relies on them in a transaction of the caller."""
+    hands_out_leases: bool
+    """True if an item stays in the queue until its holder ends it: then a power cut may undo a delivery."""
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""
 
-    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
-        """Ask, by snapshot, for items that have come due. The reply makes a batch of them available, and is
-        True if it wrote anything.
-        """
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """Ask, by snapshot, for items that have come due. The reply makes a batch of them available."""
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next item comes due; the reply is in microseconds."""
@@ -68,17 +79,19 @@ class Source(Protocol):
 
 
 class Untimed:
-    """Base of a source without timers: its items never come due."""
+    """Base of a source without timers and leases: its items never come due, and leave as they are taken."""
 
-    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:  # noqa: ARG002  # the line's interface
+    hands_out_leases = False
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
         return _nothing_due
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
         return _never_due
 
 
-def _nothing_due() -> bool:
-    return False
+def _nothing_due() -> Swept:
+    return Swept.NOTHING
 
 
 def _never_due() -> None:

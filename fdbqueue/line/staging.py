@@ -81,6 +81,8 @@ class Turn:
     """The request waits at the head, for items."""
     renewed: bool = False
     """Its deadline has been moved."""
+    may_be_lost: bool = False
+    """A power cut may undo the look: it has changed requests and leases only."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class Line:
         seen = self._seen(tr, mine, entries, None if may_be_more else len(known), look)
         return self._proceed(tr, self._with_items(tr, seen, asked, look), look)
 
-    def withdraw(self, tr: Transaction, ticket: Ticket) -> None:
+    def withdraw(self, tr: Transaction, ticket: Ticket) -> Turn:
         """Leave the line for good, and give back the items that were delivered meanwhile.
 
         Reads the request, its notice and its results serialisably.
@@ -168,11 +170,12 @@ class Line:
         """
         notice = tr.get(self.keys.notice(ticket.rid)).value
         if notice is not None:
-            self._collect(tr, ticket, notice, wanted=0)
-        elif not ticket.stamp:
+            return self._collect(tr, ticket, notice, wanted=0)
+        if not ticket.stamp:
             tr.clear(self.keys.notice(ticket.rid))  # a write, which a late registration meets
         elif tr.get(self.keys.request(ticket)).present():
-            self._leave(tr, ticket)
+            return self._leave(tr, ticket)
+        return Turn(Outcome.LEFT, may_be_lost=self.source.hands_out_leases)
 
     def alive_and_dead(
         self, tr: Transaction, requests: Iterable[KeyValue], now_us: int
@@ -300,7 +303,7 @@ class Line:
             return self._leave(tr, seen.mine)
         if decision is Step.RENEW:
             self._renew(tr, seen.mine, look.now_us)
-            return Turn(Outcome.AGAIN, renewed=True)
+            return Turn(Outcome.AGAIN, renewed=True, may_be_lost=self._may_be_lost(seen))
         return Turn(Outcome.AGAIN)
 
     def _take(self, tr: Transaction, seen: Seen, look: Look, take: Take) -> Turn:
@@ -310,13 +313,19 @@ class Line:
             self._clear_request(tr, ticket)
         crowd, outcome = len(seen.live), Outcome.AGAIN
         answers: Sequence[Any] = ()
+        may_be_lost = self._may_be_lost(seen)
         for ticket, offers in take.pairs:
             if ticket == seen.mine:
                 answers, outcome = self.source.hand_over(tr, offers, ticket.params), Outcome.SERVED
+                may_be_lost = may_be_lost and len(answers) == len(offers)  # none was buried
             else:
                 deliveries = self.source.deliver(tr, offers, ticket.params)
                 self.results.leave(tr, ticket, deliveries, Notice(look.now_us + DEADLINE_US, crowd))
-        return Turn(outcome, answers, crowd=crowd, ahead=take.ahead)
+        return Turn(outcome, answers, crowd=crowd, ahead=take.ahead, may_be_lost=may_be_lost)
+
+    def _may_be_lost(self, seen: Seen) -> bool:
+        """True if this look has not swept: all that it changes are requests and leases."""
+        return self.source.hands_out_leases and seen.tidied in (Tidied.NOT_YET, Tidied.NO_CHANGE)
 
     def _protect(
         self, tr: Transaction, requests: Iterable[Ticket], dead: Iterable[Ticket], pairs: Sequence[Pair]
@@ -346,7 +355,8 @@ class Line:
         renews = look.otherwise is Otherwise.RENEW
         if renews:
             self._renew(tr, ticket, look.now_us)
-        return Turn(outcome, wrote=renews, watches=watches, renewed=renews)
+        leases = self.source.hands_out_leases
+        return Turn(outcome, wrote=renews, watches=watches, renewed=renews, may_be_lost=leases)
 
     def _lead(self, tr: Transaction, seen: Seen) -> Turn:
         """Wait at the head, for an item, or for a passing call that serves.
@@ -360,10 +370,11 @@ class Line:
         notice = self.results.sound(tr, ticket.rid, value)
         if notice is None:
             return Turn(Outcome.GONE)
-        values = self.results.collect(tr, ticket, notice, wanted)
-        if values is None:
+        collected = self.results.collect(tr, ticket, notice, wanted)
+        if collected is None:
             return Turn(Outcome.GONE, crowd=notice.crowd)
-        return Turn(Outcome.SERVED, values, crowd=notice.crowd)
+        may_be_lost = self.source.hands_out_leases and collected.is_whole
+        return Turn(Outcome.SERVED, collected.values, crowd=notice.crowd, may_be_lost=may_be_lost)
 
     def _renew(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         tr.add_read_conflict_key(self.keys.request(ticket))  # else a renewal may outlive its request
@@ -374,7 +385,7 @@ class Line:
             return Turn(Outcome.LEFT, wrote=False)
         tr.add_read_conflict_key(self.keys.request(ticket))
         self._clear_request(tr, ticket)
-        return Turn(Outcome.LEFT)
+        return Turn(Outcome.LEFT, may_be_lost=self.source.hands_out_leases)
 
     def _clear_request(self, tr: Transaction, ticket: Ticket) -> None:
         tr.clear(self.keys.request(ticket))

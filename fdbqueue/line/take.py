@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
-from fdbqueue.binding import may_be_lost
 from fdbqueue.line.shares import NOTHING, Offer, Portion, portion_of
-from fdbqueue.line.source import Ask
+from fdbqueue.line.source import Ask, Swept
 from fdbqueue.line.staging import Line, Outcome, Turn
 from fdbqueue.seam import Range, Transaction
 
@@ -32,6 +31,8 @@ class Taken:
     wrote: bool = False
     turn: Turn | None = None
     """The look at the line of a take that passed by it."""
+    may_be_lost: bool = False
+    """True if nothing but leases have begun and ended: a power cut may undo the take."""
 
     @property
     def is_open(self) -> bool:
@@ -44,15 +45,9 @@ class Taken:
 class Taker:
     """The takes from one queue."""
 
-    def __init__(
-        self, line: Line, asks: Sequence[Ask], hand_out: HandOut, *, may_be_lost: bool = False
-    ) -> None:
-        """The replies to `asks` raise if the caller may not take anything.
-
-        `may_be_lost`: a power cut may undo a take given a database, as if it had not happened.
-        """
+    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
+        """The replies to `asks` raise if the caller may not take anything."""
         self._line = line
-        self._may_be_lost = may_be_lost
         self._source = line.source
         self._activity = line.keys.activity
         self._asks = asks
@@ -103,11 +98,9 @@ class Taker:
         portion = portion_of(source.available(tr, count, now_us) if tidied else found)
         if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
-            return Taken(turn.answers, bool(turn.answers), turn.wrote or tidied, turn)
-        taken = self._take(tr, portion, tidied, count, params, now_us)
-        if self._may_be_lost and not tidied and len(taken.values) == len(portion.offers):
-            may_be_lost(tr)  # nothing but leases: no task has expired, or was buried as unreadable
-        return taken
+            may_be_lost = turn.may_be_lost and tidied is not Swept.MORE
+            return Taken(turn.answers, bool(turn.answers), turn.wrote or bool(tidied), turn, may_be_lost)
+        return self._take(tr, portion, tidied, count, params, now_us)
 
     def _tidied(self, tr: Transaction, count: int, now_us: int) -> Portion:
         """The first items after more items have come due. Expired ones may fill a batch."""
@@ -134,15 +127,18 @@ class Taker:
         return NOTHING
 
     def _take(
-        self, tr: Transaction, portion: Portion, tidied: bool, count: int, params: bytes, now_us: int
+        self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int
     ) -> Taken:
         """Take `portion`; if none of it can be read, the items behind it."""
-        wrote = tidied or bool(portion.offers)
+        wrote = bool(tidied) or bool(portion.offers)
+        may_be_lost = self._source.hands_out_leases and tidied is not Swept.MORE
         for _ in range(limits.TIDY_ROUNDS_MAX):
             if not portion.offers:
                 break
             values = self._hand_out(tr, portion.offers, params)
+            # Without its value, an item could not be read, and was buried.
+            may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
-                return Taken(values, portion.cut_short, wrote)
+                return Taken(values, portion.cut_short, wrote, may_be_lost=may_be_lost)
             portion = portion_of(self._source.available(tr, count, now_us))
         return Taken((), bool(portion.offers), wrote)

@@ -37,9 +37,12 @@ class Takes:
         take_in_turn: TakeInTurn,
         new_params: Callable[[], bytes] = bytes,
         give_back: Callable[[Sequence[Any]], None] | None = None,
+        *,
+        is_named: bool = False,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads. `give_back`
-        undoes a take; None if a take is final.
+        undoes a take; None if a take is final. `is_named`: the takes of a session that another process may go
+        on with after a power cut, so each item that it gets is durable.
         """
         self._database = database
         self._runtime = database.runtime
@@ -48,6 +51,7 @@ class Takes:
         self._take_in_turn = take_in_turn
         self._new_params = new_params
         self._give_back = give_back
+        self._is_named = is_named
         self._memory = Memory(database)
         self._place: Place | None = None
         self._nudge = Nudge()
@@ -128,6 +132,7 @@ class Takes:
                 self._root,
                 partial(self._take, crew=crew, params=params),
                 wrote=_wrote,
+                may_be_lost=self._may_be_lost,
                 keep=partial(_answer, crew, to_all=to_all),
                 unsure=crew.hold,
                 doubt=crew.fail,
@@ -147,6 +152,9 @@ class Takes:
             return Taken()
         return self._take_in_turn(tr, sum(map(_count, calls)), params, self._runtime.now_us())
 
+    def _may_be_lost(self, taken: Taken) -> bool:
+        return taken.may_be_lost and not (self._is_named and taken.values)
+
     def _claim(self, crew: Combiner) -> Sequence[Call]:
         return crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
 
@@ -154,7 +162,16 @@ class Takes:
         count = min(sum(map(_count, calls)), limits.SERVE_MAX)
         self._database.counters.requests += 1
         nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
-        return Place(self._database, self._root, self._line, count, self._new_params(), nudge, self._memory)
+        return Place(
+            self._database,
+            self._root,
+            self._line,
+            count,
+            self._new_params(),
+            nudge,
+            self._memory,
+            self._is_named,
+        )
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

@@ -7,10 +7,12 @@ the line that waits. One request stands for all callers of a Combiner.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.binding import may_be_lost
 from fdbqueue.calls.combine import Call, Combiner
 from fdbqueue.calls.once import run_once
 from fdbqueue.counters import MAYBE_COMMITTED
@@ -65,12 +67,14 @@ class Place:
         params: bytes,
         nudge: Nudge,
         memory: "Memory",
+        is_named: bool,
     ) -> None:
         """Register for `count` items, at most limits.SERVE_MAX. The `nudge` ends a sleep when the time of a
-        caller has changed.
+        caller has changed. `is_named`: as in `Takes`.
         """
         self._nudge = nudge
         self._memory = memory
+        self._is_named = is_named
         self._database = database
         self._runtime = database.runtime
         self._root = root
@@ -94,7 +98,8 @@ class Place:
                 stamps.append(bytes(stamp.wait()))
 
         try:
-            run_once(self._database, self._root, body, keep=keep)
+            leases = self._line.source.hands_out_leases
+            run_once(self._database, self._root, body, may_be_lost=lambda _: leases, keep=keep)
             return stamps[0] if stamps else run(self._database, lambda tr: self._line.find(tr, rid)).stamp
         except BaseException:
             self._abandon(lambda tr: self._line.find(tr, rid))  # an attempt may have committed
@@ -147,8 +152,7 @@ class Place:
             # Claim before the first read: an answer of nothing holds only for calls that were there then.
             calls = crew.claim(self._ticket.count, limits.BATCH_BYTES_MAX)
             if not calls:  # all are stopped
-                self._line.withdraw(tr, self._ticket)
-                return Turn(Outcome.LEFT)
+                return replace(self._line.withdraw(tr, self._ticket), outcome=Outcome.LEFT, answers=())
             attempts += 1
             look = Look(
                 self._runtime.now_us(),
@@ -164,15 +168,24 @@ class Place:
         def keep(turn: Turn) -> None:
             _answer(crew, turn, to_all=leader.until is None)
 
-        wrote = attrgetter("wrote")
         turn = run_once(
-            self._database, self._root, body, wrote=wrote, keep=keep, unsure=crew.hold, doubt=crew.fail
+            self._database,
+            self._root,
+            body,
+            wrote=attrgetter("wrote"),
+            may_be_lost=self._may_be_lost,
+            keep=keep,
+            unsure=crew.hold,
+            doubt=crew.fail,
         )
         if turn.renewed:
             self._renew_at = self._runtime.monotonic() + self._jittered(limits.REQUEST_RENEW_S)
         if turn.outcome not in _UNDECIDED:
             self._memory.note(turn)
         return turn
+
+    def _may_be_lost(self, turn: Turn) -> bool:
+        return turn.may_be_lost and not (self._is_named and turn.answers)
 
     def _sleep(self, turn: Turn, leader: Call, otherwise: Otherwise) -> Reason:
         """Wait until a watch fires, or until the next look is due. Return the reason for that look."""
@@ -226,7 +239,8 @@ class Place:
         """Withdraw the request, and return its results. Best effort: the line removes dead requests."""
 
         def withdraw(tr: Transaction) -> None:
-            self._line.withdraw(tr, ticket_of(tr))
+            if self._line.withdraw(tr, ticket_of(tr)).may_be_lost:
+                may_be_lost(tr)
 
         with suppress(Exception):
             run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)

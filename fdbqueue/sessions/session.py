@@ -8,7 +8,7 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_bytes, checked_span, checked_text, checked_timeout
-from fdbqueue.binding import bypass_storage_quota
+from fdbqueue.binding import bypass_storage_quota, may_be_lost
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, run
 from fdbqueue.deferred import checked_function
@@ -185,6 +185,8 @@ class Session:
         if not ttr_us:  # a damaged record is made anew
             ttr_us = round(self.ttr * 1_000_000)
             tr.set(self._key, self._record(self._opener, ttr_us))
+        elif self.name is None:
+            may_be_lost(tr)  # a power cut ends this process, and so its session
         self._renew(tr, self.id, last, ttr_us)
         return ttr_us / 1_000_000
 

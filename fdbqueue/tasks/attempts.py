@@ -7,7 +7,7 @@ from fdbqueue.arguments import checked_count, checked_fraction, checked_instance
 from fdbqueue.binding import may_be_lost
 from fdbqueue.database import is_database, run
 from fdbqueue.seam import AnySession, DatabaseOrTransaction, Transaction
-from fdbqueue.task import Renewed, Task
+from fdbqueue.task import Renewed, Task, TaskState
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import TaskHandle
@@ -15,6 +15,13 @@ from fdbqueue.tasks.kinds import delay_us
 from fdbqueue.tasks.managing import checked_verb_batch
 from fdbqueue.tasks.progress import tell
 from fdbqueue.tasks.verbs import Target
+
+
+def has_come_back(task: Task) -> bool:
+    """True if a verb has made the task ready or delayed: it was not cancelled meanwhile. Then a power cut
+    may undo the verb: the lease ends with its session, as that of a process that dies.
+    """
+    return task.state != TaskState.DONE
 
 
 class Attempts(TaskHandle):
@@ -29,7 +36,8 @@ class Attempts(TaskHandle):
         Raises: NotTaken, InvalidArgument.
         """
         later_us, target = delay_us(delay), self._target(tr, task, None)
-        return self._once(tr, "give_back", lambda change: verbs.give_back(change, target, later_us), task)
+        body = partial(verbs.give_back, target=target, delay_us=later_us)
+        return self._once(tr, "give_back", body, task, may_be_lost=has_come_back)
 
     def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> Renewed:
         """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
@@ -45,12 +53,13 @@ class Attempts(TaskHandle):
         few = checked_items("tasks", tasks)
         checked_verb_batch(len(few))
         targets = [self._target(tr, task, None) for task in few]
-        return run(tr, partial(self._renew, targets=targets, may_wait=is_database(tr)))
+        return run(tr, partial(self._renew, targets=targets, alone=is_database(tr)))
 
-    def _renew(self, tr: Transaction, targets: Sequence[Target], may_wait: bool) -> Renewed:
-        if may_wait:
-            may_be_lost(tr)  # as the take: the task would be ready again
-        return self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets))
+    def _renew(self, tr: Transaction, targets: Sequence[Target], alone: bool) -> Renewed:
+        renewed = self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets))
+        if alone and len(renewed) == len(targets):  # no record was unreadable, and mended
+            may_be_lost(tr)
+        return renewed
 
     def progress(
         self,

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from fdbqueue import limits
+from fdbqueue.binding import may_be_lost
 from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
@@ -91,9 +92,10 @@ class TaskCalls:
     def is_needed(self) -> bool:
         return False
 
-    def once(self, body: Callable[[Change], T]) -> T:
-        """Run a verb; its effect happens once."""
-        return run_once(self._database, self.shape.root, partial(self.within, verb=body))
+    def once(self, body: Callable[[Change], T], may_be_lost: Callable[[T], bool] | None = None) -> T:
+        """Run a verb; its effect happens once. `may_be_lost(answer)`: true if a power cut may undo it."""
+        body_within = partial(self.within, verb=body)
+        return run_once(self._database, self.shape.root, body_within, may_be_lost=may_be_lost)
 
     def new_lease(self, session: Session) -> Lease:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -183,19 +185,23 @@ class TaskCalls:
             self._database,
             self.shape.root,
             self.source.line,
-            self.source.taker(ask, is_named=session.name is not None).take_in_turn,
+            self.source.taker(ask).take_in_turn,
             lambda: params_of(self.new_lease(session)),
             self._undo_take,
+            is_named=session.name is not None,
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
         """Undo a take that has no caller any more. Best effort: if it fails, the leases end by time."""
         targets = [Target(id_bytes(task.id), task.token) for task in tasks]
-        body = partial(verbs.undo_take, targets=targets)
+
+        def body(tr: Transaction) -> None:
+            if self.within(tr, partial(verbs.undo_take, targets=targets)) == len(targets):
+                may_be_lost(tr)
+
         with suppress(FdbQueueError, *engine_errors()):
-            run(self._database, lambda tr: self.within(tr, body), timeout_s=limits.CLOSE_TIMEOUT_S)
+            run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         params = params_of(self.new_lease(session))
-        taker = self.source.taker(session.ask, is_named=session.name is not None)
-        return taker.take(tr, count, params, self._runtime.now_us()).values
+        return self.source.taker(session.ask).take(tr, count, params, self._runtime.now_us()).values

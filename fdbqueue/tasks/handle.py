@@ -81,11 +81,20 @@ class TaskHandle(KeepsAside):
         return twin
 
     def _once(
-        self, target: DatabaseOrTransaction, name: str, body: Callable[[Change], T], task: Task | str = ""
+        self,
+        target: DatabaseOrTransaction,
+        name: str,
+        body: Callable[[Change], T],
+        task: Task | str = "",
+        may_be_lost: Callable[[T], bool] | None = None,
     ) -> T:
-        """Run the verb `name`. `task`: the task of a verb about one task."""
+        """Run the verb `name`. `task`: the task of a verb about one task. `may_be_lost(answer)`: true if a
+        power cut may undo a verb given a database.
+        """
         calls = self._watched(target, name, task) if observing.observers else self._calls(target)
-        return calls.within(writable(target), body) if is_transaction(target) else calls.once(body)
+        return (
+            calls.within(writable(target), body) if is_transaction(target) else calls.once(body, may_be_lost)
+        )
 
     def _end(
         self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]

@@ -64,9 +64,9 @@ class ObservedCalls:
             call.tasks = [self._calls.acks.ack(target)]
             return call.tasks[0]
 
-    def once(self, body: Callable[[Change], T]) -> T:
+    def once(self, body: Callable[[Change], T], may_be_lost: Callable[[T], bool] | None = None) -> T:
         with self._call as call:
-            return _noted(call, self._calls.once(body))
+            return _noted(call, self._calls.once(body, may_be_lost))
 
     def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
         self._call.within = True

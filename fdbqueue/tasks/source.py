@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from fdbqueue.binding import may_be_lost
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
-from fdbqueue.line.source import Ask, Delivery
+from fdbqueue.line.source import Ask, Delivery, Swept
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taker
 from fdbqueue.misfit import type_name
@@ -43,6 +44,8 @@ def lease_of(params: bytes) -> Lease:
 
 class TaskSource:
     """The tasks of one queue; the `Source` of its line."""
+
+    hands_out_leases = True
 
     def __init__(self, shape: Shape, runtime: Runtime, callbacks: Callbacks) -> None:
         self.shape = shape
@@ -86,10 +89,9 @@ class TaskSource:
         change.finish()
         return answer
 
-    def taker(self, ask_session: Ask, *, is_named: bool) -> Taker:
-        """Takes for one session. A process of the same name would go on with the tasks after a power cut."""
-        asks = (self.guard, ask_session)
-        return Taker(self.line, asks, self.hand_out, may_be_lost=not is_named)
+    def taker(self, ask_session: Ask) -> Taker:
+        """Takes for one session."""
+        return Taker(self.line, (self.guard, ask_session), self.hand_out)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
@@ -133,20 +135,26 @@ class TaskSource:
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
-        """Sweep a batch of the tasks that have come due. True if there were any."""
-        return self.ask_tidy(tr, self._runtime.now_us())()
+        """Sweep a batch of the tasks that have come due, in a transaction of its own. True if there were any.
 
-    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
+        A power cut may undo a sweep that has only ended leases.
+        """
+        swept = self.ask_tidy(tr, self._runtime.now_us())()
+        if swept is Swept.LEASES:
+            may_be_lost(tr)
+        return bool(swept)
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
 
-    def _sweep(self, tr: Transaction, due: Range) -> bool:
+    def _sweep(self, tr: Transaction, due: Range) -> Swept:
         timers = due.to_list()
         if not timers:
-            return False
+            return Swept.NOTHING
         change = self.change(tr)
-        sweep_timers(change, timers)
+        swept = sweep_timers(change, timers)
         change.finish()
-        return True
+        return swept
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         keys = self.shape.keys

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.line.source import Swept
 from fdbqueue.records.keys import Record, TaskKeys, id_in
 from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.task import TaskState
@@ -63,17 +64,19 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
 
-def sweep_timers(change: Change, timers: Sequence[KeyValue]) -> bool:
-    """Sweep the tasks of these timers. True if there are any."""
+def sweep_timers(change: Change, timers: Sequence[KeyValue]) -> Swept:
+    """Sweep the tasks of these timers."""
     if not timers:
-        return False
+        return Swept.NOTHING
     found = change.read([id_in(timer.key) for timer in timers])
-    apply(change, plan([record for record in found if record is not None], change.now_us))
+    planned = plan([record for record in found if record is not None], change.now_us)
+    ready = apply(change, planned)
     for timer, record in zip(timers, found, strict=True):
         # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
             change.tr.clear(timer.key)
-    return True
+    # A task that was cancelled, has expired or has another timer is not ready.
+    return Swept.LEASES if len(ready) == len(planned.lapsed) == len(timers) else Swept.MORE
 
 
 def tidy(change: Change) -> bool:
@@ -82,4 +85,4 @@ def tidy(change: Change) -> bool:
     Reads: the first timers by snapshot, the tasks serialisably.
     Conflicts: a change of these tasks.
     """
-    return sweep_timers(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list())
+    return bool(sweep_timers(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list()))

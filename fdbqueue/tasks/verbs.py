@@ -157,14 +157,14 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     return done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
-def undo_take(change: Change, targets: Sequence[Target]) -> None:
-    """Undo the takes of the tasks that are still held: they count no attempt.
+def undo_take(change: Change, targets: Sequence[Target]) -> int:
+    """Undo the takes of the tasks that are still held: they count no attempt. Return how many are ready now.
 
     Reads: the tasks.
     Writes: moves those that are held.
     Conflicts: a change of the tasks.
     """
-    edges.give_back(change, _still_held(change, targets))
+    return len(edges.give_back(change, _still_held(change, targets)))
 
 
 def renew(change: Change, targets: Sequence[Target]) -> Renewed:

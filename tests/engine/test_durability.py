@@ -148,29 +148,3 @@ def test_an_unknown_durability_is_refused(tmp_path: Path, durability: str) -> No
     with pytest.raises(UnknownUrl):
         fdbqueue.open(f"embedded:{tmp_path}/data{durability}")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_take_costs_no_flush(tmp_path: Path, flushes: Flushes) -> None:
-    """A power cut leaves the task ready, as the end of its lease would."""
-    with opened(tmp_path, "", flushes) as db:
-        queue = fdbqueue.TaskQueue.create(db, "q", "fifottl", ttr=60)
-        queue.put(db, "a")
-        assert queue.take(db) is not None, "the first one opens the session of this process"
-        queue.put(db, "b")
-        flushes.count = 0
-        task = queue.take(db)
-        queue.renew(db, [task])
-        assert flushes.count <= 1, "the late one"
-        queue.ack(db, task)
-        assert flushes.count >= 1
-
-
-def test_a_take_of_a_named_session_is_durable(tmp_path: Path, flushes: Flushes) -> None:
-    """A process of that name goes on with the task after a power cut."""
-    with opened(tmp_path, "", flushes) as db:
-        queue = fdbqueue.TaskQueue.create(db, "q", "fifottl", ttr=60)
-        queue.put(db, "a")
-        with fdbqueue.Session(db, name="worker") as session:
-            flushes.count = 0
-            assert queue.take(db, session=session) is not None
-            assert flushes.count == 1

@@ -1,0 +1,308 @@
+"""The verbs of task queues that a power cut may undo wait for no flush (docs/security.md)."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Failure, Session, Subspace, TaskQueue, limits
+from fdbqueue.database import run
+from fdbqueue.embedded.journal import Journal
+from fdbqueue.line.decision import Look, Reason
+from fdbqueue.line.keys import Ticket
+from fdbqueue.line.staging import Line
+from fdbqueue.line.waiting import Place
+from fdbqueue.records.keys import TaskKeys, id_bytes
+from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.source import params_of
+from tests.tasks.support import StillClock, keeper
+
+LATE = "fdbqueue-flush"
+"""The thread that flushes the commits for which no call waits."""
+RID = b"r" * 12
+Step = Callable[[], object]
+
+
+class Bench:
+    """A queue in a directory, on a clock that stands still, and the flushes for which its calls wait."""
+
+    def __init__(self, path: Path, flushes: Counter[str]) -> None:
+        self.clock = StillClock()
+        self.db = fdbqueue.open(f"embedded:{path}/data", runtime=self.clock)
+        self.queue = TaskQueue.create(self.db, "q", "fifottl", ttr=60)
+        self.session, self.named = Session(self.db, ttr=600), Session(self.db, "worker", ttr=600)
+        self._flushes = flushes
+
+    @property
+    def calls(self) -> TaskCalls:
+        return calls_of(self.db, self.queue._shape)
+
+    @property
+    def line(self) -> Line:
+        return self.calls.source.line
+
+    def put(self, **options: Any) -> None:
+        self.queue.put(self.db, "a", **options)
+
+    def take(self, session: Session | None = None) -> fdbqueue.Task | None:
+        return self.queue.take(self.db, 0, session=session or self.session)
+
+    def taken(self, session: Session | None = None, **options: Any) -> fdbqueue.Task:
+        self.put(**options)
+        task = self.take(session)
+        assert task is not None
+        return task
+
+    def lapsed(self) -> fdbqueue.Task:
+        """A task with a lease that is over; no sweep has seen it."""
+        task = self.taken(ttr=1)
+        self.clock.advance(2)
+        return task
+
+    def crowd(self, session: Session | None = None) -> None:
+        """Let the next take of a session go straight to the line."""
+        self.calls.takes(session or self.session)._memory._crowded_until = float("inf")
+
+    def joined(self, session: Session) -> Ticket:
+        """A request of another process."""
+        params, now_us = params_of(self.calls.new_lease(session)), self.clock.now_us()
+        run(self.db, lambda tr: self.line.register(tr, RID, 1, params, now_us))
+        return run(self.db, lambda tr: self.line.find(tr, RID))
+
+    def sweep(self) -> None:
+        keeper(self.db).tick()
+
+    def waits(self, step: Step) -> bool:
+        """True if the step waits for a flush."""
+        self._flushes.clear()
+        step()
+        return any(name != LATE for name in list(self._flushes))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    flushes, flush = Counter[str](), Journal.flush
+
+    def noted(journal: Journal, generation: int) -> None:
+        flush(journal, generation)
+        flushes[threading.current_thread().name] += 1
+
+    monkeypatch.setattr(Journal, "flush", noted)
+    bench = Bench(tmp_path, flushes)
+    yield bench
+    bench.db.close()
+
+
+def a_take(b: Bench) -> Step:
+    b.put()
+    return b.take
+
+
+def a_take_behind_a_lapsed_lease(b: Bench) -> Step:
+    b.lapsed()
+    return b.take
+
+
+def a_renewal(b: Bench) -> Step:
+    return partial(b.queue.renew, b.db, [b.taken()])
+
+
+def a_return(b: Bench) -> Step:
+    return partial(b.queue.give_back, b.db, b.taken())
+
+
+def a_take_without_a_caller(b: Bench) -> Step:
+    return partial(b.calls._undo_take, [b.taken()])
+
+
+def a_sweep_of_lapsed_leases(b: Bench) -> Step:
+    b.lapsed()
+    return b.sweep
+
+
+def a_heartbeat(b: Bench) -> Step:
+    return b.session.beat
+
+
+def a_take_by_the_line(b: Bench) -> Step:
+    b.put()
+    b.crowd()
+    return b.take
+
+
+def a_take_of_nothing_by_the_line(b: Bench) -> Step:
+    b.crowd()
+    return b.take
+
+
+def a_take_that_serves_another_request(b: Bench) -> Step:
+    b.joined(b.named)
+    b.put()
+    return b.take
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        a_take,
+        a_take_behind_a_lapsed_lease,
+        a_renewal,
+        a_return,
+        a_take_without_a_caller,
+        a_sweep_of_lapsed_leases,
+        a_heartbeat,
+        a_take_by_the_line,
+        a_take_of_nothing_by_the_line,
+        a_take_that_serves_another_request,
+    ],
+)
+def test_a_power_cut_may_undo(bench: Bench, step: Callable[[Bench], Step]) -> None:
+    assert not bench.waits(step(bench))
+
+
+def test_a_power_cut_may_undo_the_collection_of_a_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not bench.waits(_collection(bench, bench.session, monkeypatch))
+
+
+def test_a_named_session_collects_durably(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit that has served it is earlier, so it is durable, too."""
+    assert bench.waits(_collection(bench, bench.named, monkeypatch))
+
+
+def _collection(b: Bench, session: Session, monkeypatch: pytest.MonkeyPatch) -> Step:
+    """A take that another request serves, as soon as it has registered."""
+    ahead, stand = b.joined(b.session), Place.stand
+    b.queue.put_many(b.db, ["a", "b"])
+    b.crowd(session)
+
+    def served(place: Place, *arguments: Any) -> Any:
+        look = Look(b.clock.now_us(), Reason.SIGNAL)
+
+        def serve(tr: Any) -> None:
+            tr.options.set_durability_risky()
+            assert len(b.line.look(tr, ahead, look).answers) == 1
+
+        run(b.db, serve)
+        return stand(place, *arguments)
+
+    monkeypatch.setattr(Place, "stand", served)
+    return partial(b.take, session)
+
+
+def a_take_of_a_named_session(b: Bench) -> Step:
+    b.put()
+    return partial(b.take, b.named)
+
+
+def a_take_of_a_named_session_by_the_line(b: Bench) -> Step:
+    b.put()
+    b.crowd(b.named)
+    return partial(b.take, b.named)
+
+
+def a_take_within_a_transaction(b: Bench) -> Step:
+    b.put()
+    return lambda: run(b.db, lambda tr: b.queue.take(tr, session=b.session))
+
+
+def a_take_that_buries_an_unreadable_task(b: Bench) -> Step:
+    unreadable = b.queue.put(b.db, "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX)
+    b.db[TaskKeys(b.queue.contents).payload(id_bytes(unreadable.id))] = b"{"
+    b.put()
+    return b.take
+
+
+def a_take_behind_an_expired_task(b: Bench) -> Step:
+    b.put(ttl=1)
+    b.put()
+    b.clock.advance(2)
+    return b.take
+
+
+def a_sweep_of_a_delay(b: Bench) -> Step:
+    b.put(delay=1)
+    b.clock.advance(2)
+    return b.sweep
+
+
+def a_sweep_that_ends_a_cancelled_task(b: Bench) -> Step:
+    b.queue.cancel(b.db, b.taken(ttr=1).id)
+    b.clock.advance(2)
+    return b.sweep
+
+
+def a_sweep_that_ends_an_expired_task(b: Bench) -> Step:
+    b.taken(ttr=1, ttl=2)
+    b.clock.advance(3)
+    return b.sweep
+
+
+def a_release(b: Bench) -> Step:
+    return partial(b.queue.release, b.db, b.taken())
+
+
+def a_return_of_a_cancelled_task(b: Bench) -> Step:
+    task = b.taken()
+    b.queue.cancel(b.db, task.id)
+    return partial(b.queue.give_back, b.db, task)
+
+
+def a_burial(b: Bench) -> Step:
+    return partial(b.queue.bury, b.db, b.taken(), failure=Failure("x"))
+
+
+def a_touch(b: Bench) -> Step:
+    return partial(b.queue.touch, b.db, b.taken(), 1)
+
+
+def a_progress(b: Bench) -> Step:
+    return partial(b.queue.progress, b.db, b.taken(), 0.5)
+
+
+def an_ack(b: Bench) -> Step:
+    return partial(b.queue.ack, b.db, b.taken())
+
+
+def a_heartbeat_of_a_named_session(b: Bench) -> Step:
+    return b.named.beat
+
+
+def an_end_of_a_session(b: Bench) -> Step:
+    return b.session.end
+
+
+def a_dequeue(b: Bench) -> Step:
+    queue = fdbqueue.Queue(Subspace(("plain",)))
+    queue.enqueue(b.db, "a")
+    return partial(queue.dequeue, b.db)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        a_take_of_a_named_session,
+        a_take_of_a_named_session_by_the_line,
+        a_take_within_a_transaction,
+        a_take_that_buries_an_unreadable_task,
+        a_take_behind_an_expired_task,
+        a_sweep_of_a_delay,
+        a_sweep_that_ends_a_cancelled_task,
+        a_sweep_that_ends_an_expired_task,
+        a_release,
+        a_return_of_a_cancelled_task,
+        a_burial,
+        a_touch,
+        a_progress,
+        an_ack,
+        a_heartbeat_of_a_named_session,
+        an_end_of_a_session,
+        a_dequeue,
+    ],
+)
+def test_a_power_cut_may_not_undo(bench: Bench, step: Callable[[Bench], Step]) -> None:
+    assert bench.waits(step(bench))
