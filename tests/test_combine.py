@@ -1,4 +1,4 @@
-"""Calls of one process combine: slices, leadership, errors, deadlines."""
+"""Calls of one process combine: answers, leadership, errors, deadlines."""
 
 import math
 import threading
@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from fdbqueue import limits
-from fdbqueue.calls.combine import Call, CallState, Combiner, slices
+from fdbqueue.calls.combine import Call, CallState, Combiner
 from fdbqueue.runtime import RealRuntime
 from tests.support import PATIENCE_S, wait_until
-
-
-def test_slices_are_consecutive_and_may_run_dry() -> None:
-    assert slices([1, 2, 3, 4], [1, 2, 3, 1]) == [[1], [2, 3], [4], []]
-    assert slices([], [1]) == [[]]
 
 
 class Together:
@@ -72,6 +67,18 @@ def test_calls_that_come_while_a_leader_works_share_its_do() -> None:
     wait_for_pending(together.combiner, 7)
     assert together.finish() == {number: [number] for number in range(8)}
     assert together.batches == [8]
+
+
+def test_answers_are_dealt_out_in_order_until_they_run_dry() -> None:
+    def deal(crew: Combiner, _calls: list[Call]) -> None:
+        crew.deal([1, 2, 3, 4], to_all=True)
+
+    together = Together(deal)
+    for number, count in enumerate((1, 2, 3, 1)):
+        together.start(number, count=count)
+        together.first_batch.wait(10)
+        wait_for_pending(together.combiner, number + 1)
+    assert together.finish() == {0: [1], 1: [2, 3], 2: [4], 3: []}
 
 
 def test_a_do_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,15 @@ attempt is unknown: that one may have got its answer.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import accumulate, pairwise
-from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.runtime import Event, Runtime
 from fdbqueue.waiters import Waiter
-
-_count = attrgetter("count")
 
 
 class CallState(Enum):
@@ -196,7 +192,10 @@ class Combiner:
         """
         done, dry = list[Call](), list[Call]()
         with self._lock:
-            for call, part in zip(self._claimed, slices(answers, map(_count, self._claimed)), strict=True):
+            end = 0
+            for call in self._claimed:
+                begin, end = end, end + call.count
+                part = answers[begin:end]
                 if part or to_all:
                     call.answer, call.state = part, CallState.DONE
                     done.append(call)
@@ -364,8 +363,3 @@ class Combiner:
             self._leave(mine)
         if promoted:
             self._pass_on(mine)
-
-
-def slices(answers: Sequence[Any], counts: Iterable[int]) -> list[Sequence[Any]]:
-    """Cut `answers` into consecutive slices of at most `counts` each; the last slices may be empty."""
-    return [answers[start:end] for start, end in pairwise(accumulate(counts, initial=0))]

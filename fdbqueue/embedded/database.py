@@ -1,7 +1,8 @@
 """A database of the embedded engine, with the conveniences of the binding's."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fdbqueue.embedded import stores
 from fdbqueue.embedded.decorator import transactional

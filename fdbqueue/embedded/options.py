@@ -6,11 +6,11 @@ Most options tune a cluster's network and have no effect here. The others are st
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import fdb.fdboptions as _tables
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.fdberror import FDBError
@@ -25,8 +25,7 @@ from fdbqueue.limits import (
 USER_END, SYSTEM_END = b"\xff", b"\xff\xff"
 
 
-@dataclass(slots=True)
-class TransactionSettings:
+class TransactionSettings(Struct):
     timeout_ms: int = 0
     retry_limit: int = -1
     max_retry_delay_s: float = RETRY_DELAY_MAX_S
@@ -42,8 +41,7 @@ class TransactionSettings:
     flush: Flush = Flush.NOW
 
 
-@dataclass(slots=True)
-class DatabaseSettings:
+class DatabaseSettings(Struct):
     watches_max: int = WATCHES_MAX
 
 
@@ -131,30 +129,22 @@ class _Options:
 
     _table: dict[str, Any] = {}
 
+    def __init_subclass__(cls) -> None:
+        for name, entry in cls._table.items():
+            setter = _option_setter(name.lower(), entry[2])
+            setattr(cls, setter.__name__, setter)
+
     def __init__(self, apply: Callable[[str, Any], None]) -> None:
         self._apply = apply
 
-    def __getattr__(self, attribute: str) -> Callable[..., None]:
-        name = attribute.removeprefix("set_")
-        if name == attribute or name not in self._names():
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
-        parameter_type = self._names()[name]
-        apply = self._apply
 
-        def setter(param: Any = None) -> None:
-            _check_parameter(parameter_type, param)
-            apply(name, param)
+def _option_setter(name: str, parameter_type: type) -> Callable[..., None]:
+    def setter(self: _Options, param: Any = None) -> None:
+        _check_parameter(parameter_type, param)
+        self._apply(name, param)
 
-        setter.__name__ = attribute
-        return setter
-
-    @classmethod
-    @cache
-    def _names(cls) -> dict[str, type]:
-        return {name.lower(): entry[2] for name, entry in cls._table.items()}
-
-    def __dir__(self) -> list[str]:
-        return [f"set_{name}" for name in self._names()]
+    setter.__name__ = f"set_{name}"
+    return setter
 
 
 def _check_parameter(wanted: type, given: Any) -> None:

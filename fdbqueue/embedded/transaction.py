@@ -1,7 +1,8 @@
 """The binding's Transaction: options, watches, the commit, and retries."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fdbqueue.embedded import retry
 from fdbqueue.embedded.futures import DelayFuture, Future
