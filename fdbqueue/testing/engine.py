@@ -13,6 +13,7 @@ from typing import Any
 
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.database import Database
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.rangeread import Batch, RangeQuery
 from fdbqueue.embedded.request import CommitRequest
@@ -353,6 +354,7 @@ class FaultyTransaction(Transaction):
             self._number,
             "" if operation is None else f"{operation.name} {operation.subject}",
             machine.runtime.now_us(),
+            request.flush is not Flush.NOW,
         )
         machine.auditor.committed(self._simulated.store, request, commit)
 

@@ -43,6 +43,7 @@ from fdbqueue.registry import registry
 from fdbqueue.sessions import ending, keeper, openers, session
 from fdbqueue.tasks import (
     acks,
+    attempts,
     calls,
     capacity,
     change,
@@ -59,6 +60,7 @@ from fdbqueue.tasks import (
     reasons,
     retaining,
     source,
+    sweep,
     verbs,
 )
 from fdbqueue.tasks import ending as tasks_ending
@@ -1526,6 +1528,55 @@ PLANTS = (
         "(keys.contents, keys.classed, keys.class_counts)",
         "composed",
         100,
+    ),
+    Plant(
+        "a take of a named session that a power cut may undo",
+        taking.Takes._may_be_lost,
+        "taken.may_be_lost and not (self._is_named and taken.values)",
+        "taken.may_be_lost",
+        "sharing",
+        20,
+    ),
+    Plant(
+        "a task that a named session collects, and a power cut may undo that",
+        waiting.Place._may_be_lost,
+        "turn.may_be_lost and not (self._is_named and turn.answers)",
+        "turn.may_be_lost",
+        "sharing",
+        20,
+    ),
+    Plant(
+        "a heartbeat of a named session that a power cut may undo",
+        session.Session._beat,
+        "elif self.name is None:",
+        "else:",
+        "sharing",
+        20,
+    ),
+    Plant(
+        "an end of a delay that a power cut may undo",
+        sweep.sweep_timers,
+        "len(ready) == len(planned.lapsed) == len(timers)",
+        "len(ready) == len(timers)",
+        "keyed",
+        20,
+    ),
+    Plant(
+        "a return that ends a cancelled task, and a power cut may undo it",
+        attempts.has_come_back,
+        "task.state != TaskState.DONE",
+        "True",
+        "cancels",
+        300,
+        near=58,
+    ),
+    Plant(
+        "a dequeue by way of the line that a power cut may undo",
+        staging.Line._may_be_lost,
+        "self.source.hands_out_leases and seen.tidied",
+        "seen.tidied",
+        "crowd",
+        20,
     ),
     # -- processes that commit for each other -------------------------------------------------------------
     Plant(

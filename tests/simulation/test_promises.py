@@ -17,6 +17,7 @@ from fdbqueue.testing.audit import (
     leases,
     line,
     lives,
+    losses,
     order,
     sessions,
     unseen,
@@ -25,7 +26,7 @@ from fdbqueue.testing.workloads import by_key, common
 from tests.simulation.planted import PLANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-AUDIT = (bounds, calls, counters, elements, items, leases, line, lives, order, sessions, unseen)
+AUDIT = (bounds, calls, counters, elements, items, leases, line, lives, losses, order, sessions, unseen)
 """The rules of the auditor, which judge every workload."""
 _BUGS = {plant.what: plant for plant in PLANTS}
 

@@ -15,6 +15,7 @@ from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
@@ -64,6 +65,7 @@ class Auditor:
                 self._root.judge(step, self._mirror),
                 self._sessions.judge(step),
                 changed_unseen_in_root(self._registry.keys, step),
+                lost_in_root(self._registry.keys, step),
             )
             yield from (f"the root: {text}" for text in told)
         for rules in (*self._named.values(), *self._spaces):

@@ -28,6 +28,8 @@ class Commit:
     """The call of the workload that it belongs to, if it belongs to one."""
     now_us: int
     """The time of the commit, by the clock of its machine."""
+    may_be_lost: bool = False
+    """True if it waits for no flush of its own: a power cut may undo it."""
 
     def __str__(self) -> str:
         called = f" in {self.verb}" if self.verb else ""

@@ -11,6 +11,7 @@ from fdbqueue.testing.audit.elements import Elements
 from fdbqueue.testing.audit.items import Items
 from fdbqueue.testing.audit.line import Requests
 from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.losses import lost_items, lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Tasks, TaskStep
 from fdbqueue.testing.audit.order import Order
@@ -51,6 +52,8 @@ class QueueRules:
             yield from self._elements.judge(step)
         if self._tasks is not None:
             yield from self._of_tasks(self._tasks, self._tasks.follow(step), mirror)
+        if self._tasks is None or not self._registered:
+            yield from lost_items(step)
 
     def _of_tasks(self, tasks: Tasks, step: TaskStep, mirror: Mirror) -> Iterator[str]:
         shape, keys = tasks.checks.shape, tasks.keys
@@ -64,6 +67,7 @@ class QueueRules:
         yield from self._order.judge(step, line, self._requests)
         if tasks.registered:
             yield from leases.delivered(shape, step, line, mirror)
+            yield from lost_leases(shape, step, line, mirror)
             yield from self._lives.judge(step)
             yield from calls.counted(step)
             yield from bounds.within_capacity(shape, step)

@@ -1,0 +1,92 @@
+"""Commits that a power cut may undo, as they wait for no flush: they change leases and requests only.
+
+The rule is that of docs/design.md, section 10, apart from the code that chooses these commits.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from fdb import tuple as layer
+from msgspec.structs import replace
+
+from fdbqueue import root_keys
+from fdbqueue.records import keys as columns
+from fdbqueue.records.keys import Record, id_text
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.line import LineStep
+from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.model import TaskStep, is_taken
+
+_COLUMNS = frozenset(
+    {
+        *(columns.TASK, columns.READY, columns.TAKEN, columns.DELAYED, columns.TIMER),
+        *(columns.BESIDE, columns.LIVE, columns.CALLS, columns.LINE, columns.FAILURE),
+    }
+)
+_CALLS = frozenset({"take", "ttr", "release", "other"})
+_MOVES = frozenset(
+    {
+        (TaskState.READY, TaskState.TAKEN),
+        (TaskState.TAKEN, TaskState.TAKEN),
+        (TaskState.TAKEN, TaskState.READY),
+        (TaskState.TAKEN, TaskState.DELAYED),
+    }
+)
+_UNDONE = "a power cut may undo it, and"
+
+
+def lost_in_root(keys: RootKeys, step: Step) -> Iterator[str]:
+    """Heartbeats of sessions without a name have no opener; the ends of leases count for a run."""
+    for key in step.changes if step.commit.may_be_lost else ():
+        column, rest = keys.shape_of(key)
+        is_beat = column in (root_keys.HEARTBEAT, root_keys.BEAT_DUE)
+        if column != root_keys.RUN and (not is_beat or (column == root_keys.HEARTBEAT and len(rest) > 1)):
+            yield f"{_UNDONE} it changes more than a heartbeat (key {key.hex()})"
+
+
+def lost_items(step: Step) -> Iterator[str]:
+    """An item of a queue without leases leaves as it is taken."""
+    if step.commit.may_be_lost:
+        yield f"{_UNDONE} the queue has no leases"
+
+
+def lost_leases(shape: Shape, step: TaskStep, line: LineStep, mirror: Mirror) -> Iterator[str]:
+    if not step.commit.may_be_lost:
+        return
+    for key in step.changes.changes:
+        if shape.keys.parts_of(key)[0] not in _COLUMNS:
+            yield f"{_UNDONE} it changes more than leases (key {key.hex()})"
+    if not _CALLS.issuperset(step.calls):
+        yield f"{_UNDONE} it counts {dict(step.calls)}"
+    for id_, (before, after) in step.moves.items():
+        if before is None or after is None or (before.state, after.state) not in _MOVES:
+            yield f"{_UNDONE} it does more to the task {id_text(id_)} than lease it"
+        elif before.token == after.token and not _is_renewed(before, after):
+            yield f"{_UNDONE} it does more to the task {id_text(id_)} than renew its lease"
+    yield from _for_named_sessions(shape, step, line, mirror)
+
+
+def _is_renewed(before: Record, after: Record) -> bool:
+    return is_taken(after) and replace(after, until_us=before.until_us) == before
+
+
+def _for_named_sessions(shape: Shape, step: TaskStep, line: LineStep, mirror: Mirror) -> Iterator[str]:
+    """A call of a named session that has returned a task: another process may go on with that."""
+    delivered = {item.id for handed in line.laid for item in handed.items}
+    collected = {item.id for handed in line.collected for item in handed.items}
+    returned = {id_ for id_, (_, after) in step.moves.items() if is_taken(after)} - delivered | collected
+    for id_ in returned:
+        record = step.after.get(id_)
+        session = None if record is None else mirror.value(shape.root.session(record.session))
+        if is_taken(record) and _is_named(session):
+            yield f"{_UNDONE} a named session takes the task {id_text(id_)}"
+
+
+def _is_named(session: bytes | None) -> bool:
+    try:
+        return session is not None and layer.unpack(session)[1] is not None
+    except (ValueError, IndexError, struct.error):
+        return False
