@@ -3,7 +3,11 @@
 import faulthandler
 import json
 import os
+import signal
 from collections.abc import Callable, Iterable
+
+LIMIT_S = 20
+"""Then the child is killed: it hangs."""
 
 
 def told_by_child(tell: Callable[[], Iterable[str]]) -> list[str]:
@@ -11,6 +15,7 @@ def told_by_child(tell: Callable[[], Iterable[str]]) -> list[str]:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        signal.alarm(LIMIT_S)
         faulthandler.disable()
         try:
             with open(writing, "w") as file:

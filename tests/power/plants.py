@@ -36,6 +36,62 @@ def swapped(records: Sequence[Record]) -> list[Record]:
     return made
 
 
+def no_record_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """The syncs of the journal never happen."""
+    dropped = _syncs_of("journal.", records)
+    return (one for one in records if one.number not in dropped)
+
+
+def late_record_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """Each sync of the journal comes before the next record of its process: after the answers to callers."""
+    journals, late = _files("journal.", records), _syncs_of("journal.", records)
+    held: defaultdict[int, list[Record]] = defaultdict(list)
+    for one in records:
+        if one.number in late:
+            held[_process(one)].append(one)
+            continue
+        if one.kind is Kind.WRITE and one.file in journals:
+            yield from held.pop(_process(one), [])
+        yield one
+
+
+def early_rename(records: Sequence[Record]) -> Iterator[Record]:
+    """A new base has its name before it has its content."""
+    renames = iter([one for one in records if one.kind is Kind.RENAME and one.name.endswith("/base.new")])
+    for one in records:
+        if one.kind is not Kind.RENAME or not one.name.endswith("/base.new"):
+            yield one
+        if one.kind is Kind.CREATE and one.name.endswith("/base.new"):
+            yield next(renames)
+
+
+def early_free(records: Sequence[Record]) -> list[Record]:
+    """A file of the journal is free before the base has its records."""
+    journals, bases = _files("journal.", records), _files("base.", records)
+    made: list[Record] = []
+    begun: dict[int, int] = {}
+    for one in records:
+        process = _process(one)
+        if one.kind is Kind.WRITE and one.file in bases:
+            begun.setdefault(process, len(made))
+        if one.kind is Kind.WRITE and one.file in journals and one.at == 0 and not any(one.data):
+            made.insert(begun.get(process, len(made)), one)
+            begun = {}
+        else:
+            made.append(one)
+    return made
+
+
+def _files(name: str, records: Sequence[Record]) -> set[int]:
+    """The files whose first names begin like this."""
+    return {one.file for one in records if one.kind is Kind.CREATE and f"/{name}" in one.name}
+
+
+def _syncs_of(name: str, records: Sequence[Record]) -> set[int]:
+    files = _files(name, records)
+    return {one.number for one in records if one.kind is Kind.SYNC and one.file in files}
+
+
 def _process(record: Record) -> int:
     return record.number >> 32
 

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import lmdb
@@ -69,6 +69,15 @@ def upgraded(folder: Path, steps: int, shape: str = "preallocated") -> Run:
     root.mkdir()
     _make_earlier(root / DATA, known)
     return again(folder, root, known, "upgrade", steps, shape)
+
+
+def forged(folder: Path, seal: str) -> Run:
+    """Let a process die, and the next one go on, on a directory with a value that looks like a record."""
+    root, shape = folder / "disk", "tiny"
+    root.mkdir()
+    programs = [_program("forger", step, shape, seal) for step in ("die", "go-on")]
+    first, second = (_run(folder, root, Expected(), [one], shape) for one in programs)
+    return replace(first, records=[*first.records, *second.records], failure=first.failure + second.failure)
 
 
 def failing(

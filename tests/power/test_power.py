@@ -9,14 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.power import recording
+from fdbqueue.embedded import journal
+from tests.power import forger, recording
 from tests.power.judge import judge, main_folder, opened
-from tests.power.plants import Plant, no_data_sync, no_directory_sync, swapped
+from tests.power.plants import (
+    Plant,
+    early_free,
+    early_rename,
+    late_record_sync,
+    no_data_sync,
+    no_directory_sync,
+    no_record_sync,
+    swapped,
+)
 from tests.power.records import Kind
-from tests.power.runs import DATA, Run, failing, recorded, upgraded
+from tests.power.runs import DATA, Run, failing, forged, recorded, upgraded
 
 pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
 CUTS = 30
+PLANT_CUTS = 200
+"""The judge stops at the first broken promise."""
 SEED = 1
 
 
@@ -53,14 +65,35 @@ def test_power_cuts_at_recoveries_lose_no_commit(tiny_run: Run, folder: Path) ->
 
 
 def test_a_power_cut_at_an_upgrade_loses_nothing(folder: Path) -> None:
-    assert list(judge(upgraded(folder, steps=2), folder, SEED, CUTS)) == []
+    assert list(judge(upgraded(folder, 2, "tiny"), folder, SEED, CUTS)) == []
 
 
-@pytest.mark.parametrize("plant", [no_data_sync, no_directory_sync, swapped])
-def test_the_judge_finds_a_missing_sync(run: Run, folder: Path, plant: Plant) -> None:
-    planted = replace(run, records=list(plant(run.records)))
+@pytest.mark.parametrize(
+    "plant", [no_data_sync, no_directory_sync, swapped, no_record_sync, late_record_sync, early_free]
+)
+def test_the_judge_finds_a_missing_sync(tiny_run: Run, folder: Path, plant: Plant) -> None:
+    planted = replace(tiny_run, records=list(plant(tiny_run.records)))
 
-    assert list(islice(judge(planted, folder, SEED, CUTS), 1))
+    assert list(islice(judge(planted, folder, SEED, PLANT_CUTS), 1))
+
+
+def test_the_judge_finds_a_base_with_an_early_name(run: Run, folder: Path) -> None:
+    """Before the first note, the base is new."""
+    records = list(early_rename(run.records))
+    first = next(number for number, record in enumerate(records) if record.kind is Kind.NOTE)
+
+    assert list(islice(judge(replace(run, records=records[:first]), folder, SEED, PLANT_CUTS), 1))
+
+
+def test_a_value_that_looks_like_a_record_is_none(folder: Path) -> None:
+    assert list(judge(forged(folder, "salted"), folder, SEED, PLANT_CUTS // 10)) == []
+
+
+def test_the_judge_finds_a_seal_without_the_salt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = forged(folder, forger.UNSALTED)
+    monkeypatch.setattr(journal, "_seal", forger.unsalted)
+
+    assert list(islice(judge(planted, folder, SEED, PLANT_CUTS), 1))
 
 
 @pytest.mark.parametrize(
