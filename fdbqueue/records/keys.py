@@ -64,7 +64,9 @@ _INDEX_END = b"\x7f"
 ones.
 """
 
-_COLUMN_NUMBERS: dict[bytes, int] = {layer.pack((n,)): n for n in range(TASK, ENDED_COUNT + 1)}
+_COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, ENDED_COUNT + 2)}
+"""The columns, and the end of the last one; packed once, as each open queue has keys of its own."""
+_COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, ENDED_COUNT + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
     layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT)
 }
@@ -176,7 +178,7 @@ def sound_record(value: bytes | None, id_: bytes) -> Record | None:
 class TaskKeys:
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns: dict[int, bytes] = {n: layer.pack((n,), prefix=prefix) for n in range(1, ENDED_COUNT + 2)}
+        columns = {n: prefix + column for n, column in _COLUMNS.items()}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
         self._ready, self._timer, self._seat = columns[READY], columns[TIMER], columns[SEAT]

@@ -7,7 +7,6 @@ test catches it, retries, or gives up.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from random import Random
 from typing import Any
 
@@ -118,10 +117,13 @@ class Machine:
 
     def waits_in_vain(self) -> bool:
         """True in an outage, after the time that a client waits for an answer."""
-        if not any(start <= self.scheduler.now < stop for start, stop in chain(*self._outages)):
-            return False
-        self.wait(_NO_ANSWER_S)
-        return True
+        now = self.scheduler.now
+        for outages in self._outages:  # each read comes here, and most runs have no outage
+            for start, stop in outages:
+                if start <= now < stop:
+                    self.wait(_NO_ANSWER_S)
+                    return True
+        return False
 
     def happens(self, name: str) -> bool:
         """True if the fault `name` happens now."""
@@ -277,11 +279,15 @@ class FaultyTransaction(Transaction):
         self._machine.read()
         batch = super().step_read_range(query, is_snapshot)
         self._keys_read += max(1, len(batch.records))
+        if self._machine.trace.detailed:
+            self._log_batch(is_snapshot, query, batch)
+        return batch
+
+    def _log_batch(self, is_snapshot: bool, query: RangeQuery, batch: Batch) -> None:
         for record in batch.records:
             self._log(is_snapshot, record.key, record.value)
         if not batch.records:
             self._log(is_snapshot, query.begin.given, "nothing from here")
-        return batch
 
     def _log(self, is_snapshot: bool, key: bytes, found: Any) -> None:
         if self._machine.trace.detailed:

@@ -3,10 +3,12 @@
 from collections import Counter
 
 import pytest
+from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import Queue, Subspace, TaskQueue
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.source import Delivery
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -14,11 +16,12 @@ from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.audit import calls
-from fdbqueue.testing.audit.commit import Commit, Step
-from fdbqueue.testing.audit.line import LineStep, Requests
+from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.line import Handed, LineStep, Requests
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.model import Move, TaskStep
 from fdbqueue.testing.audit.order import Order
+from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
 
@@ -124,10 +127,31 @@ def test_an_ended_task_never_comes_back() -> None:
 def test_calls_that_are_the_steps(
     before: Record | None, after: Record | None, counted: dict[str, int]
 ) -> None:
-    assert list(calls.counted(step(before, after, **counted))) == []
+    assert list(calls.counted(step(before, after, **counted), LineStep())) == []
     wrong = Counter(counted)
     wrong.update({"put": 1, "bury": 1} if before is None else {"bury": 1, "done": 1})
-    assert list(calls.counted(step(before, after, **wrong))) != []
+    assert list(calls.counted(step(before, after, **wrong), LineStep())) != []
+
+
+def test_a_cancelled_task_that_its_call_never_got_counts_no_take() -> None:
+    value = CANCELLED.session + CANCELLED.token + bytes(8)
+    line = LineStep(collected=[Handed(b"", "worker", [Delivery(ID, value)], by_owner=True)])
+    ended = step(CANCELLED, None, cancel=1, done=1)
+    assert list(calls.counted(ended, line)) == ["-1 takes, and 0 are counted"]
+    assert list(calls.counted(step(CANCELLED, None, cancel=1, done=1, take=-1), line)) == []
+
+
+def test_the_ttr_of_a_session_never_falls() -> None:
+    keys = Registry(DEFAULT_ROOT).keys
+    short, long = (layer.pack((b"opener", "name", ttr_s * S)) for ttr_s in (5, 10))
+    commit = Commit(7, 6, "worker/thread", "worker", 1, "", NOW_US)
+
+    def judged(before: bytes, after: bytes) -> list[str]:
+        changes = {keys.session(b"session"): Values(before, after)}
+        return list(Sessions(keys, lambda _: False).judge(Step(commit, changes)))
+
+    assert judged(short, long) == []
+    assert len(judged(long, short)) == 1
 
 
 def overtaken(*, kept: frozenset[bytes]) -> list[str]:

@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from collections import Counter
+from itertools import islice
 
 import pytest
 
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
-from fdbqueue.testing.simulate import main
+from fdbqueue.testing.simulate import in_turn, main
 from tests.simulation.planted import PLANTS, planted
 
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
@@ -31,6 +33,16 @@ def test_a_run_of_new_seeds_names_the_first(capsys: pytest.CaptureFixture[str]) 
     main(["--minutes", "0.005", "--workload", "bank"])
     said = capsys.readouterr().out
     assert re.match(r"seeds from \d+ on\n\d+ seeds, ", said)
+
+
+def test_a_cheap_workload_gets_more_seeds() -> None:
+    cheap, dear = (all_workloads()[name] for name in ("bank", "several"))
+    times, seeds = [0.0], Counter[str]()
+    for seed, workload in islice(in_turn([dear, cheap], 5, lambda: times[-1]), 60):
+        assert seed == 5 + seeds[workload.name]
+        seeds[workload.name] += 1
+        times.append(times[-1] + (1.0 if workload is cheap else 25.0))
+    assert seeds == {"bank": 50, "several": 10}
 
 
 def test_ctrl_c_prints_the_counts_so_far(

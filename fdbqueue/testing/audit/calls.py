@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.task import TaskState
+from fdbqueue.testing.audit.line import LineStep
 from fdbqueue.testing.audit.model import TaskStep, is_taken
 
 READY, TAKEN, DELAYED, BURIED = TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED
 
 
-def counted(step: TaskStep) -> Iterator[str]:
+def counted(step: TaskStep, line: LineStep) -> Iterator[str]:
     calls, removed = step.calls, len(step.removed())
     passing = calls["put"] - len(step.created())
     """Tasks that the commit has put and ended."""
@@ -26,9 +27,11 @@ def counted(step: TaskStep) -> Iterator[str]:
         yield f"{removed} tasks have ended, and {calls['done']} are counted: {dict(calls)}"
     takes = sum(after.attempts - before.attempts for before, after in step.changed())
     takes += sum(record.attempts for record in step.created())
+    undone = undone_with_their_tasks(step, line)
+    takes, removed = takes - undone, removed - undone
     if not -removed <= calls["take"] - takes <= removed + passing:
         yield f"{takes} takes, and {calls['take']} are counted"
-    if not removed and not passing:
+    if not step.removed() and not passing:
         yield from _of_survivors(step)
 
 
@@ -50,6 +53,19 @@ def _of_survivors(step: TaskStep) -> Iterator[str]:
         )
         if freed != calls["release"] + calls["ttr"] - calls["take"] - given_back(step):
             yield f"{freed} leases have ended, and counted are {dict(calls)}"
+
+
+def undone_with_their_tasks(step: TaskStep, line: LineStep) -> int:
+    """The number of undone takes of tasks that were cancelled on their way to a request, and ended.
+
+    A lease that was over may have ended in a sweep, which undoes no take.
+    """
+    delivered = {item.id: item.value for handed in line.collected for item in handed.items}
+    return sum(
+        delivered.get(record.id, b"").startswith(record.session + record.token)
+        for record in step.removed()
+        if is_taken(record) and record.cancelled_us and record.until_us > step.commit.now_us
+    )
 
 
 def given_back(step: TaskStep) -> int:

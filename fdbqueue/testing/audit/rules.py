@@ -69,6 +69,6 @@ class QueueRules:
             yield from leases.delivered(shape, step, line, mirror)
             yield from lost_leases(shape, step, line, mirror)
             yield from self._lives.judge(step)
-            yield from calls.counted(step)
+            yield from calls.counted(step, line)
             yield from bounds.within_capacity(shape, step)
             yield from bounds.within_concurrency(shape, step)

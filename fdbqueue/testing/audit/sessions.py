@@ -1,9 +1,12 @@
 """The legal steps of sessions: one ends for good, by a process that has opened it, or past its deadline.
 
-A member of an owner (persistent/owners.py) is ended by the next client of that name, too.
+A member of an owner (persistent/owners.py) is ended by the next client of that name, too. The ttr of a
+session is the largest of those that its openers give, so it never falls.
 """
 
 from collections.abc import Callable, Iterator
+
+from fdb import tuple as layer
 
 from fdbqueue import root_keys as columns
 from fdbqueue.root_keys import RootKeys
@@ -41,6 +44,8 @@ class Sessions:
         if before is None and session in self._ended:
             yield f"the session {session.hex()} has ended, and is there again"
         if after is not None:
+            if before is not None and ttr_us_of(after) < ttr_us_of(before):
+                yield f"the ttr of the session {session.hex()} was {ttr_us_of(before)} us: {ttr_us_of(after)}"
             return
         self._ended.add(session)
         beat = step.changes.get(self._keys.heartbeat(session))
@@ -52,3 +57,8 @@ class Sessions:
                 f"the session {session.hex()} is ended by {commit.machine}, and lives until {deadline_us}: "
                 f"it is {commit.now_us}"
             )
+
+
+def ttr_us_of(record: bytes) -> int:
+    ttr_us: int = layer.unpack(record)[2]
+    return ttr_us

@@ -12,7 +12,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, to
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
-from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.common import cramped, in_batches, values_of
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, total
 
 NAME = "fairness"
@@ -31,8 +31,8 @@ def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def trickle(client: Client) -> None:
         q = opened(client)
-        for value in values_of(client, size.steps):
-            put(client, q, [value])
+        for values in in_batches(client, values_of(client, size.steps)):
+            put(client, q, values)
             client.pause(0.3)
 
     def work(client: Client) -> None:
@@ -75,8 +75,8 @@ def opened(client: Client) -> TaskQueue:
 
 
 def key_of(value: str) -> str:
-    """Return the task key of a value: one for the flood, one for each small tenant."""
-    return FLOOD if value.startswith(FLOOD) else value
+    """Return the task key of a value: one for the flood, one for each small tenant, which comes and goes."""
+    return value.partition(".")[0]
 
 
 def put(client: Client, q: TaskQueue, values: Sequence[str]) -> None:

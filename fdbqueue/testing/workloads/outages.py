@@ -51,6 +51,13 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker.stop()
         ended(worker)
 
+    def operate(client: Client) -> None:
+        """Kick buried tasks: a worker may excuse the attempt afterwards."""
+        q = opened(client, kind)
+        while client.runtime.monotonic() < FAULTY_S:
+            client.runtime.sleep(client.random.uniform(0.2, 2))
+            q.kick(client.db, 9)
+
     def survive(client: Client) -> None:
         q = opened(client, kind)
         worker = hired(client)
@@ -62,6 +69,8 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
+    if random.random() < 0.3:
+        simulation.client(operate, "operator")
     simulation.afterwards(survive, "survivor")
     return [exact_statistics(NAME), nothing_failed, no_watch_left_behind]
 
