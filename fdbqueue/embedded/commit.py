@@ -161,13 +161,19 @@ class Committer:
             return None
 
     def _failure(self, error: Exception) -> Exception:
-        """Return an exception of its own for one request: a shared one collects the frames of each raise."""
+        """Return an exception of its own for one request: a shared one collects the frames of each raise.
+
+        None of them refers to `error`, whose frames hold the LMDB transaction. A transaction that LMDB has
+        declared invalid ends with its last reference, and the closing of the environment waits for that.
+        """
         if isinstance(error, lmdb.Error | OSError):
             return self._store.storage_error(error)
         if isinstance(error, StorageFull):
             return StorageFull(path=self._store.path)
         if isinstance(error, StorageReplaced):
             return StorageReplaced(path=error.path, file=error.file)
+        if isinstance(error, DatabaseClosed):
+            return DatabaseClosed()
         return FDBError(error.code) if isinstance(error, FDBError) else error
 
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:

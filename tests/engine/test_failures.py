@@ -8,7 +8,9 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.batch import Batches
-from tests.support import becomes_ready, begin, commit_code, error_code
+from fdbqueue.embedded.durability import Durable
+from fdbqueue.errors import DatabaseClosed
+from tests.support import PATIENCE_S, becomes_ready, begin, commit_code, error_code, wait_until
 
 IO_ERROR = 1510
 
@@ -99,3 +101,42 @@ def test_a_map_that_grows_again_and_again_is_followed(db):
         assert begin(db)[b"a"] == b"1"
     finally:
         store.env = env
+
+
+def test_closing_waits_for_no_commit_that_it_has_ended(tmp_path, monkeypatch):
+    """LMDB's environment closes when the commit has dropped its transaction."""
+    database = fdbqueue.open(f"embedded:{tmp_path / 'data'}").engine
+    store, write = database.lmdb_store, Durable.write
+    entered, go_on, errors = threading.Event(), threading.Event(), []
+
+    def write_late(*arguments):
+        write(*arguments)
+        entered.set()
+        assert go_on.wait(PATIENCE_S)
+
+    def commit():
+        tr = database.create_transaction()
+        tr[b"a"] = b"1"
+        with pytest.raises(DatabaseClosed) as found:
+            tr.commit().wait()
+        errors.append(found.value)
+
+    monkeypatch.setattr(Durable, "write", write_late)
+    threads = [threading.Thread(target=target, daemon=True) for target in (commit, database.close)]
+    threads[0].start()
+    assert entered.wait(PATIENCE_S)
+    threads[1].start()
+    wait_until(lambda: is_over(store.env))
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(errors) == 1
+
+
+def is_over(env):
+    try:
+        env.stat()
+    except lmdb.Error:
+        return True
+    return False
