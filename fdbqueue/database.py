@@ -217,6 +217,16 @@ def adopted(raw: Any, session_ttr_s: float) -> Database:
 _REAL_RUNTIME = RealRuntime()
 
 
+def require_open(database: Database) -> None:
+    """Raises: DatabaseClosed if the database is closed or closing, or the engine below it is gone."""
+    try:
+        database.create_transaction()
+    except ReferenceError as error:  # a raw database that the program has dropped
+        raise DatabaseClosed from error
+    if database.closed:
+        raise DatabaseClosed
+
+
 def runtime_of(transaction: Any) -> Runtime:
     """The runtime of the engine that made `transaction`; the binding's transactions have the real one."""
     runtime: Runtime = getattr(getattr(transaction, "db", None), "_runtime", _REAL_RUNTIME)

@@ -9,7 +9,7 @@ from fdbqueue.aio.committing import on_loop
 from fdbqueue.aio.coroutine_handler import CoroutineHandler, FiberWorker
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
-from fdbqueue.database import as_database
+from fdbqueue.database import as_database, require_open
 from fdbqueue.errors import BlockingCall
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.seam import AnyDatabase
@@ -62,7 +62,8 @@ class LoopWorker(FiberWorker):
         """Check all in this thread. `start` makes the loop, and opens the queues again in it."""
         awaited = CoroutineHandler(handler)
         super().__init__(db, queues, awaited, **options)
-        self._on_loop = partial(self._open, as_database(db), queues, awaited, options)
+        self._given = as_database(db)
+        self._on_loop = partial(self._open, self._given, queues, awaited, options)
         self._stops = 0
         self._loop: LoopThread
 
@@ -93,6 +94,15 @@ class LoopWorker(FiberWorker):
         # Counted before its event is set: `_open` may replace that at this moment.
         self._stops = max(self._stops, 2 if at_once else 1)
         super().stop(at_once=at_once)
+
+    def _require_open(self) -> None:
+        require_open(self._given)  # closing it does not close that of the loop
+        super()._require_open()
+
+    def _chores(self) -> float:
+        if self._given.closed:
+            self._feed.end_waits(self._session)
+        return super()._chores()
 
     def _say_ended(self) -> None:
         self._database.close()

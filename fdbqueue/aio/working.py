@@ -54,7 +54,7 @@ class Worker:
     async def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop()`, or until the queues are empty. If it is cancelled, running handlers may end.
 
-        Raises: QueueNotFound when the last of the queues has been dropped, WorkerUsed at the second call.
+        Raises: QueueNotFound when the last queue was dropped, DatabaseClosed, WorkerUsed at the second call.
         """
         await self.start(until_empty=until_empty)
         worker = self._started()

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from fdbqueue import limits, log_fields
 from fdbqueue.arguments import checked_bytes, checked_timeout
-from fdbqueue.database import as_database
+from fdbqueue.database import as_database, require_open
 from fdbqueue.deferred import checked_function
 from fdbqueue.errors import NotTaken, QueueNotFound, UnknownSession, WorkerUsed
 from fdbqueue.fleet.asynchronous import ChosenByHandler
@@ -120,7 +120,7 @@ class Worker(ChosenByHandler):
     def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop()`. With `until_empty`, also end as soon as the queues hold buried tasks only.
 
-        Raises: QueueNotFound when the last of the queues has been dropped, WorkerUsed at the second call.
+        Raises: QueueNotFound when the last queue was dropped, DatabaseClosed, WorkerUsed at the second call.
         """
         self.start(until_empty=until_empty)
         self.join()
@@ -193,6 +193,7 @@ class Worker(ChosenByHandler):
     def _run(self, until_empty: bool) -> None:
         try:
             while not self._stopped.is_set():
+                self._require_open()
                 free = self._pool.wait_for_free(limits.WORKER_WAIT_S)
                 if free and not self._wait_while_away():
                     self._start_some(free, until_empty)
@@ -262,8 +263,12 @@ class Worker(ChosenByHandler):
         except QueueNotFound:
             raise
         except Exception as error:
+            self._require_open()
             self._is_away(self._no_tasks, error)
         return []
+
+    def _require_open(self) -> None:
+        require_open(self._database)
 
     def _new_session(self) -> Session:
         return Session(self._database, ttr=self._options.session_ttr_s, run_id=self._run_id, root=self._root)

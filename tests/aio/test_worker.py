@@ -12,7 +12,15 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DeferredBody, InvalidArgument, QueueNotFound, UnknownCodec, WorkerUsed, WrongType
+from fdbqueue.errors import (
+    DatabaseClosed,
+    DeferredBody,
+    InvalidArgument,
+    QueueNotFound,
+    UnknownCodec,
+    WorkerUsed,
+    WrongType,
+)
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
@@ -436,6 +444,22 @@ async def test_run_raises_the_error_that_ended_the_worker(
         await aio.TaskQueue.create(db, "emails", root=root)
         with pytest.raises(QueueNotFound):
             await aio.Worker(db, "emails", Sender([]), root=root).run()
+
+
+@on_loop
+async def test_a_worker_ends_when_its_database_is_closed(url: str, root: Subspace) -> None:
+    db, sent = await aio.open(url), asyncio.Event()
+
+    async def send(_: aio.HeldTask) -> None:
+        sent.set()
+
+    emails = await aio.TaskQueue.create(db, "emails", root=root)
+    await emails.put(db, 1)
+    running = asyncio.create_task(aio.Worker(db, emails, send, root=root).run())
+    await sent.wait()
+    await db.close()
+    with pytest.raises(DatabaseClosed):
+        await asyncio.wait_for(running, 20)
 
 
 @on_loop
