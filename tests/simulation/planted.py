@@ -27,6 +27,7 @@ from fdbqueue.embedded import (
     conflicts,
     doorbell,
     durability,
+    journal,
     pool,
     recovery,
     request,
@@ -1579,6 +1580,24 @@ PLANTS = (
         20,
     ),
     # -- processes that commit for each other -------------------------------------------------------------
+    Plant(
+        "a group that is flushed only if all of its commits ask for it",
+        batch.Batches._try,
+        "flush = min(",
+        "flush = max(",
+        "unflushed",
+        100,
+        near=21,
+    ),
+    Plant(
+        "a full generation that is not flushed before the next one begins",
+        journal.Journal.entry,
+        "self.flush(at.generation)",
+        "pass",
+        "unflushed",
+        100,
+        near=21,
+    ),
     Plant(
         "a leader that does not name the version that it commits",
         batch.Batches._try,

@@ -80,6 +80,7 @@ _MODULES = (
     "temporary",
     "told",
     "unavailable",
+    "unflushed",
     "verified",
     "waits",
     "weighty",

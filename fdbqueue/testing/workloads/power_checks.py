@@ -37,19 +37,28 @@ def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Che
 
 
 def _complete(recovered: Database, visible: Sequence[Record], ended: Sequence[Operation]) -> Iterator[str]:
-    """Each commit that was visible is there, and no other one but the last, which was under way."""
+    """Each commit that was visible is there up to the last durable one, and the others in order; beyond them
+    only the last commit, which was under way.
+    """
     found = records(recovered)
-    if found[: len(visible)] != visible:
-        lost = {record.name for record in visible} - {record.name for record in found}
-        yield f"after a power cut, {sorted(lost)} are lost, of {len(visible)} that were visible"
+    durable = max((record.version for record in visible if record.is_durable), default=0)
+    lost = visible[len(found) :]
+    if found[: len(visible)] != visible[: len(found)] or (lost and lost[0].version <= durable):
+        names = {record.name for record in visible} - {record.name for record in found}
+        yield f"after a power cut, {sorted(names)} are lost, of {len(visible)} that were visible"
     if len({record.version for record in found[len(visible) :]}) > 1:
         yield "after a power cut, there are several versions that were never visible"
     places = {record.name: record.place for record in found}
     for op in ended:
-        if (op.subject, op.name) == (NAME, "commit") and places.get(name_of(op)) != tuple(op.result):
+        is_kept = _is_commit(op) and (name_of(op) in places or op.result[0] <= durable)
+        if is_kept and places.get(name_of(op)) != tuple(op.result):
             yield f"after a power cut, {name_of(op)!r} is at {places.get(name_of(op))}, not at {op.result}"
     if int.from_bytes(recovered[COUNT] or b"", "little") != len(found):
         yield "after a power cut, another number of commits is counted than stored"
+
+
+def _is_commit(op: Operation) -> bool:
+    return (op.subject, op.name) == (NAME, "commit")
 
 
 def _higher(recovered: Database, ended: Sequence[Operation]) -> Iterator[str]:

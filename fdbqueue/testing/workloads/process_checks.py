@@ -17,6 +17,8 @@ from fdbqueue.testing.trace import Operation, Trace
 
 NAME = "commits"
 DONE, BY, COUNT = b"done/", b"by/", b"count"
+LATE = b".late"
+"""The end of the name of a commit that waits for no flush: a power cut may undo it."""
 PROMPT_S = 2.0
 _CONFLICT, _TOO_OLD = 1020, 1007
 _AGE_MAX_S = 5.0
@@ -37,6 +39,10 @@ class Record:
     @property
     def place(self) -> tuple[int, int]:
         return self.version, self.order
+
+    @property
+    def is_durable(self) -> bool:
+        return not self.name.endswith(LATE)
 
 
 def checks(simulation: Simulation, *, is_calm: bool = True) -> Sequence[Checker]:

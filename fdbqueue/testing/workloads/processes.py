@@ -14,7 +14,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.power_checks import survives_power_cuts
-from fdbqueue.testing.workloads.process_checks import BY, COUNT, DONE, NAME, checks
+from fdbqueue.testing.workloads.process_checks import BY, COUNT, DONE, LATE, NAME, checks
 from fdbqueue.testing.workloads.process_strikes import cut_near_commits, strike_near_commits
 
 PREFIX = b"key/"
@@ -67,6 +67,8 @@ def tried(client: Client, name: bytes, *, is_pausing: bool = False) -> bool:
     """Try one transaction, once; it may pause between its reads and its commit."""
     with in_doubt(client, name):
         tr = client.db.create_transaction()
+        if name.endswith(LATE):
+            tr.options.set_durability_risky()
         read_version, keys = client.call(NAME, "read", name, lambda: prepared(client, tr, name))
         if is_pausing:
             client.pause(0.02)
