@@ -10,7 +10,8 @@ import pytest
 
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
-from fdbqueue.testing.simulate import in_turn, main
+from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.simulate import in_turn, main, spared_by
 from tests.simulation.planted import PLANTS, planted
 
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
@@ -43,6 +44,12 @@ def test_a_cheap_workload_gets_more_seeds() -> None:
         seeds[workload.name] += 1
         times.append(times[-1] + (1.0 if workload is cheap else 25.0))
     assert seeds == {"bank": 50, "several": 10}
+
+
+def test_every_other_run_of_new_seeds_goes_without_most_faults() -> None:
+    spared = [len(spared_by(seed)) for seed in range(100)]
+    assert 30 < spared.count(0) < 70
+    assert set(spared) & set(range(len(KINDS) // 2)) == {0}
 
 
 def test_ctrl_c_prints_the_counts_so_far(
