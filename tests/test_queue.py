@@ -205,6 +205,17 @@ def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Que
     assert commit_code(taker) == NOT_COMMITTED
 
 
+def test_a_take_of_several_conflicts_with_a_take_of_one_between_them(
+    db: Database, queue: Queue, space: Subspace
+) -> None:
+    """A request in the line may take an item that is not the first."""
+    queue.enqueue_many(db, "abc")
+    taker, items = begin(db), QueueKeys(space).items
+    assert queue.dequeue_many(taker, 3) == ["a", "b", "c"]
+    del db[db.get_range(items.start, items.stop)[1].key]
+    assert commit_code(taker) == NOT_COMMITTED
+
+
 def test_an_answer_of_too_few_conflicts_with_an_enqueue(db: Database, queue: Queue) -> None:
     queue.enqueue(db, "a")
     taker = begin(db)

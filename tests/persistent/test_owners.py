@@ -4,10 +4,11 @@ import gc
 
 import pytest
 
-from fdbqueue import limits
+from fdbqueue import Session, limits
 from fdbqueue.errors import NotUnacked, OwnerReplaced
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
+from tests.support import NOT_COMMITTED, begin, commit_code
 
 
 def test_reopening_returns_the_items_of_all_proxies_of_the_name(opened: Opened) -> None:
@@ -43,6 +44,16 @@ def test_a_client_that_lost_its_name_acks_and_gets_nothing(opened: Opened) -> No
             call()
     old.put("c")  # its puts are accepted as any others
     assert drained(new) == ["a", "b", "c"]
+
+
+def test_a_client_that_loses_its_name_meanwhile_enrols_no_session(still: Still) -> None:
+    """Its session would hold items that the next client of the name does not return."""
+    owner = still.opened(owner="me")._client.owner
+    session = Session(still.db, root=still.root)
+    late = begin(still.db)
+    owner._enrol(late, session)
+    still.opened(owner="me")
+    assert commit_code(late) == NOT_COMMITTED
 
 
 def test_reopening_is_bounded_however_many_proxies_died(

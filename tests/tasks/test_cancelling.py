@@ -94,6 +94,7 @@ def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) 
     assert not run(b.db, lambda tr: line.look(tr, owner, Look(now_us, Reason.NOTICE))).answers
     run(b.db, lambda tr: line.withdraw(tr, server))
     assert is_gone(b)
+    assert b.counts("take", "cancel") == (0, 1)
 
 
 def test_the_holder_learns_of_a_cancel_when_it_renews_or_looks(bench: MakeBench) -> None:
