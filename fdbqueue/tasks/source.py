@@ -219,13 +219,15 @@ class TaskSource:
 
     def _held(self, change: Change, deliveries: Sequence[Delivery]) -> list[Record]:
         """The delivered tasks that still have the lease of their delivery. If a lease ended before its task
-        was collected, the attempt no longer counts as failed.
+        was collected, the attempt no longer counts as failed; if the task ended, its take no longer counts.
         """
         found = change.read(delivery.id for delivery in deliveries)
         held = []
         for record, delivery in zip(found, deliveries, strict=True):
             if record is not None and _is_held(record, delivery):
                 held.append(record)
+            elif record is None and delivery.id not in change.damaged:
+                change.count("take", -1)
             else:
                 forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held

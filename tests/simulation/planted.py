@@ -491,6 +491,14 @@ PLANTS = (
         50,
     ),
     Plant(
+        "a task that ends on its way, and its take counts",
+        source.TaskSource._held,
+        """change.count("take", -1)""",
+        "pass",
+        "crossed",
+        50,
+    ),
+    Plant(
         "an overdue result that gives back a later lease",
         source._is_held,
         "and params_of(lease) == _params_of(delivery)",

@@ -207,3 +207,17 @@ def test_an_uncollected_lease_is_forgiven_by_its_owner(b, clock):
     assert standing(b, missed) == ("r", 1, 1, 1)
     assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
     assert standing(b, missed) == ("r", 1, 0, 0)
+
+
+@pytest.mark.parametrize("end", ["delete", "cancel", "truncate"])
+def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
+    """No caller has received it."""
+    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
+    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    b.put()
+    delivered = b.put()
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    assert b.queue.statistics(b.db)["calls"]["take"] == 2
+    getattr(b.queue, end)(b.db, *([] if end == "truncate" else [delivered]))
+    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert b.queue.statistics(b.db)["calls"]["take"] == 1

@@ -28,14 +28,15 @@ def counted(step: TaskStep, line: LineStep) -> Iterator[str]:
     takes = sum(after.attempts - before.attempts for before, after in step.changed())
     takes += sum(record.attempts for record in step.created())
     undone = undone_with_their_tasks(step, line)
-    takes, removed = takes - undone, removed - undone
+    ended = ended_on_their_way(step, line)
+    takes, removed = takes - undone - ended, removed - undone
     if not -removed <= calls["take"] - takes <= removed + passing:
         yield f"{takes} takes, and {calls['take']} are counted"
     if not step.removed() and not passing:
-        yield from _of_survivors(step)
+        yield from _of_survivors(step, calls["take"] + ended)
 
 
-def _of_survivors(step: TaskStep) -> Iterator[str]:
+def _of_survivors(step: TaskStep, takes: int) -> Iterator[str]:
     calls = step.calls
     moves = [(before.state, after.state) for before, after in step.changed()]
     buried = sum((after == BURIED) - (before == BURIED) for before, after in moves)
@@ -51,7 +52,7 @@ def _of_survivors(step: TaskStep) -> Iterator[str]:
         freed = sum(
             is_taken(before) and after.attempts >= before.attempts for before, after in step.changed()
         )
-        if freed != calls["release"] + calls["ttr"] - calls["take"] - given_back(step):
+        if freed != calls["release"] + calls["ttr"] - takes - given_back(step):
             yield f"{freed} leases have ended, and counted are {dict(calls)}"
 
 
@@ -66,6 +67,12 @@ def undone_with_their_tasks(step: TaskStep, line: LineStep) -> int:
         for record in step.removed()
         if is_taken(record) and record.cancelled_us and record.until_us > step.commit.now_us
     )
+
+
+def ended_on_their_way(step: TaskStep, line: LineStep) -> int:
+    """The number of collected tasks that an earlier commit has ended: no caller received their takes."""
+    collected = [item.id for handed in line.collected for item in handed.items]
+    return sum(id_ not in step.after and id_ not in step.moves for id_ in collected)
 
 
 def given_back(step: TaskStep) -> int:
