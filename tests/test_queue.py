@@ -205,7 +205,7 @@ def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Que
     assert commit_code(taker) == NOT_COMMITTED
 
 
-def test_a_take_of_several_conflicts_with_a_take_of_one_between_them(
+def test_a_take_of_several_conflicts_with_one_between_them(
     db: Database, queue: Queue, space: Subspace
 ) -> None:
     """A request in the line may take an item that is not the first."""

@@ -46,7 +46,7 @@ def test_a_client_that_lost_its_name_acks_and_gets_nothing(opened: Opened) -> No
     assert drained(new) == ["a", "b", "c"]
 
 
-def test_a_client_that_loses_its_name_meanwhile_enrols_no_session(still: Still) -> None:
+def test_a_client_that_loses_its_name_enrols_no_session(still: Still) -> None:
     """Its session would hold items that the next client of the name does not return."""
     owner = still.opened(owner="me")._client.owner
     session = Session(still.db, root=still.root)

@@ -1949,6 +1949,36 @@ PLANTS = (
         near=138,
     ),
     Plant(
+        "an undone take of a cancelled task that stays counted",
+        edges.give_back,
+        """change.count("take", -len(records))
+    _, records = _without_cancelled(change, records)
+""",
+        """_, records = _without_cancelled(change, records)
+    change.count("take", -len(records))
+""",
+        "crossed",
+        50,
+        near=8,
+    ),
+    Plant(
+        "a session with the ttr of its last opener",
+        session.Session._register,
+        "max(ttr_us, round(self.ttr * 1_000_000))",
+        "round(self.ttr * 1_000_000)",
+        "sharing",
+        50,
+    ),
+    Plant(
+        "an excuse of an attempt that a kick has forgiven",
+        excusing.counted,
+        "if entry.number > record.forgiven",
+        "if entry.number >= record.forgiven",
+        "outages",
+        100,
+        near=4,
+    ),
+    Plant(
         "a live session that is ended by an old look",
         ending._is_dead,
         "return deadline_us <= dead.now_us",
