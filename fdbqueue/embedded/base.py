@@ -7,6 +7,7 @@ Nothing reads the base but a recovery.
     00 "format"     as in `data.mdb` (layout.py)
     00 "journal"    <version: 8 B> <generation: 8 B>: the last commit that it holds, and the first generation
                     of the journal that may hold later ones
+    00 "files"      there if the files of the journal may hold later commits: then both of them are durable
     02 ...          the data, as in `data.mdb`
 """
 
@@ -26,6 +27,7 @@ from fdbqueue.embedded.system import System
 
 FILE, NEW_FILE = "base.mdb", "base.new"
 _STATE_KEY = b"\x00journal"
+_FILES_KEY = b"\x00files"
 _STATE = struct.Struct(">QQ")
 _COMMITS = 8  # of each generation, since only the next but one commit may use the pages that a commit frees
 _ROOM = 4  # times the size of a generation
@@ -58,6 +60,18 @@ class Base:
             commitlog.clear(txn)
             txn.put(layout.FORMAT_KEY, layout.FORMAT)
             txn.put(_STATE_KEY, _STATE.pack(*held))
+            txn.delete(_FILES_KEY)
+
+    @property
+    def relies_on_files(self) -> bool:
+        """True if the files of the journal may hold later commits."""
+        with self.env.begin() as txn:
+            return txn.get(_FILES_KEY) is not None
+
+    def rely_on_files(self) -> None:
+        """Note that both files of the journal are durable, before the first commit in them."""
+        with self.env.begin(write=True) as txn:
+            txn.put(_FILES_KEY, b"")
 
     @property
     def size_bytes(self) -> int:

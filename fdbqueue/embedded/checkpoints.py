@@ -31,7 +31,7 @@ class Checkpoints:
         self._store = store
         self._users = users
         self._lock = store.system.lock()  # beside the byte lock, which does not tell threads apart
-        self._is_due = False
+        self._is_due = self._is_closed = False
         self._generation_bytes = self._due_bytes = generation_bytes
         self.has_failed = False
         """True if the last one found no room, or a broken disk."""
@@ -59,6 +59,11 @@ class Checkpoints:
         with self._lock:
             self._make_alone()
 
+    def close(self) -> None:
+        """Begin no other checkpoint; this waits for the end of one, which uses the directory."""
+        with self._lock:
+            self._is_closed = True
+
     @contextmanager
     def kept_out(self) -> Iterator[None]:
         """Let no thread or process make a checkpoint meanwhile; this waits for the end of one."""
@@ -70,7 +75,7 @@ class Checkpoints:
                 self._users.end_checkpoint()
 
     def _make_alone(self) -> None:
-        if self._store.is_closed or not self._users.try_checkpoint():
+        if self._is_closed or not self._users.try_checkpoint():
             return
         try:
             self._is_due = False

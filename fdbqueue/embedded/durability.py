@@ -175,6 +175,8 @@ class Durable(NotDurable):
         bases.make(self._store.directory, self._store.system, held, self._store.env)
         self._store.directory.sync_entries()  # before the files of the old journal go
         self._journal.renew()
+        with bases.opened(self._store.directory, self._store.system) as base:
+            base.rely_on_files()
         self._note_place(txn, Place(held.generation, 0, held.version))
 
     def _new_generation(self) -> int:
@@ -202,5 +204,6 @@ class Durable(NotDurable):
         self._journal.close()
 
     def close(self) -> None:
+        self._checkpoints.close()
         self._flusher.close()
         self._journal.close()

@@ -3,11 +3,16 @@
 A process that is killed in between leaves its commits to the system, or to the next flush of another process.
 """
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+import lmdb
+
+from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.flush import FLUSH_SOON_S
-from fdbqueue.embedded.journal import JournalLost
+from fdbqueue.embedded.journal import NOWHERE, JournalLost
+from fdbqueue.errors import DatabaseClosed
+from fdbqueue.fdberror import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
@@ -22,6 +27,7 @@ class Flusher:
         self._closed = store.system.event()
         self._is_due = False
         self._is_running = False
+        self._flushing = store.system.lock()
         self.has_failed = False
         """True if a flush has failed: the journal is not believed any more."""
 
@@ -60,16 +66,24 @@ class Flusher:
     def _flush(self) -> None:
         self._is_due = False  # before it: a commit that comes meanwhile needs the next one
         try:
-            with closing(self._store.new_journal()) as journal:
+            with self._flushing, closing(self._store.new_journal()) as journal:
                 journal.flush(self._store.newest_place().generation)
         except JournalLost:
             self.has_failed = True
+            self._tell_others()
         except BaseException:
             self._is_due = True
             raise
 
+    def _tell_others(self) -> None:
+        """Note in the commit log that the journal is lost, unless the disk is broken or full."""
+        with suppress(lmdb.Error, FDBError, DatabaseClosed), self._store.begin(write=True) as txn:
+            commitlog.note_place(txn, NOWHERE, self._store.runtime.now_us())
+
     def close(self) -> None:
-        """Flush what is due, and end the thread."""
+        """Flush what is due, and end the thread; this waits for a flush, which uses the directory."""
         self._closed.set()
         if self._is_due:
             self._flush()
+        with self._flushing:
+            pass

@@ -21,7 +21,7 @@ import errno
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -93,12 +93,19 @@ _decode = msgspec.msgpack.Decoder(list[Writes]).decode
 
 
 class File:
-    """An open file of the journal."""
+    """An open file of the journal.
+
+    It is closed with its last user: if a thread closes the journal while another one writes, no other file
+    may get the descriptor that the other thread still uses.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.written_end = 0
         """Before it, no block of the file is new."""
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)
 
 
 class Journal:
@@ -223,13 +230,13 @@ class Journal:
         header = self._header(generation)
         if header is None or header[0] != generation:
             return
-        salt, fd, at = header[1], self._file(generation).fd, HEADER_BYTES
-        while len(head := self._system.pread(fd, _RECORD.size, at)) == _RECORD.size:
+        salt, file, at = header[1], self._file(generation), HEADER_BYTES
+        while len(head := self._system.pread(file.fd, _RECORD.size, at)) == _RECORD.size:
             length, version, previous, seal = _RECORD.unpack(head)
             at += _RECORD.size + length
-            if not version or at > os.fstat(fd).st_size:
+            if not version or at > os.fstat(file.fd).st_size:
                 return
-            body = self._system.pread(fd, length, at - length)
+            body = self._system.pread(file.fd, length, at - length)
             if _seal(salt, length, version, previous, body) != seal:
                 return
             yield Record(version, previous, _decode(body), at)
@@ -239,8 +246,6 @@ class Journal:
         self._forget()
 
     def _forget(self) -> None:
-        for file in self._files.values():
-            os.close(file.fd)
         self._files, self._salts = {}, {}
 
     def _file(self, generation: int) -> File:

@@ -15,7 +15,7 @@ from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.base import Base, BrokenChain, Held
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.directory import FULL, Directory
-from fdbqueue.embedded.journal import Journal, Place
+from fdbqueue.embedded.journal import FILES, Journal, Place
 from fdbqueue.embedded.system import System
 from fdbqueue.embedded.users import Users
 from fdbqueue.errors import StorageFormat, StorageInUse
@@ -70,8 +70,9 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
     with bases.opened(directory, system) as base:
         version, generation = base.held()
         bases.allocate(directory, base, journal.generation_bytes)
-    journal.allocate()
-    directory.sync_entries()  # before the first commit, which only a durable name makes durable
+        journal.allocate()
+        directory.sync_entries()  # before the first commit, which only a durable name makes durable
+        base.rely_on_files()
     with env.begin(write=True) as txn:
         txn.put(layout.FORMAT_KEY, layout.FORMAT)
         commitlog.note_place(txn, Place(generation, 0, version), now_us)
@@ -125,10 +126,18 @@ def _require_no_other_user(directory: Directory, runtime: Runtime) -> None:
 
 
 def recover(directory: Directory, journal: Journal, system: System) -> None:
-    """Add the rest of the journal to the base, and make `data.mdb` anew as a copy of it."""
+    """Add the rest of the journal to the base, and make `data.mdb` anew as a copy of it.
+
+    Raises: StorageInUse if commits of the journal are missing; StorageFormat, OSError, lmdb.Error.
+    """
     with bases.opened(directory, system) as base:
         require_format(base.env, directory.path)
-        _add_all(base, journal)
+        if base.relies_on_files:
+            _require_files(directory)
+        try:
+            _add_all(base, journal)
+        except BrokenChain:
+            raise _missing(directory, "commits between base.mdb and the journal are") from None
         held = base.held()
         size_bytes = base.size_bytes
     try:
@@ -156,12 +165,23 @@ def _make_data(directory: Directory, held: Held, size_bytes: int) -> None:
         os.close(fd)
 
 
+def _require_files(directory: Directory) -> None:
+    for name in sorted({*FILES} - {*os.listdir(directory.fd)}):
+        raise _missing(directory, f"its file {name} is")
+
+
+def _missing(directory: Directory, what: str) -> StorageInUse:
+    cure = f"or go on without the last commits, with empty files {' and '.join(FILES)}"
+    return StorageInUse(
+        path=directory.path, reason=f"{what} missing: restore all files of one moment, {cure}"
+    )
+
+
 def _add_all(base: Base, journal: Journal) -> None:
     held = base.held()
     generations = [number for number in journal.generations() if number >= held.generation]
-    with suppress(BrokenChain):  # behind a record that is lost, nothing counts
-        for generation in generations:
-            base.add(journal, generation)
+    for generation in generations:
+        base.add(journal, generation)
     base.begin_with(Held(base.held().version, max([held.generation, *generations]) + 1))
     for generation in journal.generations():
         journal.free(generation)

@@ -203,10 +203,6 @@ class Store:
             return StorageFull(path=self.path)
         return StorageInUse(path=self.path, reason=str(error).rpartition(": ")[2])
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         self._closed = True
         self.handed_out.close()

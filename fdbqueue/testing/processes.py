@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-from fdbqueue.embedded import environment, pool
+from fdbqueue.embedded import environment, journal, pool
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.directory import Directory
@@ -118,7 +118,9 @@ class SharedDirectory:
             process.end()
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):  # the listing's own descriptor
-                if os.readlink(f"/proc/self/fd/{name}").startswith(self._path):
+                path = os.readlink(f"/proc/self/fd/{name}").removesuffix(" (deleted)")
+                # A file of the journal is closed with its last user.
+                if path.startswith(self._path) and os.path.basename(path) not in journal.FILES:
                     os.close(int(name))
         shutil.rmtree(self._path)
 

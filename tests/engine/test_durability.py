@@ -1,6 +1,8 @@
 """When a commit reaches the disk: at once, a moment later, or with a later commit."""
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded.journal import Journal, JournalLost
+from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
 from fdbqueue.errors import UnknownUrl
 from tests.support import PATIENCE_S, run_program
 
@@ -115,7 +117,7 @@ def test_a_failed_late_flush_renews_the_journal(
 
 RENEWS = """
     import fdbqueue
-    from fdbqueue.embedded.journal import Journal, JournalLost
+    from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
 
     flush = Journal.flush
 
@@ -141,6 +143,35 @@ def test_a_process_goes_on_in_the_journal_that_another_one_began(tmp_path: Path,
     (data / "in-use").write_bytes(b"of another boot")
     with fdbqueue.open(f"embedded:{data}") as db:
         assert (db[b"a"], db[b"b"], db[b"of another process"]) == (b"x", b"y", b"x")
+
+
+def test_a_failed_late_flush_is_known_to_all_processes(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next commit of another process would follow a record that no power cut leaves."""
+    failed = threading.Event()
+
+    def broken(*_: object) -> None:
+        failed.set()
+        raise JournalLost
+
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        before = (tmp_path / "data" / "base.mdb").stat().st_ino
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "flush", broken)
+            db[b"a"] = b"x"
+            assert failed.wait(PATIENCE_S)
+            while db.engine._store.newest_place() != NOWHERE:
+                time.sleep(0.01)
+        child = os.fork()
+        if not child:
+            try:
+                db[b"b"] = b"y"
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / "data" / "base.mdb").stat().st_ino != before
 
 
 @pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])

@@ -1,5 +1,6 @@
 """The journal of a directory: processes that die, fail or are interrupted, then another process goes on."""
 
+import os
 from contextlib import closing
 
 import pytest
@@ -67,3 +68,20 @@ def test_a_failed_flush_before_a_new_generation_counts(tmp_path):
         with pytest.raises(JournalLost):
             journal.entry(first.end, 2, WRITES)
     directory.close()
+
+
+def test_a_journal_that_is_closed_in_use_lends_no_descriptor(tmp_path):
+    """Otherwise a record could be written into a file of the program, or that file be flushed instead."""
+    used = []
+
+    def close_and_open(fd):
+        journal.close()
+        with open(tmp_path / "of the program", "w"):
+            used.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+
+    directory = Directory.open(str(tmp_path))
+    journal = Journal(directory, RealRuntime(), System(flush=close_and_open))
+    written(journal, BEGIN, 1)
+    directory.close()
+
+    assert used == ["journal.1"]

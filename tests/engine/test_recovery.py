@@ -16,6 +16,7 @@ import lmdb
 import pytest
 
 import fdbqueue
+from fdbqueue import limits
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import layout, recovery, users
 from fdbqueue.embedded.commitlog import Written, append
@@ -187,6 +188,32 @@ def test_a_copy_without_its_base_is_refused(path: Path) -> None:
     lose_power(path)
 
     with pytest.raises(StorageInUse, match=r"base.mdb is missing: restore all files"):
+        fdbqueue.open(url(path))
+
+
+def test_after_a_power_cut_a_missing_journal_is_told(path: Path) -> None:
+    """Its commits are gone: all since the last checkpoint."""
+    (path / "journal.1").unlink()
+    lose_power(path)
+
+    for _ in range(2):
+        with pytest.raises(StorageInUse, match=r"journal.1 is missing: .* or go on without the last commits"):
+            fdbqueue.open(url(path))
+    (path / "journal.1").touch()
+    assert entries(path) == {}
+
+
+def test_files_that_were_copied_in_use_are_refused(path: Path, monkeypatch: Any) -> None:
+    """The base was copied first, then came a checkpoint, and then the journal was copied."""
+    monkeypatch.setattr(limits, "GENERATION_BYTES_MAX", 1_000)
+    early = (path / bases.FILE).read_bytes()
+    with fdbqueue.open(url(path)) as db:
+        for number in range(30):
+            db[b"number"] = b"%d" % number
+    (path / bases.FILE).write_bytes(early)
+    lose_power(path)
+
+    with pytest.raises(StorageInUse, match=r"commits between base.mdb and the journal are missing"):
         fdbqueue.open(url(path))
 
 
