@@ -102,6 +102,13 @@ static uint64_t record(struct head head, const char *name, const struct iovec *d
     return head.number;
 }
 
+/* True if this change, which is no write and no sync, is to fail; then it changes nothing. */
+static int is_refused(void) {
+    if (!fails()) return 0;
+    record((struct head){.kind = FAILED, .length = 1}, NULL, NULL, 0);
+    return 1;
+}
+
 static void ended(uint64_t number) {
     record((struct head){.kind = END, .number = number}, NULL, NULL, 0);
 }
@@ -187,7 +194,7 @@ ssize_t copy_file_range(int from, off_t *from_at, int to, off_t *to_at, size_t s
 
 int ftruncate(int fd, off_t size) {
     if (is_recorded(fd)) {
-        if (fails()) return -1;
+        if (is_refused()) return -1;
         record((struct head){.kind = TRUNCATE, .file = files[fd].file, .at = size}, NULL, NULL, 0);
     }
     return REAL(ftruncate)(fd, size);
@@ -197,7 +204,7 @@ int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
 int posix_fallocate(int fd, off_t at, off_t size) {
     if (is_recorded(fd)) {
         if (cannot_allocate) return EOPNOTSUPP;
-        if (fails()) return errno;
+        if (is_refused()) return errno;
         record((struct head){.kind = ALLOCATE, .file = files[fd].file, .at = at, .length = size}, NULL, NULL, 0);
     }
     return REAL(posix_fallocate)(fd, at, size);
@@ -243,7 +250,7 @@ int unlinkat(int at, const char *name, int flags) {
     char full[PATH_MAX];
     full_path(at, name, full);
     if (is_below(full) && !(flags & AT_REMOVEDIR)) {
-        if (fails()) return -1;
+        if (is_refused()) return -1;
         record((struct head){.kind = UNLINK}, full, NULL, 0);
     }
     return syscall(SYS_unlinkat, at, name, flags);
@@ -266,7 +273,7 @@ int renameat(int from_at, const char *from, int to_at, const char *to) {
     full_path(from_at, from, old);
     full_path(to_at, to, new);
     if (is_below(new)) {
-        if (fails()) return -1;
+        if (is_refused()) return -1;
         struct iovec target = {new, strlen(new)};
         record((struct head){.kind = RENAME}, old, &target, 1);
     }
