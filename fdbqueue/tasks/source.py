@@ -29,6 +29,7 @@ from fdbqueue.tasks.ready import Ready, records_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import ask_due, sweep_timers
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
+from fdbqueue.tasks.uncollected import value_of
 from fdbqueue.unreadable import NOT_READ
 
 T = TypeVar("T")
@@ -183,7 +184,7 @@ class TaskSource:
         lease, change = lease_of(params), self.change(tr)
         taken = edges.take(change, records_of(offers), lease)
         change.finish()
-        return [Delivery(record.id, params + NUMBER.pack(record.attempts)) for record in taken]
+        return [Delivery(record.id, value_of(record)) for record in taken]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
         """The delivered tasks under the lease that was taken for the request; none if its session has ended.

@@ -20,6 +20,7 @@ from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
+from fdbqueue.tasks.uncollected import ask_uncollected
 from fdbqueue.unreadable import Unreadable, shown
 
 Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
@@ -279,16 +280,15 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     """Release the first taken tasks that have their keys in the range `under`. Return the number of keys
     read.
 
-    If the holder `died`, the attempts have failed.
-    Reads: the keys by snapshot, the tasks serialisably.
+    If the holder `died`, the attempts have failed, except those of tasks that no caller has received.
+    Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
     Conflicts: a change of the tasks.
     """
+    is_uncollected = ask_uncollected(change.tr, change.shape.keys)
     looked_at, found = _swept(change, under, count)
-    taken = in_state(found, TaskState.TAKEN)
-    if died:
-        edges.forsake(change, taken)
-    else:
-        edges.release(change, taken)
+    begun = [task for task in in_state(found, TaskState.TAKEN) if died and not is_uncollected(task)]
+    edges.forsake(change, begun)
+    edges.release(change, [task for task in in_state(found, TaskState.TAKEN) if task not in begun])
     return looked_at
 
 

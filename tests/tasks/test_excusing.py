@@ -221,3 +221,21 @@ def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
     getattr(b.queue, end)(b.db, *([] if end == "truncate" else [delivered]))
     assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
     assert b.queue.statistics(b.db)["calls"]["take"] == 1
+
+
+def test_a_session_that_dies_fails_only_attempts_that_a_caller_began(bench, clock):
+    """A dead worker may leave a request in the line, which is served until its deadline."""
+    b = bench("fifo")
+    line, mine = calls_of(b.db, b.queue._shape).source.line, Session(b.db, ttr=5)
+    params = params_of(Lease(mine.id, b"its token"))
+    begun = b.put()
+    b.queue.take(b.db, 0, session=mine)
+    server = registered(b.db, line, b"1", now_us(clock), params=params_of(Lease(b.session.id, b"a token")))
+    registered(b.db, line, b"2", now_us(clock), params=params)
+    _, delivered = b.put(), b.put()
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    assert [standing(b, id_) for id_ in (begun, delivered)] == [("t", 1, 0, 0), ("t", 1, 0, 0)]
+    keeper(b.db).forget(mine)
+    clock.advance(6)
+    b.sweep()
+    assert [standing(b, id_) for id_ in (begun, delivered)] == [("r", 1, 1, 1), ("r", 1, 0, 0)]

@@ -1,0 +1,37 @@
+"""Uncollected: leases that the line has delivered to a request, and that its owner has not collected.
+
+No caller has received such a task. So the death of the session that holds it is no failed attempt.
+"""
+
+from collections.abc import Callable
+
+from fdbqueue import limits
+from fdbqueue.line.keys import LineKeys, notice_of
+from fdbqueue.records.keys import NUMBER, Record, TaskKeys
+from fdbqueue.seam import Transaction
+
+
+def value_of(record: Record) -> bytes:
+    """The value of the delivery of a taken task: its lease, and the number of the attempt."""
+    return record.session + record.token + NUMBER.pack(record.attempts)
+
+
+def ask_uncollected(tr: Transaction, keys: TaskKeys) -> Callable[[Record], bool]:
+    """Ask which leases are not collected. The reply is true for a record whose lease is among them.
+
+    Reads: by snapshot, at most limits.VERB_BATCH notices, and as many results beside them. A collection for a
+    session that has ended gives its tasks back, so it needs no conflict.
+    """
+    line, most = LineKeys(keys.line), limits.VERB_BATCH
+    asked = tr.snapshot.get_range(line.all_notices.start, line.all_notices.stop, limit=most)
+    beside = tr.snapshot.get_range(line.all_results.start, line.all_results.stop, limit=most)
+    known: set[tuple[bytes, bytes]] = set()
+
+    def reply(record: Record) -> bool:
+        if not known:
+            notices = [notice for row in asked if (notice := notice_of(row.value)) is not None]
+            known.update(result for notice in notices for result in notice.results)
+            known.update((line.item_id_of(row.key), row.value) for row in beside)
+        return (record.id, value_of(record)) in known
+
+    return reply
