@@ -73,8 +73,10 @@ class Heartbeat:
             self.wake()
 
     def remove(self, hold: Hold) -> None:
+        """Renew the lease no longer: the outcome is committed, or has failed to be."""
         with self._lock:
             self._holds.pop(id(hold), None)
+        hold.settled = True
 
     def lose_all(self, session: Session) -> None:
         """Note that the session is over, and all its leases with it."""

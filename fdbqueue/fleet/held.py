@@ -34,6 +34,8 @@ class Hold:
         self.thread_id = 0
         self.watch: Watch | None = None
         """The observers of its attempt, if there are any."""
+        self.settled = False
+        """True after the commit of its outcome: nothing of the attempt is under way."""
         self.judged = False
         """True if the worker has judged whether the database ended this lease."""
         self.database = database

@@ -3,7 +3,7 @@
 The last lease of a *suspect* task ended without an outcome: the task may have killed its process. Such a
 process loses the tasks of its other threads too, and all of them come back together as suspects. If one
 worker began them all again, the next death would count against each of them, until all were buried. So a
-worker runs one suspect at a time and puts the others off.
+worker runs one suspect at a time, up to the commit of its outcome, and puts the others off.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ class Starting:
         """Return a decision for each of `holds`, for a worker with `room` idle threads."""
         found = []
         for number, hold in enumerate(holds):
-            has_suspect = self._suspect is not None and self._suspect.open
+            # If the next suspect kills this process during the commit of this one, both are lost.
+            has_suspect = self._suspect is not None and not self._suspect.settled
             found.append(start_of(hold, number < room, has_suspect, stopping))
             if found[-1] is Start.BEGIN and hold.task.orphaned:
                 self._suspect = hold

@@ -73,7 +73,7 @@ def test_two_empty_queues_save_up_no_turns():
 
 def taken(orphaned=False, lost=False, cancelled=False):
     task = SimpleNamespace(orphaned=orphaned)
-    return SimpleNamespace(task=task, lost=lost, cancelled=cancelled, open=True)
+    return SimpleNamespace(task=task, lost=lost, cancelled=cancelled, open=True, settled=False)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,13 @@ def test_which_task_a_worker_begins(hold, has_room, has_suspect, stopping, start
     assert start_of(hold, has_room, has_suspect, stopping) is start
 
 
-def test_the_next_suspect_begins_once_the_first_has_an_outcome():
+def test_a_suspect_begins_after_the_commit_of_the_other_outcome():
+    """Before it, the second could kill the process, and both would be lost."""
     starting, suspects = Starting(), [taken(orphaned=True) for _ in range(2)]
     assert starting.decide(suspects, 2, False) == [Start.BEGIN, Start.PUT_OFF]
-    suspects[0].open = False
+    suspects[0].open = False  # the commit has begun
+    assert starting.decide(suspects[1:], 2, False) == [Start.PUT_OFF]
+    suspects[0].settled = True
     assert starting.decide(suspects[1:], 2, False) == [Start.BEGIN]
 
 
