@@ -1,0 +1,195 @@
+"""Checkpoints go on beside commits, fail without harm, and keep the journal small."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import limits
+from fdbqueue.embedded import base as bases
+from fdbqueue.embedded import journal, users
+from fdbqueue.embedded.base import Base, Held
+from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.system import SYSTEM
+from tests.support import PATIENCE_S
+
+GENERATION_BYTES = 1_000
+COMMITS = 30
+"""They fill several generations."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GENERATION_BYTES_MAX", GENERATION_BYTES)
+    monkeypatch.setattr(journal, "_ZEROS_BYTES", GENERATION_BYTES)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open(f"embedded:{path}") as opened:
+        yield opened
+
+
+def commit(db: fdbqueue.Database, count: int = COMMITS, name: str = "key") -> dict[bytes, bytes]:
+    written = {f"{name} {number}".encode(): b"%d" % number for number in range(count)}
+    for key, value in written.items():
+        db[key] = value
+    return written
+
+
+def held(path: Path) -> Held:
+    """The state of the base."""
+    directory = Directory.open(str(path))
+    try:
+        with bases.opened(directory, SYSTEM) as base:
+            return base.held()
+    finally:
+        directory.close()
+
+
+def after_a_power_cut(path: Path) -> dict[bytes, bytes]:
+    (path / "in-use").write_bytes(b"another boot")
+    with fdbqueue.open(f"embedded:{path}") as db:
+        return {row.key: row.value for row in db.get_range(b"", b"\xff")}
+
+
+class Slow:
+    """A checkpoint that waits in its middle."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        add = Base.add
+
+        def slow(*given: Any) -> None:
+            self.begun.set()
+            assert self.may_end.wait(PATIENCE_S)
+            add(*given)
+
+        monkeypatch.setattr(Base, "add", slow)
+
+
+def started(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, error: int) -> pytest.MonkeyPatch:
+    def fail(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(Base, "add", fail)
+    return monkeypatch
+
+
+def test_commits_go_on_beside_a_checkpoint(
+    db: fdbqueue.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    making = started(lambda: commit(db, name="maker"))
+    assert slow.begun.wait(PATIENCE_S)
+
+    commit(db, name="beside")  # the second generation is full, too: it grows
+
+    slow.may_end.set()
+    making.join(PATIENCE_S)
+    db.close()
+    assert len(after_a_power_cut(path)) == 2 * COMMITS
+
+
+def test_the_journal_stays_within_its_bound(db: fdbqueue.Database, path: Path) -> None:
+    largest = 0
+    for _ in range(5):
+        commit(db)
+        largest = max(largest, *((path / name).stat().st_size for name in journal.FILES))
+
+    assert largest <= 4 * GENERATION_BYTES
+    assert held(path).version > 4 * COMMITS
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_checkpoint_that_fails_keeps_the_base(
+    db: fdbqueue.Database, path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    before, written = held(path), {}
+    with monkeypatch.context() as patched:
+        broken(patched, error)
+        for number in range(COMMITS):
+            try:
+                written |= commit(db, 1, f"{number}")
+            except fdbqueue.StorageFull:
+                break
+        assert held(path) == before
+    written |= commit(db, name="after the fault")
+
+    assert held(path) > before
+    db.close()
+    assert after_a_power_cut(path) == written
+
+
+def test_the_next_process_makes_the_checkpoint_of_a_dead_one(
+    db: fdbqueue.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = held(path)
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(Base, "add", lambda *_: os._exit(0))
+        commit(db, name="dead")
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert held(path) == before
+
+    commit(db)
+    assert held(path).version > before.version
+    db.close()
+    there = after_a_power_cut(path)
+    assert len(there) > COMMITS
+    assert b"dead 0" in there
+
+
+def test_one_process_at_a_time_makes_checkpoints(db: fdbqueue.Database, path: Path) -> None:
+    directory = Directory.open(str(path))
+    other = users.Users(directory)
+    other.begin_checkpoint()
+    before = held(path)
+    commit(db)
+    assert held(path) == before
+
+    other.end_checkpoint()
+    commit(db)
+    assert held(path) > before
+    other.close()
+    directory.close()
+
+
+def test_closing_waits_for_the_end_of_a_checkpoint(
+    db: fdbqueue.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are opened below the descriptor of the directory, which another file could get."""
+    slow = Slow(monkeypatch)
+
+    def work() -> None:
+        with pytest.raises(fdbqueue.DatabaseClosed):
+            commit(db)
+
+    making = started(work)
+    assert slow.begun.wait(PATIENCE_S)
+    descriptor = db.engine._store.directory.fd
+    closing = started(db.close)
+    closing.join(0.1)
+    assert os.path.samestat(os.fstat(descriptor), os.stat(path))
+
+    slow.may_end.set()
+    for thread in (making, closing):
+        thread.join(PATIENCE_S)
+    assert b"key 0" in after_a_power_cut(path)
