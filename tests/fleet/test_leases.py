@@ -14,6 +14,7 @@ from fdbqueue.errors import (
     InvalidArgument,
     LeaseLost,
     QueueNotFound,
+    UnknownSession,
     WorkerUsed,
 )
 from fdbqueue.fleet.feed import Feed
@@ -440,6 +441,23 @@ def test_a_turn_of_a_queue_counts_each_of_its_tasks(db, queue, space):
     with Session(db, root=space) as session:
         assert [source.name for source, _ in feed.take(4, session, 0.0)] == 4 * ["jobs"]
         assert [feed.take(1, session, 0.0)[0][0].name for _ in range(4)] == 4 * ["other"]
+
+
+def test_a_task_is_kept_though_the_wait_at_another_queue_failed(db, queue, space, monkeypatch):
+    other, take = TaskQueue.create(db, "other", root=space), Feed._take
+    queue.put(db, "x")
+    feed = Feed(db, [(queue, 1), (other, 1)])
+
+    def take_or_fail(feed, number, count, session, timeout_s):
+        if not timeout_s:  # so that it waits
+            return []
+        if number == 1:
+            raise UnknownSession(session="of the other queue")
+        return take(feed, number, count, session, timeout_s)
+
+    monkeypatch.setattr(Feed, "_take", take_or_fail)
+    with Session(db, root=space) as session:
+        assert [task.data for _, task in feed.take(1, session, 10.0)] == ["x"]
 
 
 def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, queue, space, monkeypatch):
