@@ -25,6 +25,8 @@ _COMMIT = (
     "watches",
 )
 """Modules of the engine on the path of a commit and of its watches."""
+_JOURNAL = ("base", "checkpoints", "durability", "flush", "flusher", "journal", "recovery", "users")
+"""Modules that keep commits over a power cut."""
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "line": ("fdbqueue/line/*.py", "fdbqueue/calls/*.py"),
@@ -32,6 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "recipe": ("fdbqueue/recipe/*.py",),
     "sessions": ("fdbqueue/sessions/*.py",),
     "commit": tuple(f"fdbqueue/embedded/{name}.py" for name in _COMMIT),
+    "journal": tuple(f"fdbqueue/embedded/{name}.py" for name in _JOURNAL),
 }
 
 
