@@ -7,7 +7,8 @@ other files are of no use after a power cut, so they are lost.
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -26,6 +27,8 @@ class Disk:
         self._durable: defaultdict[int, bytearray] = defaultdict(bytearray)
         self._later: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
         self._names: dict[str, int] = {}
+        self._untold: set[tuple[int, int]] = set()
+        """Descriptors, and their files: a flush has failed, and they do not know."""
 
     def write(self, fd: int, data: bytes, at: int) -> None:
         """Note a write, which no flush covers yet."""
@@ -41,6 +44,14 @@ class Disk:
         """Note a flush that has failed: the kernel drops some sectors, and no later flush writes them."""
         file = os.fstat(fd).st_ino
         self._durable[file] = _some(self._durable[file], self._later.pop(file, []), random)
+        self._untold |= {(other, file) for other in _open_descriptors(file) if other != fd}
+
+    def tells(self, fd: int) -> bool:
+        """True once for each descriptor that was open as another flush of its file failed, as in Linux."""
+        untold = (fd, os.fstat(fd).st_ino)
+        is_untold = untold in self._untold
+        self._untold.discard(untold)
+        return is_untold
 
     def note(self, name: str) -> None:
         """Note that a file is durable as it is."""
@@ -63,6 +74,13 @@ class Disk:
     def _found(self) -> dict[str, int]:
         with os.scandir(self._path) as entries:
             return {entry.name: entry.inode() for entry in entries if entry.name in _KEPT}
+
+
+def _open_descriptors(file: int) -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own descriptor
+            if os.fstat(int(name)).st_ino == file:
+                yield int(name)
 
 
 def _put(content: bytearray, at: int, data: bytes) -> None:

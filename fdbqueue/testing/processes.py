@@ -233,6 +233,7 @@ class Process:
         failure = self.directory.fails()
         if failure is not None:
             self.directory.disk.fail(fd, failure)
+        if failure is not None or self.directory.disk.tells(fd):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self.directory.disk.flush(fd)
         self.point()  # as long as it takes, others go on

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
+from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.processes import PowerCut
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.power_checks import survives_power_cuts
 from fdbqueue.testing.workloads.process_checks import LATE, checks
+from fdbqueue.testing.workloads.process_strikes import FAILS_P, STRIKE_S
 from fdbqueue.testing.workloads.processes import END_S, POINTS_MAX, label, tried
 
 CUTS_MAX = 6
@@ -31,4 +33,6 @@ def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     for number in range(size.clients):
         simulation.process(partial(process, number), f"process-{number}")
+    if random.random() < FAILS_P:
+        simulation.fail_flush(scattered(random, *STRIKE_S))
     return [*checks(simulation), survives_power_cuts(simulation, cuts)]
