@@ -1,7 +1,8 @@
 """The work of a run, and its promises, which hold after a power cut.
 
 Each worker commits *entries* of raw keys, and puts, takes and acks tasks. It notes each change before its
-commit as begun, and after it as done.
+commit as begun, and after it as done. A change that may reach the disk later is done with the next one that
+is durable: a power cut removes the last commits only.
 """
 
 import random
@@ -48,13 +49,18 @@ class Worker:
         self._rng = random.Random(name)
         self._queue = fdbqueue.TaskQueue.open(db, QUEUE)
         self._entries: list[str] = []
+        self._late: list[str] = []
 
     def step(self, name: str) -> None:
-        match self._rng.choice(("add", "add", "remove", "put", "put", "end")):
+        match self._rng.choice(("add", "add", "late", "remove", "put", "put", "end")):
             case "add":
                 is_long = self._rng.random() < 0.2
                 if self.change("add", name, partial(run, self._db, partial(add, name, is_long))):
                     self._entries.append(name)
+            case "late":
+                self._tell("begun", "add", name)
+                run(self._db, partial(add_late, name))
+                self._late.append(name)
             case "remove" if self._entries:
                 gone = self._entries.pop(self._rng.randrange(len(self._entries)))
                 self.change("remove", gone, partial(run, self._db, partial(remove, gone)))
@@ -73,6 +79,8 @@ class Worker:
         self._tell("begun", verb, name)
         act()
         self._tell("done", verb, name)
+        while self._late:
+            self._tell("done", "add", self._late.pop())
         return True
 
 
@@ -81,6 +89,11 @@ def add(name: str, is_long: bool, tr: Any) -> None:
     tr[ENTRY + name.encode()] = value
     tr[TWIN + name.encode()] = value
     tr.add(COUNT, ONE)
+
+
+def add_late(name: str, tr: Any) -> None:
+    tr.options.set_durability_risky()
+    add(name, False, tr)
 
 
 def remove(name: str, tr: Any) -> None:
