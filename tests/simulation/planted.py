@@ -38,7 +38,7 @@ from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, tel
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
-from fdbqueue.persistent import owners, proxy, work
+from fdbqueue.persistent import owners, proxy, unacked, work
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
 from fdbqueue.sessions import ending, keeper, openers, session
@@ -588,6 +588,22 @@ PLANTS = (
         "state = replace(state, used=0)",
         "fairness",
         50,
+    ),
+    Plant(
+        "a join that does not wait for un-acked items",
+        work.unfinished_in,
+        """sum(counts.values()) - counts["buried"]""",
+        """counts["ready"]""",
+        "joined",
+        50,
+    ),
+    Plant(
+        "a task_done that acks an item of another thread",
+        unacked.Unacked.pick_oldest,
+        "d.thread == thread",
+        "True",
+        "joined",
+        100,
     ),
     Plant(
         "an ack after the item went to another proxy",

@@ -60,6 +60,7 @@ _MODULES = (
     "hooked",
     "keyed",
     "interrupts",
+    "joined",
     "late",
     "named",
     "order",
