@@ -199,4 +199,7 @@ def _fill(directory: Directory, system: System, held: Held, source: Any) -> None
 
 
 def _held(txn: Any) -> Held:
-    return Held(*_STATE.unpack(txn.get(_STATE_KEY)))
+    found = txn.get(_STATE_KEY)
+    if found is None:
+        raise lmdb.InvalidError(f"{FILE} has no state, so it is damaged")
+    return Held(*_STATE.unpack(found))

@@ -217,6 +217,15 @@ def test_files_that_were_copied_in_use_are_refused(path: Path, monkeypatch: Any)
         fdbqueue.open(url(path))
 
 
+def test_an_empty_base_is_refused(path: Path) -> None:
+    (path / bases.FILE).write_bytes(b"")
+    lose_power(path)
+
+    for _ in range(2):
+        with pytest.raises(StorageInUse, match=r"base.mdb has no state, so it is damaged"):
+            fdbqueue.open(url(path))
+
+
 def test_in_the_same_boot_a_missing_base_is_made_again(path: Path) -> None:
     (path / bases.FILE).unlink()
     assert entries(path) == ENTRIES
