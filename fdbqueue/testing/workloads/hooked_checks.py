@@ -89,8 +89,10 @@ def told_once(trace: Trace, _: Database) -> Iterator[str]:
     for op in events(trace):
         at = op.argument.data, op.argument.attempt
         (began if op.name == "started" else over)[at] += 1
-        # A task without an attempt left is buried, and a lease may end, before the handler is called.
-        never_began = op.name in ("buried", "lease_lost") and op.argument.error is None and not began[at]
+        # A task without an attempt left is buried before the handler is called, and a lease may end. If it
+        # ends before the burial, that one raises NotTaken, which is told.
+        is_exhausted = op.name == "buried" and op.argument.error is None
+        never_began = (is_exhausted or op.name == "lease_lost") and not began[at]
         if over[at] > 1 or (began[at] != 1 and not never_began):
             yield f"{op.name} of {at} is event {over[at]}, after {began[at]} begins"
 
