@@ -1653,7 +1653,7 @@ PLANTS = (
         "pool.answer(written.version, answers)",
         "processes",
         2500,
-        near=956,
+        near=86,
     ),
     Plant(
         "answers in the order of their results",
@@ -1669,8 +1669,8 @@ PLANTS = (
         "        self._versions[answer.slot] = version",
         "        self._versions[answer.slot], self._answered[answer.slot] = version, answer.number",
         "processes",
-        1500,
-        near=700,
+        4000,
+        near=3078,
     ),
     Plant(
         "a request that is asked before it is written",
@@ -1712,7 +1712,7 @@ PLANTS = (
         "while False and slot is not None",
         "processes",
         300,
-        near=106,
+        near=90,
     ),
     Plant(
         "an interrupted follower that keeps the lead it was given",
@@ -1760,8 +1760,8 @@ PLANTS = (
         "self._floor = since  #",
         "pass  #",
         "processes",
-        300,
-        near=15,
+        1500,
+        near=885,
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
@@ -1826,7 +1826,7 @@ PLANTS = (
         "self._runtime.sleep(10.0",
         "processes",
         300,
-        near=69,
+        near=2,
     ),
     Plant(
         "a successor that gives unknown results for the commit of a dead leader",
@@ -1844,7 +1844,7 @@ PLANTS = (
         "False and e < d",
         "processes",
         300,
-        near=86,
+        near=37,
     ),
     Plant(
         "a resume that rings no doorbell",
