@@ -223,7 +223,7 @@ def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
     assert b.queue.statistics(b.db)["calls"]["take"] == 1
 
 
-def test_a_session_that_dies_fails_only_attempts_that_a_caller_began(bench, clock):
+def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock):
     """A dead worker may leave a request in the line, which is served until its deadline."""
     b = bench("fifo")
     line, mine = calls_of(b.db, b.queue._shape).source.line, Session(b.db, ttr=5)
