@@ -174,7 +174,7 @@ class Committer:
             return StorageReplaced(path=error.path, file=error.file)
         if isinstance(error, DatabaseClosed):
             return DatabaseClosed()
-        return FDBError(error.code) if isinstance(error, FDBError) else error
+        return FDBError(error.code) if isinstance(error, FDBError) else error.with_traceback(None)
 
     def _commit_for_all(self, pool: Pool, batch: Sequence[CommitRequest]) -> Written | None:
         """Commit `batch` and the requests of other processes, as the leader of all processes."""

@@ -11,6 +11,7 @@ that journal is believed any more: the next leader copies all data into a new ba
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -136,15 +137,16 @@ class Durable(NotDurable):
         self._written = None
         txn = self._store.begin(write=True)
         try:
-            if commitlog.last_place(txn) == entry.end:  # an interrupt came after the commit
-                self.committed(entry, flush)
-            else:
+            is_committed = commitlog.last_place(txn) == entry.end  # an interrupt came after the commit
+            if not is_committed:
                 self._take_back(txn, entry)
         except (lmdb.Error, FDBError):
             self._is_lost = True
             raise
         finally:
             txn.abort()
+        if is_committed:
+            self.committed(entry, flush)
 
     def _take_back(self, txn: Any, entry: Entry) -> None:
         # Without a pool, another process may have gone on since.
@@ -204,6 +206,7 @@ class Durable(NotDurable):
         self._journal.close()
 
     def close(self) -> None:
-        self._checkpoints.close()
-        self._flusher.close()
-        self._journal.close()
+        with ExitStack() as closings:  # each of them is called, whatever another one raises
+            closings.callback(self._journal.close)
+            closings.callback(self._flusher.close)
+            closings.callback(self._checkpoints.close)

@@ -64,21 +64,32 @@ class Flusher:
             raise
 
     def _flush(self) -> None:
-        self._is_due = False  # before it: a commit that comes meanwhile needs the next one
+        with self._flushing:  # before it is not due any more, since `close` has to wait for this flush
+            if not self._is_due:
+                return
+            self._is_due = False  # before the flush: a commit that comes meanwhile needs the next one
+            try:
+                self._flush_newest()
+            except BaseException:
+                self._is_due = True
+                raise
+
+    def _flush_newest(self) -> None:
+        generation = self._store.newest_place().generation
         try:
-            with self._flushing, closing(self._store.new_journal()) as journal:
-                journal.flush(self._store.newest_place().generation)
+            with closing(self._store.new_journal()) as journal:
+                journal.flush(generation)
         except JournalLost:
             self.has_failed = True
-            self._tell_others()
-        except BaseException:
-            self._is_due = True
-            raise
+            self._tell_others(generation)
 
-    def _tell_others(self) -> None:
-        """Note in the commit log that the journal is lost, unless the disk is broken or full."""
+    def _tell_others(self, generation: int) -> None:
+        """Note in the commit log that the journal is lost, unless the disk is broken or full, or a leader has
+        begun another journal meanwhile.
+        """
         with suppress(lmdb.Error, FDBError, DatabaseClosed), self._store.begin(write=True) as txn:
-            commitlog.note_place(txn, NOWHERE, self._store.runtime.now_us())
+            if commitlog.last_place(txn).generation == generation:
+                commitlog.note_place(txn, NOWHERE, self._store.runtime.now_us())
 
     def close(self) -> None:
         """Flush what is due, and end the thread; this waits for a flush, which uses the directory."""

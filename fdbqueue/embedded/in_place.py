@@ -42,9 +42,8 @@ class InPlace:
         except (FileNotFoundError, NotADirectoryError):
             raise StorageReplaced(path=self._path, file=self._known[0][0]) from None
         except PermissionError:
-            self.looks += (
-                1  # the user may not search a parent directory, or the process has dropped its rights
-            )
+            # The user may not search a parent directory, or the process has dropped its rights.
+            self.looks += 1
 
     def _look(self, changed_ns: int, looked_at: tuple[int, int]) -> None:
         self.looks += 1

@@ -129,8 +129,9 @@ class Journal:
         Raises: OSError if there is no room.
         """
         for number in range(len(FILES)):
+            file = self._file(number)
             try:
-                os.posix_fallocate(self._file(number).fd, 0, self.generation_bytes)
+                os.posix_fallocate(file.fd, 0, self.generation_bytes)
             except OSError as error:
                 if error.errno in FULL - {errno.EFBIG}:
                     raise

@@ -12,7 +12,7 @@ import resource
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any, NoReturn, cast
 
 import lmdb
@@ -205,11 +205,12 @@ class Store:
 
     def close(self) -> None:
         self._closed = True
-        self.handed_out.close()
-        self.watches.close()
-        self.committer.close()
-        self.env.close()
-        self._close_files()
+        with ExitStack() as closings:  # each of them is called, whatever another one raises
+            closings.callback(self._close_files)
+            closings.callback(self.env.close)
+            closings.callback(self.committer.close)
+            closings.callback(self.watches.close)
+            closings.callback(self.handed_out.close)
 
     def _close_files(self) -> None:
         for fd in self._files:

@@ -14,6 +14,7 @@ from fdbqueue import limits
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import journal, users
 from fdbqueue.embedded.base import Base, Held
+from fdbqueue.embedded.checkpoints import Checkpoints
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.system import SYSTEM
 from tests.support import PATIENCE_S
@@ -177,19 +178,27 @@ def test_closing_waits_for_the_end_of_a_checkpoint(
 ) -> None:
     """Its files are opened below the descriptor of the directory, which another file could get."""
     slow = Slow(monkeypatch)
+    closes, close = threading.Event(), Checkpoints.close
+
+    def noted(checkpoints: Checkpoints) -> None:
+        closes.set()
+        close(checkpoints)
 
     def work() -> None:
         with pytest.raises(fdbqueue.DatabaseClosed):
             commit(db)
 
+    monkeypatch.setattr(Checkpoints, "close", noted)
     making = started(work)
     assert slow.begun.wait(PATIENCE_S)
     descriptor = db.engine._store.directory.fd
     closing = started(db.close)
-    closing.join(0.1)
+    assert closes.wait(PATIENCE_S)
+    assert closing.is_alive()
     assert os.path.samestat(os.fstat(descriptor), os.stat(path))
 
     slow.may_end.set()
     for thread in (making, closing):
         thread.join(PATIENCE_S)
+        assert not thread.is_alive()
     assert b"key 0" in after_a_power_cut(path)

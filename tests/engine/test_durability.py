@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.embedded.flusher import Flusher
 from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
 from fdbqueue.errors import UnknownUrl
-from tests.support import PATIENCE_S, run_program
+from tests.support import PATIENCE_S, run_program, wait_until
 
 
 class Flushes:
@@ -161,8 +161,7 @@ def test_a_failed_late_flush_is_known_to_all_processes(
             patch.setattr(Journal, "flush", broken)
             db[b"a"] = b"x"
             assert failed.wait(PATIENCE_S)
-            while db.engine._store.newest_place() != NOWHERE:
-                time.sleep(0.01)
+            wait_until(lambda: db.engine._store.newest_place() == NOWHERE)
         child = os.fork()
         if not child:
             try:
@@ -172,6 +171,16 @@ def test_a_failed_late_flush_is_known_to_all_processes(
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert (tmp_path / "data" / "base.mdb").stat().st_ino != before
+
+
+def test_a_late_note_of_a_failed_flush_spares_the_next_journal(tmp_path: Path, flushes: Flushes) -> None:
+    """A leader may have begun that journal between the failure and the note."""
+    with opened(tmp_path, "", flushes) as db:
+        db[b"a"] = b"x"
+        store = db.engine._store
+        place = store.newest_place()
+        Flusher(store)._tell_others(place.generation - 1)
+        assert store.newest_place() == place
 
 
 @pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])

@@ -8,6 +8,7 @@ import fdbqueue
 from fdbqueue import TaskQueue, Worker
 from fdbqueue.errors import DatabaseClosed
 from tests.fleet.conftest import SOON
+from tests.support import wait_until
 
 IN_TIME_S = 20
 
@@ -85,9 +86,10 @@ def test_a_running_handler_may_end_after_its_database_is_closed(own, space):
         begun.set()
         ended.append(may_end.wait(IN_TIME_S))
 
-    run = Run(Worker(own, "one", handle, threads=1, root=space))
+    run = Run(Worker(own, "one", handle, threads=2, root=space))
     assert begun.wait(IN_TIME_S)
     own.close()
+    wait_until(lambda: run.worker.status().state == "stopping")  # another thread has met the closed database
     may_end.set()
     assert run.has_ended()
     assert isinstance(run.error, DatabaseClosed)

@@ -71,7 +71,7 @@ def test_a_power_cut_at_an_upgrade_loses_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     "plant", [no_data_sync, no_directory_sync, swapped, no_record_sync, late_record_sync, early_free]
 )
-def test_the_judge_finds_a_missing_sync(tiny_run: Run, folder: Path, plant: Plant) -> None:
+def test_the_judge_finds_a_planted_bug(tiny_run: Run, folder: Path, plant: Plant) -> None:
     planted = replace(tiny_run, records=list(plant(tiny_run.records)))
 
     assert list(islice(judge(planted, folder, SEED, PLANT_CUTS), 1))

@@ -1628,7 +1628,8 @@ PLANTS = (
         "    if pool is not None and answers:",
         "    if False:",
         "processes",
-        50,
+        300,
+        near=163,
     ),
     Plant(
         "a successor that does not deliver the answers of a dead leader",
@@ -1636,7 +1637,8 @@ PLANTS = (
         "self._deliver_for_the_dead(txn, pool)",
         "pass",
         "processes",
-        50,
+        300,
+        near=163,
     ),
     Plant(
         "a commit whose answers are not in the log",
@@ -1644,7 +1646,8 @@ PLANTS = (
         "now_us, answers, asked_in",
         "now_us, (), asked_in",
         "processes",
-        50,
+        300,
+        near=163,
     ),
     Plant(
         "answers that are given before the commit",
