@@ -286,9 +286,11 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     """
     is_uncollected = ask_uncollected(change.tr, change.shape.keys)
     looked_at, found = _swept(change, under, count)
-    begun = [task for task in in_state(found, TaskState.TAKEN) if died and not is_uncollected(task)]
-    edges.forsake(change, begun)
-    edges.release(change, [task for task in in_state(found, TaskState.TAKEN) if task not in begun])
+    forsaken, kept = list[Record](), list[Record]()
+    for task in in_state(found, TaskState.TAKEN):
+        (forsaken if died and not is_uncollected(task) else kept).append(task)
+    edges.forsake(change, forsaken)
+    edges.release(change, kept)
     return looked_at
 
 

@@ -6,6 +6,19 @@ from random import Random
 
 from fdbqueue.limits import CLOCK_SKEW_S
 
+# A process that meets one of these may be late with a heartbeat.
+DELAYING = frozenset(
+    {
+        "die",
+        "stall",
+        "slow_reply",
+        "clock_skew_s",
+        "unknown_done",
+        "unknown_not_done",
+        "unknown_after_conflict",
+    }
+)
+
 
 @dataclass(frozen=True)
 class Faults:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,16 +91,22 @@ def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes
         assert flushes.count >= 2, "the option counts for one transaction"
 
 
-def test_a_failed_late_flush_renews_the_journal(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of the old journal is believed, and all that was committed is in the new base."""
+def failing_flush() -> tuple[threading.Event, Callable[..., None]]:
+    """A flush that fails, and the event that it sets."""
     failed = threading.Event()
 
     def broken(*_: object) -> None:
         failed.set()
         raise JournalLost
 
+    return failed, broken
+
+
+def test_a_failed_late_flush_renews_the_journal(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the old journal is believed, and all that was committed is in the new base."""
+    failed, broken = failing_flush()
     with opened(tmp_path, "?durability=soon", flushes) as db:
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "flush", broken)
@@ -149,12 +155,7 @@ def test_a_failed_late_flush_is_known_to_all_processes(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next commit of another process would follow a record that no power cut leaves."""
-    failed = threading.Event()
-
-    def broken(*_: object) -> None:
-        failed.set()
-        raise JournalLost
-
+    failed, broken = failing_flush()
     with opened(tmp_path, "?durability=soon", flushes) as db:
         before = (tmp_path / "data" / "base.mdb").stat().st_ino
         with monkeypatch.context() as patch:

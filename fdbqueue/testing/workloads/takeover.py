@@ -13,11 +13,12 @@ from fdbqueue.fdberror import FDBError
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.faults import DELAYING
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.effects import EFFECTS
-from fdbqueue.testing.workloads.takeover_checks import DELAYING, checks
+from fdbqueue.testing.workloads.takeover_checks import checks
 from fdbqueue.testing.workloads.takeover_looks import (
     NAME,
     SESSION_TTR_S,

@@ -8,22 +8,12 @@ from fdbqueue.database import Database
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.task import TaskState
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
-from fdbqueue.testing.faults import Faults
+from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Operation, Trace
 from fdbqueue.testing.workloads import tasks
 from fdbqueue.testing.workloads.takeover_looks import NAME, SESSION_TTR_S, Lease
 
-# A process that meets one of these may be late with a heartbeat.
-DELAYING = (
-    "die",
-    "stall",
-    "slow_reply",
-    "clock_skew_s",
-    "unknown_done",
-    "unknown_not_done",
-    "unknown_after_conflict",
-)
 OF_SESSIONS = {
     columns.SESSION,
     columns.SESSION_NAME,
@@ -39,7 +29,7 @@ def checks(faults: Faults, has_long_leases: bool) -> Iterator[Checker]:
     yield from (exact_statistics(NAME), tasks.once_each, no_watch_left_behind, no_session_left)
     yield from (lost_is_true, an_old_lease_renews_nothing, none_comes_back)
     yield beats_hold(SESSION_TTR_S - faults.clock_skew_s)
-    if not {*faults.active} & {*DELAYING}:
+    if not DELAYING & set(faults.active):
         yield ended_at_once
         if limits.BEATS_PER_TTR > 1:
             yield none_lost

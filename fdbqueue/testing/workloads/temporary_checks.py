@@ -10,23 +10,13 @@ from fdbqueue.database import Database
 from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
 from fdbqueue.limits import CLOCK_SKEW_S
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.testing.faults import Faults
+from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Operation, Trace
 
 NAME = "temporary"
 NAMES = ("one", "two")
 SESSION_TTR_S = 3.0
-# A clock that is ahead by more than the ttr takes live sessions for dead ones.
-DELAYING = {
-    "die",
-    "stall",
-    "slow_reply",
-    "clock_skew_s",
-    "unknown_done",
-    "unknown_not_done",
-    "unknown_after_conflict",
-}
 
 
 class Made(NamedTuple):
@@ -40,6 +30,7 @@ class Made(NamedTuple):
 
 def checks(faults: Faults) -> Iterator[Checker]:
     yield from (an_old_queue_is_over, a_new_queue_is_empty, none_is_left, refused_for_a_live_owner)
+    # A clock that is ahead by more than the ttr takes live sessions for dead ones.
     if not DELAYING & set(faults.active):
         yield from (a_live_owner_keeps_its_queue, each_task_is_finished)
 
