@@ -112,10 +112,10 @@ def gone(pid):
 
 
 def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue, rounds, effects):
-    """SIGKILL at random moments, by other tasks of the same queue."""
+    """SIGKILL at random moments. The handlers take long enough for several looks of the fleet."""
     count = rounds(600, 3000)
     for _ in range(count // 100):
-        queue.put_many(db, [["nothing"]] * 100)
+        queue.put_many(db, [["sleep", 0.02]] * 100)
     fleet = fleet_of(OBEY, processes=2, threads=4, **DYING)
     kills = []
 
