@@ -37,18 +37,20 @@ def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Che
 
 
 def _complete(recovered: Database, visible: Sequence[Record], ended: Sequence[Operation]) -> Iterator[str]:
-    """Each commit that was visible is there up to the last durable one, and the others in order; beyond them
-    only the last commit, which was under way.
+    """Each commit that was visible is there up to the last durable one, and the others in order. Behind them
+    there may be one version that was never visible: the leader died with its record on the disk.
     """
     found = records(recovered)
+    pairs = zip(found, visible, strict=False)
+    kept = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(found), len(visible)))
     durable = max((record.version for record in visible if record.is_durable), default=0)
-    lost = visible[len(found) :]
-    if found[: len(visible)] != visible[: len(found)] or (lost and lost[0].version <= durable):
-        names = {record.name for record in visible} - {record.name for record in found}
+    lost, never_seen = visible[kept:], found[kept:]
+    if lost and lost[0].version <= durable:
+        names = {record.name for record in lost}
         yield f"after a power cut, {sorted(names)} are lost, of {len(visible)} that were visible"
-    if len({record.version for record in found[len(visible) :]}) > 1:
+    if len({record.version for record in never_seen}) > 1:
         yield "after a power cut, there are several versions that were never visible"
-    places = {record.name: record.place for record in found}
+    places = {record.name: record.place for record in found[:kept]}
     for op in ended:
         is_kept = _is_commit(op) and (name_of(op) in places or op.result[0] <= durable)
         if is_kept and places.get(name_of(op)) != tuple(op.result):
