@@ -163,8 +163,8 @@ class Committer:
     def _failure(self, error: Exception) -> Exception:
         """Return an exception of its own for one request: a shared one collects the frames of each raise.
 
-        None of them refers to `error`, whose frames hold the LMDB transaction. A transaction that LMDB has
-        declared invalid ends with its last reference, and the closing of the environment waits for that.
+        The exception keeps no frames of `error`, which hold the LMDB transaction. A transaction that LMDB
+        has declared invalid ends with its last reference, and the closing of the environment waits for that.
         """
         if isinstance(error, lmdb.Error | OSError):
             return self._store.storage_error(error)
