@@ -33,20 +33,26 @@ def crossed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     far_apart = simulation.random.random() < 0.3
     if far_apart:
         simulation.faults = replace(simulation.faults, clock_skew_s=FAR_APART_S)
+    is_over = False
 
     def produce(client: Client) -> None:
+        nonlocal is_over
         q = opened(client)
         for step in range(size.steps):
             client.runtime.sleep(client.random.choice((0.05, 0.5)))
             values = [f"{client.name}.{step}.{number}" for number in range(BURST)]
             client.call(NAME, "put", values, partial(q.put_many, client.db, values))
+        is_over = True
 
     def take(client: Client) -> None:
         q = opened(client)
         for _ in range(2 * size.steps):
             with suppress(UnknownSession):
-                for task in took(client, q, client.random.choice((0.5, 5))):
+                found = took(client, q, client.random.choice((0.5, 2)))
+                for task in found:
                     finish(client, q, task)
+                if is_over and not found:  # hurried requests in an empty queue would look in vain for seconds
+                    return
 
     def end(client: Client) -> None:
         """End tasks as soon as they are taken: some are on their way to a caller."""
