@@ -306,8 +306,8 @@ class Worker(ChosenByHandler):
             if not isinstance(error, SURVIVED) and hold.claimant is not HEARTBEAT:
                 raise  # the pool replaces the thread
         finally:
-            hold.claim(ITS_THREAD)  # its outcome is decided: the heartbeat leaves it alone
-            self._heartbeat.remove(hold)
+            if hold.claim(ITS_THREAD):  # otherwise its claimant removes it, after the commit of the outcome
+                self._heartbeat.remove(hold)
             self._telling.left(hold)
             log_fields.leave(named)
         return hold.claimant is not HEARTBEAT

@@ -20,6 +20,8 @@ from fdbqueue.errors import (
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.settling import Settling
+from fdbqueue.fleet.telling import Telling
 from fdbqueue.fleet.thread_pool import ThreadPool
 from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
@@ -220,11 +222,11 @@ def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
 @pytest.fixture
 def timeout_is_over(monkeypatch):
     """Set as soon as the heartbeat has claimed a hanging attempt, which then goes first: it ends at once."""
-    is_over, ended, replace_thread, remove = (
+    is_over, ended, replace_thread, leave = (
         threading.Event(),
         threading.Event(),
         ThreadPool.replace,
-        Heartbeat.remove,
+        Telling.left,
     )
 
     def replace_late(pool, *arguments):
@@ -233,12 +235,12 @@ def timeout_is_over(monkeypatch):
         time.sleep(0.05)  # the thread becomes idle
         replace_thread(pool, *arguments)
 
-    def remove_and_tell(heartbeat, hold):
-        remove(heartbeat, hold)
+    def leave_and_tell(telling, hold):
+        leave(telling, hold)
         ended.set()
 
     monkeypatch.setattr(ThreadPool, "replace", replace_late)
-    monkeypatch.setattr(Heartbeat, "remove", remove_and_tell)
+    monkeypatch.setattr(Telling, "left", leave_and_tell)
     return is_over
 
 
@@ -266,6 +268,30 @@ def test_a_transaction_that_ends_at_its_timeout_writes_nothing(db, queue, told, 
     worker.start(until_empty=True)
     assert worker.join(20)
     assert (told.names, db[space["effect"].key()]) == (["buried"], None)
+
+
+def test_a_handler_that_ends_during_its_failure_is_not_settled(db, queue, told, monkeypatch):
+    """Otherwise the next suspect would begin beside the commit of this one."""
+    fails, left, settled = threading.Event(), threading.Event(), []
+    fail, leave = Settling.fail, Telling.left
+
+    def fail_late(settling, hold, failed):
+        fails.set()
+        assert left.wait(20)
+        settled.append(hold.settled)
+        return fail(settling, hold, failed)
+
+    def leave_and_tell(telling, hold):
+        leave(telling, hold)
+        left.set()
+
+    monkeypatch.setattr(Settling, "fail", fail_late)
+    monkeypatch.setattr(Telling, "left", leave_and_tell)
+    queue.put(db, "x")
+    worker = Worker(db, queue, lambda _: fails.wait(20), hooks=told.hooks, **LATE)
+    worker.start(until_empty=True)
+    assert worker.join(20)
+    assert (told.names, settled) == (["buried"], [False])
 
 
 def test_a_task_acked_by_its_handler_is_not_lost_at_a_timeout(db, queue, told):
