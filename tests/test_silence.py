@@ -1,8 +1,11 @@
 """Silences of a database, as a process measures them."""
 
+from functools import partial
+
 import pytest
 
 from fdbqueue import limits
+from fdbqueue.embedded import FDBError
 from fdbqueue.sessions.silence import Silence
 from tests.support import ManualClock
 
@@ -46,15 +49,28 @@ def test_an_answer_leaves_the_question_around_it_open() -> None:
     assert silence.longest_s(began) == 5
 
 
-def test_a_question_that_failed_is_not_reopened() -> None:
+@pytest.mark.parametrize("error", [ArithmeticError(), FDBError(2101), KeyboardInterrupt()])
+def test_an_error_is_an_answer(error: BaseException) -> None:
+    """A call of another thread asks in the name of the keeper, which would end the silence a tick later."""
     clock = ManualClock()
     silence, began = Silence(clock), clock.now()
-    with pytest.raises(ArithmeticError):
-        silence.ask("keeper", fail)
-    silence.answered("keeper")
+    with pytest.raises(type(error)):
+        silence.ask("keeper", partial(fail, error))
     clock.advance(9)
     assert silence.longest_s(began) == 0
 
 
-def fail() -> None:
-    raise ArithmeticError
+def test_the_error_of_a_database_that_is_away_is_no_answer() -> None:
+    clock = ManualClock()
+    silence, began = Silence(clock), clock.now()
+    with pytest.raises(FDBError):
+        silence.ask("keeper", partial(fail, FDBError(1031)))
+    clock.advance(9)
+    assert silence.longest_s(began) == 9
+    silence.ask("keeper", int)
+    clock.advance(9)
+    assert silence.longest_s(began + 10) == 0
+
+
+def fail(error: BaseException) -> None:
+    raise error

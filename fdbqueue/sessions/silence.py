@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from fdbqueue import limits
+from fdbqueue.database import is_away
 from fdbqueue.runtime import Runtime
 
 T = TypeVar("T")
@@ -38,20 +39,23 @@ class Silence:
         self._spells = Spells()
 
     def ask(self, who: Hashable, question: Callable[[], T]) -> T:
-        """Run one transaction, or several. If it fails, the question stays open: only the asker can tell if
-        that is an answer.
+        """Run one transaction, or several. An error is an answer, too, except that of a database that is
+        away: then the question stays open.
 
         An asker may ask within a question, or in two threads: the answer to one leaves the other open.
         """
-        mark = object()
+        mark, is_answered = object(), True
         self._running[mark] = who
         self.asked(who)
         try:
-            answer = question()
+            return question()
+        except BaseException as error:
+            is_answered = not is_away(error)
+            raise
         finally:
             del self._running[mark]
-        self.answered(who)
-        return answer
+            if is_answered:
+                self.answered(who)
 
     def asked(self, who: Hashable) -> None:
         self._asked_at.setdefault(who, self._now())
