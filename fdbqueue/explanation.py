@@ -41,7 +41,8 @@ class TaskPlace:
     """The place of a ready or buried task. A number of limits.EXPLAINED_MAX is that number, or more."""
 
     ahead: int = 0
-    """The tasks before it; in a queue with task keys, the keys with an earlier turn."""
+    """The tasks before it; in a queue with task keys, the keys with an earlier turn; in a bag, all other
+    ready tasks."""
     ahead_in_key: int = 0
     """The tasks of its key before it."""
     by_key: bool = False
@@ -51,6 +52,8 @@ class TaskPlace:
     round: int | None = None
     """Of a fair queue, the round in which the task has its turn."""
     current_round: int | None = None
+    in_any_order: bool = False
+    """True in a bag: any of the tasks counted in `ahead` may come before it."""
 
 
 @dataclass(frozen=True, slots=True)

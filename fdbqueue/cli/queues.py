@@ -64,8 +64,8 @@ def create(
     """Create QUEUE, a queue of tasks, or with --kind queue a plain queue of items.
 
     fifo: the oldest task first. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: as
-    fifottl, with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds. An
-    option that the kind does not have is refused.
+    fifottl, with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds.
+    bag: no order, with ttl, ttr and delay. An option that the kind does not have is refused.
     """
     options["weights"] = dict(map(_weight, options["weights"])) or None
     if kind == PLAIN:

@@ -39,10 +39,12 @@ class Takes:
         give_back: Callable[[Sequence[Any]], None] | None = None,
         *,
         is_named: bool = False,
+        lost: Callable[[], None] | None = None,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads. `give_back`
         undoes a take; None if a take is final. `is_named`: the takes of a session that another process may go
-        on with after a power cut, so each item that it gets is durable.
+        on with after a power cut, so each item that it gets is durable. `lost` is called after another taker
+        has won the race for an item.
         """
         self._database = database
         self._runtime = database.runtime
@@ -52,6 +54,7 @@ class Takes:
         self._new_params = new_params
         self._give_back = give_back
         self._is_named = is_named
+        self._lost = lost
         self._memory = Memory(database)
         self._place: Place | None = None
         self._nudge = Nudge()
@@ -140,6 +143,8 @@ class Takes:
             )
         except LostConflict:
             crew.release()
+            if self._lost is not None:
+                self._lost()
             return None
         if taken.turn is not None:
             self._memory.note(taken.turn)

@@ -13,6 +13,7 @@ from fdbqueue.binding import may_be_lost
 from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
+from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
 from fdbqueue.errors import FdbQueueError, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.records.keys import id_bytes
@@ -181,14 +182,16 @@ class TaskCalls:
 
     def _new_takes(self, session: Session) -> Takes:
         ask = session.ask  # before it is kept: a wrong type would break the takes of all sessions
+        source = self._source_of_taker()
         return Takes(
             self._database,
             self.shape.root,
-            self.source.line,
-            self.source.taker(ask).take_in_turn,
+            source.line,
+            source.taker(ask).take_in_turn,
             lambda: params_of(self.new_lease(session)),
             self._undo_take,
             is_named=session.name is not None,
+            lost=partial(self._start_elsewhere, source),
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
@@ -204,4 +207,20 @@ class TaskCalls:
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         params = params_of(self.new_lease(session))
-        return self.source.taker(session.ask).take(tr, count, params, self._runtime.now_us()).values
+        taker = self._source_of_taker().taker(session.ask)
+        return taker.take(tr, count, params, self._runtime.now_us()).values
+
+    def _source_of_taker(self) -> TaskSource:
+        """The source of the tasks; in a bag, one whose takes begin at a place of their own."""
+        if not isinstance(self.shape.discipline, Bag):
+            return self.source
+        shape = self.shape.starting_at(self._new_place())
+        return TaskSource(shape, self._runtime, self.callbacks, self.source.passed)
+
+    def _start_elsewhere(self, source: TaskSource) -> None:
+        """After a lost race: in a bag, the next take begins at another place."""
+        if isinstance(source.shape.discipline, Bag):
+            source.shape.discipline.start_at(self._new_place())
+
+    def _new_place(self) -> bytes:
+        return self._runtime.random_bytes(PLACE_BYTES)

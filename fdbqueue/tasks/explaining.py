@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fdbqueue import limits
+from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.disciplines.places import ask_place
@@ -106,11 +107,20 @@ def _ask_place(change: Change, was: Record) -> Later[TaskPlace | None]:
     discipline, most = change.shape.discipline, limits.EXPLAINED_MAX
     if was.state == TaskState.READY and isinstance(discipline, Keyed):
         return ask_place(discipline, change.shape.keys, change.tr, was, most)
+    if was.state == TaskState.READY and isinstance(discipline, Bag):
+        return _ask_others(change, discipline, most)
     under = _before(change, was)
     if under is None:
         return lambda: lambda: None
     found = change.tr.snapshot.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
     return lambda: lambda: TaskPlace(ahead=len(found.to_list()))
+
+
+def _ask_others(change: Change, bag: Bag, limit: int) -> Later[TaskPlace | None]:
+    """Ask for all other ready tasks of a bag, counted up to `limit`."""
+    ready, more = bag.index, limit + 1
+    found = change.tr.snapshot.get_range(ready.start, ready.stop, limit=more, streaming_mode=EXACT)
+    return lambda: lambda: TaskPlace(ahead=len(found.to_list()) - 1, in_any_order=True)
 
 
 def _before(change: Change, was: Record) -> slice | None:

@@ -24,6 +24,7 @@ from fdbqueue.arguments import (
 )
 from fdbqueue.codec import checked_codec
 from fdbqueue.deferred import checked_function
+from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.fifo import Fifo
@@ -36,6 +37,7 @@ from fdbqueue.registry.registry import Definition, require_options
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
 TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
+BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR
@@ -139,6 +141,7 @@ register_kind("limfifottl", Priority, {*TIMED, "capacity"})
 register_kind("utube", Micro, KEYED)
 register_kind("utubettl", Micro, TIMED | KEYED, ttl_ends_lease=False)
 register_kind("fair", Fair, FAIR)
+register_kind("bag", Bag, BAG)
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:

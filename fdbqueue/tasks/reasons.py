@@ -99,6 +99,8 @@ def _is_over(held: KeyHolder, now: float) -> bool:
 
 
 def _behind(place: TaskPlace) -> str:
+    if place.in_any_order:
+        return f"{_counted(place.ahead, 'other task')}, which come{'s' * (place.ahead == 1)} in any order."
     before = f"{_counted(place.ahead, 'key' if place.by_key else 'task')} before it."
     if place.round is None:
         return before

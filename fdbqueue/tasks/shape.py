@@ -1,10 +1,12 @@
 """Shape: the facts and helpers of one task queue that belong to no single transaction."""
 
 from collections.abc import Mapping
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from fdbqueue.aside import Aside
 from fdbqueue.codec import PayloadCodec, stored_codec
+from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
@@ -46,6 +48,14 @@ class Shape:
             raise
         except (ValueError, TypeError, LookupError) as reason:
             raise DefinitionUnreadable(name=self.name, reason=str(reason)) from reason
+
+    def starting_at(self, random: bytes) -> Self:
+        """The same shape, whose takes begin at a place of their own: the queue is a bag."""
+        shape, bag = copy(self), Bag(self.keys, {})
+        bag.mend = self.mender.entry
+        bag.start_at(random)
+        shape.discipline = bag
+        return shape
 
     def draft(self, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
         return drafted(self.kind, self.settings, data, payload, options)

@@ -48,7 +48,10 @@ class TaskSource:
 
     hands_out_leases = True
 
-    def __init__(self, shape: Shape, runtime: Runtime, callbacks: Callbacks) -> None:
+    def __init__(
+        self, shape: Shape, runtime: Runtime, callbacks: Callbacks, passed: Passed | None = None
+    ) -> None:
+        """`passed` are the tasks that the handle passes over; None for a handle that has met none."""
         self.shape = shape
         self.name = shape.name
         self.guard = shape.guard
@@ -58,7 +61,7 @@ class TaskSource:
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
         self._callbacks = callbacks
-        self.passed = Passed(registered=True)
+        self.passed = Passed(registered=True) if passed is None else passed
         self._ready = Ready(shape, self.passed)
         self.claim = self._ready.claim
 

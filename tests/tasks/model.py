@@ -63,7 +63,16 @@ class Model:
         )
 
     def take(self, session: str, count: int) -> list[ModelTask]:
-        taken = self.ready()[:count]
+        return self._lend(session, self.ready()[:count])
+
+    def take_from_bag(self, session: str, count: int, found: list[str]) -> list[ModelTask]:
+        """Any tasks may be next; if the count is larger than the bag, they come in the order of arrival."""
+        ready = {task.id: task for task in self.ready()}
+        assert len(found) == min(count, len(ready))
+        assert len(ready) >= count or found == list(ready)
+        return self._lend(session, [ready[id_] for id_ in found])
+
+    def _lend(self, session: str, taken: list[ModelTask]) -> list[ModelTask]:
         for task in taken:
             self._leases += 1
             task.state, task.session, task.lease = "t", session, self._leases

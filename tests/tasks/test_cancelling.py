@@ -21,7 +21,7 @@ from tests.queue_support import registered
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
-KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair", "bag")
 End = Callable[[Bench, Any], Any]
 
 ENDED_BY: dict[str, End] = {

@@ -41,7 +41,7 @@ def outcomes(b, id_):
     return [failure.outcome for failure in b.queue.failures(b.db, id_)]
 
 
-@pytest.mark.parametrize("kind", ["fifottl", "limfifottl", "utubettl"])
+@pytest.mark.parametrize("kind", ["fifottl", "limfifottl", "utubettl", "bag"])
 def test_a_failure_that_a_sweep_counted_is_taken_back(bench, clock, kind):
     """The history says that the attempt was made, and does not count. Twice is once."""
     b = bench(kind, ttr=TTR_S)

@@ -302,11 +302,11 @@ def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: 
         db[line.renewal(ticket)] = renewal_value(renewed_us)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl", "fair"])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl", "fair", "bag"])
 @pytest.mark.parametrize("renewed", [False, True])
 def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillClock, renewed: bool) -> None:
     queue = TaskQueue.create(memory, "bench", kind)
-    id_ = queue.put(memory, "x", **({"key": "a"} if kind not in ("fifo", "fifottl") else {})).id
+    id_ = queue.put(memory, "x", **({"key": "a"} if kind not in ("fifo", "fifottl", "bag") else {})).id
     now_us = clock.now_us()
     stand_in_line(memory, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
     found: Any = queue.explain(memory, id_)

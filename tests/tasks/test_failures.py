@@ -15,7 +15,7 @@ def fail(b, **how):
     return task
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair"])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair", "bag"])
 def test_a_release_with_a_failure_writes_it_down(bench, clock, kind):
     """In queues of every kind, and there the task may wait before its next attempt."""
     b = bench(kind)

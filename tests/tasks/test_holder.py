@@ -19,7 +19,7 @@ KEYS = RootKeys(DEFAULT_ROOT)
 HERE = HolderProcess(platform.node(), os.getpid())
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utubettl", "fair"])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utubettl", "fair", "bag"])
 def test_a_taken_task_has_its_session_and_the_time_of_its_take(bench: MakeBench, kind: str) -> None:
     b = bench(kind=kind)
     b.put("x")

@@ -16,7 +16,7 @@ from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
-KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair", "bag")
 
 
 def columns(b: Bench) -> dict[int, int]:

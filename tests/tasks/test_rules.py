@@ -637,7 +637,7 @@ def test_a_put_and_an_ack_happen_with_the_callers_transaction(bench: MakeBench) 
     assert b.counts("put", "take", "ack", "done") == (2, 2, 1, 1)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair"])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair", "bag"])
 def test_a_take_of_nothing_beside_a_write_conflicts_with_a_put(bench: MakeBench, kind: str) -> None:
     """The caller may write that there was no task."""
     b = bench(kind)

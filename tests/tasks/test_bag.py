@@ -1,0 +1,180 @@
+"""Bags: any task may be next, two takers rarely want the same one, and no task waits for ever."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import TaskPlace, Why, limits
+from fdbqueue.disciplines.bag import Bag
+from fdbqueue.errors import UnsupportedOption
+from fdbqueue.records.keys import id_bytes, id_text, record_of
+from fdbqueue.tasks.calls import calls_of
+from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+
+
+def ready_keys(b: Bench) -> dict[bytes, bytes]:
+    """The keys of the ready tasks, by id."""
+    under = b.queue._shape.keys.ready
+    rows = b.db.get_range(under.start, under.stop)
+    return {record_of(row.value).id: bytes(row.key) for row in rows}
+
+
+def taker_at(b: Bench, place: bytes) -> Callable[..., Any]:
+    """Takes in transactions of the caller, which begin at that place."""
+    source = calls_of(b.db, b.queue._shape).source
+    placed = type(source)(b.queue._shape.starting_at(place), b.clock, source._callbacks)
+    params = b.session.id + b"token"
+    return lambda tr: placed.taker(b.session.ask).take(tr, 1, params, b.clock.now_us()).values
+
+
+@pytest.mark.parametrize("place", [b"", b"\x40", b"\x80", b"\xc0", b"\xff" * 8])
+def test_takes_go_around_to_the_last_task(bench: MakeBench, place: bytes) -> None:
+    b = bench("bag")
+    ids = {b.put(n) for n in range(20)}
+    tr, take = begin(b.db), taker_at(b, place)
+    taken = [take(tr)[0].id for _ in ids]
+    assert set(taken) == ids
+    around = sorted(ready_keys(b).items(), key=lambda entry: entry[1])
+    first = next((id_ for id_, key in around if key >= b.queue._shape.keys.ready_at(place)), around[0][0])
+    assert id_bytes(taken[0]) == first
+    assert take(tr) == ()
+
+
+def test_tasks_do_not_lie_in_the_order_of_arrival(bench: MakeBench) -> None:
+    b = bench("bag")
+    ids = [b.put(n) for n in range(30)]
+    listed = [task.id for task in b.queue.tasks(b.db, "r", 30)]
+    assert sorted(listed) == ids != listed
+    assert [task.id for task in b.queue.tasks(b.db, "r", 30)] == listed
+
+
+def test_takers_at_different_places_do_not_conflict(bench: MakeBench) -> None:
+    b = bench("bag")
+    b.queue.put_many(b.db, range(64))
+    transactions = [begin(b.db) for _ in range(4)]
+    for number, tr in enumerate(transactions):
+        taker_at(b, bytes([64 * number]))(tr)
+    assert [commit_code(tr) for tr in transactions] == [0] * 4
+
+
+def test_two_takers_of_one_task_conflict(bench: MakeBench) -> None:
+    b = bench("bag")
+    b.queue.put_many(b.db, range(9))
+    first, second = begin(b.db), begin(b.db)
+    assert taker_at(b, b"\x80")(first)[0].id == taker_at(b, b"\x80")(second)[0].id
+    assert (commit_code(first), commit_code(second)) == (0, NOT_COMMITTED)
+
+
+@pytest.mark.parametrize("place", [b"", b"\x80", b"\xff" * 8])
+def test_nothing_conflicts_with_a_put_anywhere(bench: MakeBench, place: bytes) -> None:
+    b = bench("bag")
+    tr = begin(b.db)
+    assert taker_at(b, place)(tr) == ()
+    tr.set(b"answer", b"nothing")
+    b.put("x")
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_bag_that_a_take_sees_whole_comes_in_order(bench: MakeBench) -> None:
+    b = bench("bag")
+    ids = [b.put(n) for n in range(9)]
+    assert [task.id for task in b.queue.take_many(b.db, 10, 0, session=b.session)] == ids
+
+
+def test_a_released_task_lies_at_another_place(bench: MakeBench) -> None:
+    b = bench("bag")
+    id_ = id_bytes(b.put("x"))
+    before = ready_keys(b)[id_]
+    b.queue.release(b.db, b.take())
+    released = ready_keys(b)[id_]
+    assert released != before
+    b.queue.bury(b.db, b.take())
+    b.queue.kick(b.db)
+    assert ready_keys(b)[id_] not in (before, released)
+
+
+def test_buried_tasks_of_a_bag_are_kicked_in_order(bench: MakeBench) -> None:
+    b = bench("bag")
+    ids = [b.put(n) for n in range(9)]
+    for id_ in reversed(ids):
+        b.queue.bury(b.db, id_)
+    assert [task.id for task in b.queue.tasks(b.db, "!", 9)] == ids
+    assert b.queue.kick(b.db, 3) == 3
+    assert sorted(task.id for task in b.queue.tasks(b.db, "r", 9)) == ids[:3]
+
+
+def test_a_bag_has_times_and_no_priorities(bench: MakeBench) -> None:
+    b = bench("bag", ttl=9, ttr=4)
+    b.put("expires", ttl=2)
+    b.put("delayed", delay=3)
+    b.clock.advance(3)
+    assert b.taken_data() == ["delayed"]
+    b.clock.advance(4)
+    assert b.take().attempts == 2
+    with pytest.raises(UnsupportedOption):
+        b.put("x", pri=1)
+
+
+def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
+    """With one put for each take, a way around takes 2.72 times the backlog on average at the most."""
+    backlog, waits = 30, []
+    b = bench("bag")
+    born = {b.put(): 0 for _ in range(backlog)}
+    for number in range(1, 500):
+        task = b.take()
+        b.queue.ack(b.db, task)
+        waits.append(number - born.pop(task.id))
+        born[b.put()] = number
+    assert max(waits) < 4 * backlog
+
+
+def test_a_lost_race_sends_the_taker_elsewhere(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench("bag")
+    b.queue.put_many(b.db, range(64))
+    b.take()
+    claim, start_at, rivals, starts = Bag.claim, Bag.start_at, [1], []
+
+    def meet(self: Bag, tr: Any, records: Any) -> None:
+        claim(self, tr, records)
+        if rivals:
+            rivals.pop()
+            b.queue.delete(b.db, id_text(records[0].id))
+
+    def start(self: Bag, random: bytes) -> None:
+        starts.append(random)
+        start_at(self, random)
+
+    monkeypatch.setattr(Bag, "claim", meet)
+    monkeypatch.setattr(Bag, "start_at", start)
+    assert b.take() is not None
+    assert len(starts) == 1
+
+
+def test_a_place_in_a_bag_counts_all_other_tasks(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench("bag")
+    ids = [b.put(n) for n in range(4)]
+    found = [b.queue.explain(b.db, id_) for id_ in ids]
+    assert [one.place for one in found] == [TaskPlace(3, in_any_order=True)] * 4
+    assert found[0].reasons[0].why is Why.BEHIND
+    assert found[0].reasons[0].text == "There are 3 other tasks, which come in any order."
+    monkeypatch.setattr(limits, "EXPLAINED_MAX", 3)
+    assert b.queue.explain(b.db, ids[0]).place == TaskPlace(3, in_any_order=True)
+    b.queue.take_many(b.db, 3, session=b.session)
+    [last] = b.queue.tasks(b.db, "r", 9)
+    assert b.queue.explain(b.db, last.id).place == TaskPlace(0, in_any_order=True)
+
+
+@pytest.mark.parametrize("copies", ["index", "both"])
+def test_damage_in_a_bag_costs_no_other_task(bench: MakeBench, copies: str) -> None:
+    b = bench("bag")
+    bad, good = b.put("bad"), {b.put(n) for n in range(5)}
+    id_ = id_bytes(bad)
+    b.db[ready_keys(b)[id_]] = b"damaged"
+    if copies == "both":
+        b.db[b.queue._shape.keys.task(id_)] = b"damaged"
+    mended = {bad} if copies == "index" else set()
+    assert {task.id for task in iter(b.take, None)} == good | mended
