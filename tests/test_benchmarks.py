@@ -1,10 +1,12 @@
 """Benchmarks leave nothing in the database that they were given."""
 
+from collections import Counter
 from contextlib import suppress
 
 import pytest
 
 import fdbqueue
+from benchmarks import storage_servers
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -39,3 +41,18 @@ def test_a_space_is_erased_however_the_benchmark_ends(url):
         raise KeyboardInterrupt
     with fdbqueue.open(url) as db:
         assert [row.key for row in db.get_range(b"", b"\xff")] == [b"a user's"]
+
+
+def test_the_threads_of_a_load_work_on_each_task_once():
+    plan = storage_servers.Plan(queues=3, threads=4, tasks=25)
+    with fdbqueue.open("memory:") as db:
+        queues = storage_servers.make_queues(db, SPACE["servers"], plan)
+        storage_servers.work(db, queues, plan)
+        assert [queue.statistics(db)["calls"]["ack"] for queue in queues] == [9, 8, 8]
+
+
+def test_the_busiest_storage_server_comes_first():
+    idle, busy = storage_servers.Grown(), storage_servers.Grown(1_000_000, 500, 700)
+    _, first, second = storage_servers.table({"idle": idle, "busy": busy}, Counter(busy=2), tasks=100)
+    assert first.split() == ["busy", "2", "1.0", "MB", "100.0%", "10,000", "500", "700"]
+    assert second.split() == ["idle", "0", "0.0", "MB", "0.0%", "0", "0", "0"]

@@ -67,7 +67,7 @@ def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> It
     rate = max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
     if rate > limits.HOT_TASKS_PER_S:
         text = f"{name} is hot: {rate:.0f} tasks a second, near the limit of one storage team"
-        cure = "Take and put in batches, or spread its tasks over several queues (docs/scaling.md)."
+        cure = "Take and put in batches, or spread its tasks over queues on several teams (docs/scaling.md)."
         yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate)
 
 
