@@ -17,7 +17,7 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import fair, key_counts, keyed, micro, places
+from fdbqueue.disciplines import bag, fair, key_counts, keyed, micro, places
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import (
     batch,
@@ -1545,6 +1545,24 @@ PLANTS = (
         "NUMBER.pack(0)",
         "composed",
         100,
+    ),
+    Plant(
+        "a take from a bag that does not go around",
+        bag.Bag.first,
+        "snapshot.get_range(ready.start, self._hand, limit=limit)",
+        "snapshot.get_range(ready.start, ready.start, limit=limit)",
+        "composed",
+        50,
+        near=7,
+    ),
+    Plant(
+        "a take from a bag that goes around over too few tasks",
+        bag.around,
+        "behind[: limit - len(ahead)]",
+        "behind[:0]",
+        "composed",
+        200,
+        near=7,
     ),
     Plant(
         "a truncate that leaves the failures of its tasks",

@@ -8,6 +8,7 @@ session of its request has ended, for instance. The order is a model, apart from
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
@@ -94,6 +95,8 @@ class Order:
         """The places of the tasks that a take at the version `seen` must not have passed over."""
         if self.shape.kind.supports("cost"):
             return []  # the order of its task keys is that of their rounds
+        if isinstance(self.shape.discipline, Bag):
+            return []  # any task may be next
         last = max(map(self.place, taken))
         waiting = [record for record in self._waiting(step) if self._ready_since[record.id] <= seen]
         if self._is_keyed:

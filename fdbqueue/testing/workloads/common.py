@@ -1,6 +1,7 @@
 """The common parts of queue workloads: producers, consumers, auditors, and the quiet end."""
 
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -28,11 +29,19 @@ SPACE = Subspace(("simulated",))
 # After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.
 QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
 
+BAGS = 0.25
 Step = Callable[[Client, str], None]
 
 
 def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
     return Queue(SPACE[name], contended=contended, codec=codec)
+
+
+def or_a_bag(simulation: Simulation, kind: str) -> str:
+    """`kind`, but in some runs a bag in place of a queue without task keys."""
+    # From other dice, so that all else of a seed is as it would be without.
+    is_bag = Random(f"{simulation.seed} bag").random() < BAGS
+    return "bag" if is_bag and kind in ("fifo", "fifottl") else kind
 
 
 def either(client: Client, name: str) -> Queue:

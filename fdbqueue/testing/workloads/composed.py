@@ -20,7 +20,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import cramped
+from fdbqueue.testing.workloads.common import cramped, or_a_bag
 from fdbqueue.testing.workloads.composed_checks import (
     NAME,
     NOTES,
@@ -63,6 +63,7 @@ def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SWEEP_EVERY_S=random.choice((limits.SWEEP_EVERY_S, 30)),
     )
     kind, timed, options = random.choice(KINDS)
+    kind = or_a_bag(simulation, kind)
     # From other dice, so that all else of a seed is as it would be without.
     chance = Random(f"{simulation.seed} values").random()
     rare, late = chance < RARE, chance < LATE

@@ -20,7 +20,7 @@ class TaskVerbs(Noted):
     def _put(self, tr: Transaction, op: Op) -> None:
         random, kind = self._random, self._q.kind
         options: dict[str, Any] = {}
-        if "ttl" in kind or kind == "fair":
+        if "ttl" in kind or kind in ("fair", "bag"):
             timed = {"ttl": (None, 1, 1, 3), "ttr": (None, 1, 2), "delay": (0, 0, 0.5)}
             options = {name: random.choice(of) for name, of in timed.items() if self._rules.timed}
         if "ttl" in kind:

@@ -12,7 +12,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
 from fdbqueue.testing.workloads.emptied_checks import NAME, checks
 from fdbqueue.testing.workloads.emptied_removals import REMOVALS, rest
 from fdbqueue.testing.workloads.leftovers import look
@@ -33,7 +33,7 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(VERB_BATCH=random.choice((2, 200)), LOOK_EVERY_S=60, SWEEP_EVERY_S=1)
     kind, threads, haste = random.choice(KINDS), random.choice((1, 2)), scattered(random, 0.5, 5)
     ttl = random.choice((None, 1.0)) if kind in ("fifottl", "fair") else None
-    ids: list[str] = []
+    kind, ids = or_a_bag(simulation, kind), list[str]()
 
     def opened(client: Client) -> TaskQueue:
         return TaskQueue.create(client.db, NAME, kind, if_not_exists=True)

@@ -14,7 +14,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
 from fdbqueue.testing.workloads.operator import GONE, STARTED, cured
 from fdbqueue.testing.workloads.tasks import all_tasks, counted_and_found
 
@@ -25,7 +25,7 @@ KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
 @workload(clients=2, steps=4)
 def explained(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-    kind = simulation.random.choice(KINDS)
+    kind = or_a_bag(simulation, simulation.random.choice(KINDS))
 
     def produce(client: Client) -> None:
         q = opened(client, kind)
@@ -74,7 +74,7 @@ def put(client: Client, q: TaskQueue, value: str) -> str:
     options: dict[str, Any] = {}
     if q.kind not in ("fifo", "utube"):
         options["delay"] = client.random.choice((0, 0, 1.5))
-    if q.kind not in ("fifo", "fifottl"):
+    if q.kind not in ("fifo", "fifottl", "bag"):
         options["key"] = client.random.choice("ab")
     return q.put(client.db, value, **options).id
 

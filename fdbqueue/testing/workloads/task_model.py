@@ -40,8 +40,11 @@ class Rules:
         return self.options.get("key_concurrency", 1) if "utube" in self.kind else None
 
     def place(self, life: "Life") -> tuple[int, str]:
-        """The order among ready tasks, or among those of one task key."""
-        return (life.pri, life.id)
+        """The order among ready tasks, among those of one task key, or among buried ones.
+
+        In a bag only buried tasks have an order.
+        """
+        return (0, "") if self.kind == "bag" and life.state != "!" else (life.pri, life.id)
 
 
 class Life(NamedTuple):

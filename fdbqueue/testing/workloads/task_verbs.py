@@ -71,8 +71,7 @@ def wrong_times(rules: Rules, op: Op, life: Life, seen: Seen) -> Iterator[str]:
     if not near(seen.expires, expires):
         yield f"it expires at {seen.expires}, not at {expires}"
     if op.verb in ("take", "renew") and not (op.verb == "renew" and life.until is None):
-        ends = expires if "ttl" in rules.kind and rules.kind != "utubettl" else None
-        yield from wrong_time(op, seen.until, life.ttr, ends if rules.kind != "fair" else expires)
+        yield from wrong_time(op, seen.until, life.ttr, None if rules.kind == "utubettl" else expires)
     elif op.verb == "release" and seen.state == "~":
         yield from wrong_time(op, seen.until, op.seconds)
     elif op.verb == "touch" and life.until is not None and not near(seen.until, life.until + longer):

@@ -16,7 +16,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
 from fdbqueue.testing.workloads.effects import EFFECTS, effects_in
 
 NAME = "tasks"
@@ -28,16 +28,17 @@ STATES = dict(zip("rt!~", LIVE, strict=True))
 def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
+    kind = or_a_bag(simulation, "fifottl")
 
     def produce(client: Client) -> None:
-        q = opened(client)
+        q = opened(client, kind)
         for value in values_of(client, size.steps):
             delay = client.random.choice((0, 0, 0.5))
             client.call(NAME, "put", value, partial(q.put, client.db, value, delay=delay))
             client.pause(0.2)
 
     def work(client: Client) -> None:
-        q = opened(client)
+        q = opened(client, kind)
         for _ in range(2):
             try:
                 with Session(client.db, ttr=3) as session:
@@ -47,13 +48,13 @@ def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 client.pause(0.5)  # it stalled, so its session died
 
     def look(client: Client) -> None:
-        q = opened(client)
+        q = opened(client, kind)
         for _ in range(size.steps):
             client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
             client.pause(0.5)
 
     def survive(client: Client) -> None:
-        q = opened(client)
+        q = opened(client, kind)
         outlive(client, q, finish)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
 
@@ -65,8 +66,8 @@ def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return [exact_statistics(NAME), once_each, no_watch_left_behind]
 
 
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, "fifottl", ttr=2, if_not_exists=True)
+def opened(client: Client, kind: str = "fifottl") -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, kind, ttr=2, if_not_exists=True)
 
 
 def outlive(client: Client, q: TaskQueue, finish: Callable[[Client, TaskQueue, Task], None]) -> None:
