@@ -56,6 +56,7 @@ REGRESSIONS = {
     "interrupts": (1_908,),
     "late": (93_000_656, 93_002_243),
     "takeover": (511_000_077,),
+    "temporary": (7_000_543,),
     "unavailable": (260_000_217,),
     "waits": (260_000_323,),
 }

@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
-from fdbqueue.limits import CLOCK_SKEW_S
+from fdbqueue.limits import CLOCK_SKEW_S, CLOSE_TIMEOUT_S
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker
@@ -39,6 +39,25 @@ def makes(trace: Trace) -> Iterator[Operation]:
     return (op for op in trace.of(NAME, "make") if op.done)
 
 
+class Finish(NamedTuple):
+    """The number and the time of the event with which a client finished."""
+
+    at: int
+    at_s: float
+    in_time: bool
+    """True if the client has ended its session for certain: closing gives up after a time."""
+
+
+def finishes(trace: Trace) -> dict[str, Finish]:
+    """The finishes of clients, by client."""
+    last_s = {op.client: op.ended_s for op in trace.operations if op.ended_s is not None}
+    return {
+        who: Finish(at, at_s, at_s - last_s.get(who, at_s) < CLOSE_TIMEOUT_S)
+        for at, (at_s, who, what, _) in enumerate(trace.events)
+        if what == "finished"
+    }
+
+
 def is_other(one: Operation, other: Operation) -> bool:
     """True if two owners have made two queues of one name."""
     made: Made = one.result
@@ -50,7 +69,7 @@ def an_old_queue_is_over(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no call succeeds in a queue that another one of its name has replaced, and no put in a queue
     whose owner has ended. (Another process may be about to remove its tasks.)
     """
-    finished = {who: at for at, (_, who, what, _p) in enumerate(trace.events) if what == "finished"}
+    finished = {who: finish.at for who, finish in finishes(trace).items() if finish.in_time}
     made, ended, replaced = list(makes(trace)), dict[bytes, int](), dict[bytes, int]()
     for op in made:
         later = [other.ended or 0 for other in made if op.before(other) and is_other(op, other)]
@@ -89,7 +108,10 @@ def none_is_left(trace: Trace, database: Database) -> Iterator[str]:
 
 def refused_for_a_live_owner(trace: Trace, _: Database) -> Iterator[str]:
     """Check that a queue is refused only while an owner of that name may live."""
-    ended_s = {who: at_s for at_s, who, what, _ in trace.events if what == "finished"}
+    late_s = SESSION_TTR_S + CLOCK_SKEW_S
+    ended_s = {
+        who: finish.at_s + (0 if finish.in_time else late_s) for who, finish in finishes(trace).items()
+    }
     died_s = {who: at_s for at_s, who, what, told in trace.events if (what, told) == ("fault", ("die",))}
     for op in trace.of(NAME, "make"):
         if isinstance(op.error, QueueExists):
@@ -100,7 +122,7 @@ def refused_for_a_live_owner(trace: Trace, _: Database) -> Iterator[str]:
                 if not isinstance(other.error, QueueExists)
                 and other.began < (op.ended or 0)
                 and ended_s.get(other.client, op.began_s) >= op.began_s
-                and died_s.get(other.client, op.began_s) + SESSION_TTR_S + CLOCK_SKEW_S >= op.began_s
+                and died_s.get(other.client, op.began_s) + late_s >= op.began_s
             ]
             if not live:
                 yield f"{op.client} was refused {op.argument}, and no owner lives"
