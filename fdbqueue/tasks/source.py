@@ -222,17 +222,17 @@ class TaskSource:
         change.finish()
 
     def _held(self, change: Change, deliveries: Sequence[Delivery]) -> list[Record]:
-        """The delivered tasks that still have the lease of their delivery. If a lease ended before its task
-        was collected, the attempt no longer counts as failed; if the task ended, its take no longer counts.
+        """The delivered tasks that still have the lease of their delivery. No caller has received the others,
+        so their takes no longer count, and neither do the failures of their leases.
         """
         found = change.read(delivery.id for delivery in deliveries)
         held = []
         for record, delivery in zip(found, deliveries, strict=True):
             if record is not None and _is_held(record, delivery):
                 held.append(record)
-            elif record is None and delivery.id not in change.damaged:
-                change.count("take", -1)
-            else:
+                continue
+            change.count("take", -1)
+            if record is not None:
                 forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held
 

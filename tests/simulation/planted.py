@@ -499,6 +499,14 @@ PLANTS = (
         50,
     ),
     Plant(
+        "a lease that ends on its way, and its take counts",
+        source.TaskSource._held,
+        """change.count("take", -1)""",
+        """change.count("take", -1 if record is None else 0)""",
+        "crossed",
+        50,
+    ),
+    Plant(
         "an overdue result that gives back a later lease",
         source._is_held,
         "and params_of(lease) == _params_of(delivery)",

@@ -223,6 +223,23 @@ def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
     assert b.queue.statistics(b.db)["calls"]["take"] == 1
 
 
+@pytest.mark.parametrize("acked_first", [True, False])
+def test_a_lease_that_lapses_on_its_way_counts_no_take(b, clock, acked_first):
+    """No caller has received it, whether its task is acked under the next lease before or after that."""
+    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
+    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    first, _ = b.put(), b.put()
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    b.queue.ack(b.db, first, session=b.session)
+    clock.advance(TTR_S)
+    b.sweep()
+    again = b.take()
+    if acked_first:
+        b.queue.ack(b.db, again)
+    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert b.queue.statistics(b.db)["calls"]["take"] == 2
+
+
 def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock):
     """A dead worker may leave a request in the line, which is served until its deadline."""
     b = bench("fifo")

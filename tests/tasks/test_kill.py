@@ -34,6 +34,7 @@ def test_killed_workers_lose_nothing_and_double_nothing(
     nothing = dict.fromkeys(("ready", "taken", "buried", "delayed", "due", "unreadable", "total"), 0)
     assert found["tasks"] == {**nothing, "done": tasks}
     assert (calls["put"], calls["ack"]) == (tasks, tasks)
-    # Whatever was taken and not acked, came back in one of these ways.
-    assert calls["take"] == tasks + calls["release"] + calls["ttr"] + calls["bury"]
+    # Whatever was taken and not acked, came back in one of these ways. So did tasks on their way to a killed
+    # worker, which did not receive them: their takes do not count.
+    assert calls["take"] <= tasks + calls["release"] + calls["ttr"] + calls["bury"]
     assert calls["bury"] == calls["kick"]

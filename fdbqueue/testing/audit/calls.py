@@ -6,6 +6,7 @@ task.
 
 from collections.abc import Iterator
 
+from fdbqueue.line.source import Delivery
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.task import TaskState
@@ -28,12 +29,12 @@ def counted(step: TaskStep, line: LineStep) -> Iterator[str]:
     takes = sum(after.attempts - before.attempts for before, after in step.changed())
     takes += sum(record.attempts for record in step.created())
     undone = undone_with_their_tasks(step, line)
-    ended = ended_on_their_way(step, line)
-    takes, removed = takes - undone - ended, removed - undone
+    missed = missed_on_their_way(step, line)
+    takes, removed = takes - undone - missed, removed - undone
     if not -removed <= calls["take"] - takes <= removed + passing:
         yield f"{takes} takes, and {calls['take']} are counted"
     if not step.removed() and not passing:
-        yield from _of_survivors(step, calls["take"] + ended)
+        yield from _of_survivors(step, calls["take"] + missed)
 
 
 def _of_survivors(step: TaskStep, takes: int) -> Iterator[str]:
@@ -69,10 +70,18 @@ def undone_with_their_tasks(step: TaskStep, line: LineStep) -> int:
     )
 
 
-def ended_on_their_way(step: TaskStep, line: LineStep) -> int:
-    """The number of collected tasks that an earlier commit has ended: no caller received their takes."""
-    collected = [item.id for handed in line.collected for item in handed.items]
-    return sum(id_ not in step.after and id_ not in step.moves for id_ in collected)
+def missed_on_their_way(step: TaskStep, line: LineStep) -> int:
+    """The number of collected tasks with a lease that had ended: no caller received their takes."""
+    return sum(_is_missed(step, item) for handed in line.collected for item in handed.items)
+
+
+def _is_missed(step: TaskStep, item: Delivery) -> bool:
+    after = step.after.get(item.id)
+    before, after = step.moves.get(item.id, (after, after))
+    if before is None or not is_taken(before) or not item.value.startswith(before.session + before.token):
+        return True
+    # A sweep of this commit has ended the lease, and noted a failure.
+    return after is not None and after.failures > before.failures
 
 
 def given_back(step: TaskStep) -> int:
