@@ -31,8 +31,8 @@ class TaskFigures:
     paused: bool
     capacity: int | None
     next_age_s: float | None
-    """Time since the put of the next task to be taken, its delays, attempts and burials included; None if no
-    task can be taken.
+    """Time since the put of the next task to be taken, its delays, attempts and burials included; in a bag,
+    of one of the ready tasks. None if no task can be taken.
     """
     oldest_age_s: float | None
     """Time since the put of the oldest ready task, or a bound of it; None if no task is ready."""

@@ -92,8 +92,9 @@ def _task_queue(kind: str) -> Make:
     return lambda world: world.tasks[kind]
 
 
+TASK_KINDS = ("utubettl", "fair", "limfifottl", "bag")
 RECEIVERS: Mapping[str, list[Make]] = {
-    "TaskQueue": [_task_queue("utubettl"), _task_queue("fair"), _task_queue("limfifottl")],
+    "TaskQueue": [_task_queue(kind) for kind in TASK_KINDS],
     "Queue": [lambda world: world.plain],
     "FairQueue": [lambda world: world.fair],
     "ElementQueue": [lambda world: world.pieces.copy()],
@@ -265,8 +266,7 @@ def _methods_of(name: str, of: type) -> Iterator[Call]:
 
 
 def _kind_of(name: str, receiver: Make) -> str:
-    receivers = RECEIVERS["TaskQueue"]
-    return ("utubettl", "fair", "limfifottl")[receivers.index(receiver)] if name == "TaskQueue" else "fifo"
+    return TASK_KINDS[RECEIVERS["TaskQueue"].index(receiver)] if name == "TaskQueue" else "fifo"
 
 
 def _without_self(function: Any) -> inspect.Signature:

@@ -35,7 +35,7 @@ class World:
         self.other_session = fdbqueue.Session(self.other_db)
         self.ended_session = fdbqueue.Session(db)
         self.ended_session.end()
-        self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "fifo")}
+        self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "bag", "fifo")}
         self.held = {kind: queue.take(db, 0) for kind, queue in self.tasks.items()}
         self.letters = fdbqueue.DeadLetters.open(db, "fair")
         self.buried = self.letters.tasks(db, 1)[0].task

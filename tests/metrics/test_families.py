@@ -57,7 +57,9 @@ def test_tasks_and_calls_are_counted(memory: tuple[Database, StillClock]) -> Non
     assert scraped.value("up") == 1
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("fifo", "exact"), ("fifottl", "at_most"), ("fair", "at_most")])
+@pytest.mark.parametrize(
+    ("kind", "bound"), [("fifo", "exact"), ("fifottl", "at_most"), ("fair", "at_most"), ("bag", "at_most")]
+)
 def test_the_oldest_ready_task_says_if_it_is_a_bound(
     memory: tuple[Database, StillClock], kind: str, bound: str
 ) -> None:

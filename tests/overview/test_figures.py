@@ -14,7 +14,7 @@ from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 
-KINDS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl", "fair"]
+KINDS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl", "fair", "bag"]
 KEYS = RootKeys(DEFAULT_ROOT)
 
 
