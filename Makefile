@@ -61,6 +61,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.queue
 	$(BIN)/python -m benchmarks.tasks
 	$(BIN)/python -m benchmarks.keys
+	$(BIN)/python -m benchmarks.bag
 	$(BIN)/python -m benchmarks.tenants
 	$(BIN)/python -m benchmarks.persistent
 	$(BIN)/python -m benchmarks.peers

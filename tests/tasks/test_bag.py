@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import TaskPlace, Why, limits
-from fdbqueue.disciplines.bag import Bag
+from fdbqueue import Flaw, TaskPlace, Why, limits, verify
+from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
 from fdbqueue.errors import UnsupportedOption
 from fdbqueue.records.keys import id_bytes, id_text, record_of
 from fdbqueue.tasks.calls import calls_of
@@ -178,3 +178,14 @@ def test_damage_in_a_bag_costs_no_other_task(bench: MakeBench, copies: str) -> N
         b.db[b.queue._shape.keys.task(id_)] = b"damaged"
     mended = {bad} if copies == "index" else set()
     assert {task.id for task in iter(b.take, None)} == good | mended
+
+
+def test_an_entry_at_a_wrong_place_is_a_finding(bench: MakeBench) -> None:
+    b = bench("bag")
+    id_ = id_bytes(b.put("x"))
+    key = ready_keys(b)[id_]
+    wrong = b.queue._shape.keys.ready_at(bytes(PLACE_BYTES) + id_)
+    b.db[wrong] = b.db[key]
+    found = verify(b.db, mend=True)
+    assert [finding.flaw for finding in found.findings] == [Flaw.STRAY]
+    assert ready_keys(b) == {id_: key}
