@@ -38,7 +38,7 @@ _AWAY = (
 )
 
 
-_UNKNOWN_RESULT = 1021
+_NOT_COMMITTED, _UNKNOWN_RESULT = 1020, 1021
 
 S = TypeVar("S", bound=Service)
 
@@ -249,6 +249,15 @@ def unknown_result(database: Database) -> Exception:
         error: Exception = binding.FDBError(_UNKNOWN_RESULT)
         return error
     return EmbeddedError(_UNKNOWN_RESULT)
+
+
+def conflict_in(tr: Transaction) -> Exception:
+    """The error 1020 of the engine of `tr`: raised by a body, it makes a retry loop try again."""
+    binding = sys.modules.get("fdb.impl")
+    if binding is not None and isinstance(tr, binding.TransactionRead):
+        error: Exception = binding.FDBError(_NOT_COMMITTED)
+        return error
+    return EmbeddedError(_NOT_COMMITTED)
 
 
 def is_away(error: BaseException) -> bool:

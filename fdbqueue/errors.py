@@ -318,6 +318,11 @@ class QueueBusy(FdbQueueError):
     """The queue {name!r} cannot be dropped: {reason}."""
 
 
+class RepartitionUnderWay(FdbQueueError):
+    """The queue {name!r} is being repartitioned from {before} to {partitions} partitions. Repeat that command
+    to finish it, then begin another."""
+
+
 class UnknownKind(FdbQueueError, ValueError):
     """There is no kind of task queue named {kind!r}."""
 

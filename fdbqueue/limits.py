@@ -289,3 +289,16 @@ QUEUES_PER_TRANSACTION = 50
 JOIN_PAUSE_S = 0.02
 # The journal of a directory: the size at which the next of two files is begun, and the base gets the records.
 GENERATION_BYTES_MAX = 4 << 20
+# Partitions of one queue: a byte in the id of a task has the number.
+PARTITIONS_MAX = 256
+# Task keys whose partition a process remembers.
+TASK_KEYS_PLACED = 4096
+# Of this many takes, one begins at another partition than a home of its process. So a partition of no
+# process is drained too, while all homes have tasks.
+TAKES_PER_VISIT = 8
+# The longest time for which a process relies on its list of live sessions, which decide its homes.
+HOMES_CHOSEN_EVERY_S = 5.0
+# Live sessions among which the partitions are shared out. Others choose without a look at each other.
+HOME_SESSIONS_MAX = 500
+# The shortest time between two looks, in one process, for empty partitions that can go.
+PARTITIONS_LOWERED_EVERY_S = 60.0

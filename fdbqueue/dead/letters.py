@@ -17,8 +17,9 @@ from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
-from fdbqueue.tasks import burials, verbs
+from fdbqueue.tasks import burials
 from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.in_all import require_few_in
 from fdbqueue.tasks.verbs import Target
 
 RATE_PER_S = 100.0
@@ -123,7 +124,7 @@ class DeadLetters(TaskHandle):
         """
         matching = Matching.of(error, text)
         if is_transaction(tr):
-            self._see(tr, lambda change: verbs.require_few(change, under(change, matching.error)))
+            self._see(tr, lambda change: require_few_in(change, under(change, matching.error)))
         kicked, after = self.kick_some(tr, error=error, text=text)
         while after is not None:
             more, after = self.kick_some(tr, error=error, text=text, after=after)

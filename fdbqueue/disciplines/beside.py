@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, slug_of
-from fdbqueue.disciplines.keyed import IDLE, Keyed, KeyState, state_of
+from fdbqueue.disciplines.key_state import IDLE, KeyState, state_of
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import ID_BYTES
 from fdbqueue.seam import Transaction
 

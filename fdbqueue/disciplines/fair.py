@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.keyed import ROUND_MAX, Keyed, KeyState, Now
+from fdbqueue.disciplines.key_state import ROUND_MAX, KeyState
+from fdbqueue.disciplines.keyed import Keyed, Now
 from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.seam import Transaction
 
@@ -31,14 +32,14 @@ class Fair(Keyed):
         self.round_key = keys.beside + _ROUND
 
     def place(self, record: Record) -> bytes:
-        return record.id
+        return self._keys.order_of(record.id)
 
     def open(self, state: KeyState) -> bool:  # noqa: ARG002
         return True
 
     def point(self, state: KeyState, head: Record) -> bytes:
         round_, _ = self._turn(state, head)
-        return _sorted(round_) + head.id
+        return _sorted(round_) + self._keys.order_of(head.id)
 
     def after(self, state: KeyState, took: Sequence[Record], freed: int, now: int) -> KeyState:  # noqa: ARG002
         for record in took:

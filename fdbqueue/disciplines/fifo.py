@@ -19,7 +19,8 @@ class Fifo:
         self.mend: Mend = no_mending
 
     def place(self, record: Record) -> bytes:
-        return record.id
+        id_ = record.id
+        return id_ if id_[1] == self._keys.partition else self._keys.order_of(id_)
 
     def filed(self, record: Record) -> bytes:
         return self._keys.ready_at(self.place(record))

@@ -56,6 +56,7 @@ class KeyCounts:
         self._busy = beside + _BUSY
         self._level = beside + _LEVEL
         self._counts_end = beside + _BUSY
+        self.all_counts = slice(self._counts, self._counts_end)
         self._busy_end = beside + _LEVEL
         self._level_end = beside + _END
 

@@ -21,24 +21,22 @@ Two puts set different keys and never conflict, unless both write the pointer.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-import msgspec
 from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
-from fdbqueue.records.keys import Count, Record, TaskKeys, record_of, record_to_bytes
-from fdbqueue.records.statistics import LIVE_OF
+from fdbqueue.disciplines.key_state import IDLE, KeyState, state_of, state_to_bytes
+from fdbqueue.disciplines.shifts import Shift, shifts_by_key
+from fdbqueue.records.keys import Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
-from fdbqueue.task import TaskState
 
 _WAITING, _STATE = b"\x01", b"\x02"
 
@@ -47,48 +45,13 @@ _WAITING, _STATE = b"\x01", b"\x02"
 _KEYS_AHEAD, _TASKS_AHEAD = 16, 3
 
 
-# A later round is damage: it does not fit into a key. A thousand years of rounds end far below.
-ROUND_MAX = 2**60
-Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
-
-
-class KeyState(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a task key. A key that is as a new one has no state stored."""
-
-    pointer: bytes = b""
-    """The place of its pointer among `ready`; b"" if no task can be taken."""
-    head: bytes = b""
-    """The place of the task that the pointer holds."""
-    taken: Count = 0
-    round: Round = 0
-    """The last round in which tasks of the key were taken."""
-    used: Count = 0
-    """Units of quota used in `round`."""
-
-
-IDLE = KeyState()
 Now = Callable[[], int]
+Behind = Mapping[bytes, Callable[[], bool]]
+"""Replies by task key: true if the key must wait for its tasks in another partition."""
+NOT_BEHIND: Behind = {}
 Head = tuple[bytes, Record, KeyState, Iterator[Record]]
 """A task key in a take of several: place of its pointer, first task, state, and the tasks behind the first.
 """
-
-_to_bytes = msgspec.msgpack.Encoder().encode
-state_of = msgspec.msgpack.Decoder(KeyState).decode
-
-
-@dataclass
-class Shift:
-    """The changes to the tasks of one key in one transaction."""
-
-    enter: list[Record] = field(default_factory=list)
-    leave: list[Record] = field(default_factory=list)
-    took: list[Record] = field(default_factory=list)
-    freed: int = 0
-    numbers: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def changes_state(self) -> bool:
-        return bool(self.leave or self.took or self.freed)
 
 
 @dataclass(frozen=True)
@@ -151,17 +114,25 @@ class Keyed(ABC):
         key: bytes = self.fifo(record.key).start + self.place(record)
         return key
 
-    def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
+    def ask_put(
+        self, tr: Transaction, keys: Collection[bytes], behind: Behind = NOT_BEHIND
+    ) -> Callable[[Sequence[Record]], None]:
         asked, now = {key: self._ask(tr, tr.snapshot, key, counts=True) for key in keys}, self.ask_now(tr)
 
         def file(records: Sequence[Record]) -> None:
-            for key, shift in self._by_key((), records).items():
-                self._enter(tr, key, asked[key], shift, now)
+            for key, shift in shifts_by_key((), records, self.counts_taken).items():
+                self._enter(tr, key, asked[key], shift, now, behind)
 
         return file
 
-    def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        shifts, now = self._by_key(olds, news), self.ask_now(tr)
+    def shift(
+        self,
+        tr: Transaction,
+        olds: Sequence[Record],
+        news: Sequence[Record],
+        behind: Behind = NOT_BEHIND,
+    ) -> None:
+        shifts, now = shifts_by_key(olds, news, self.counts_taken), self.ask_now(tr)
         asked = {
             key: self._ask(
                 tr,
@@ -179,9 +150,9 @@ class Keyed(ABC):
         }
         for key, shift in shifts.items():
             if shift.changes_state:
-                self._change(tr, key, asked[key], shift, fifos[key], now)
+                self._change(tr, key, asked[key], shift, fifos[key], now, behind)
             else:
-                self._enter(tr, key, asked.get(key), shift, now)
+                self._enter(tr, key, asked.get(key), shift, now, behind)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         if limit == 1 or self.one_each:
@@ -211,32 +182,28 @@ class Keyed(ABC):
         fifo = self.fifo(key)
         return tr.get_range(fifo.start, fifo.stop, limit=1)
 
+    def let_go(self, tr: Transaction, key: bytes) -> bool:
+        """Let the first task of a held key be taken: the key has left its old partition. False if it was not
+        held.
+
+        Reads: the state, serialisably; the first ready tasks of the key.
+        """
+        now, asked, fifo = self.ask_now(tr), tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
+        state = self._read(tr, key, asked)
+        if not state.held:
+            return False
+        free = replace(state, held=False)
+        first = self._first_of(tr, key, fifo, set(), ()) if self._is_open(free) else None
+        if self._is_open(free):
+            self._rely_on(tr, key, first)
+        begun = free if first is None else self.begin(free, now())
+        self.store(tr, key, state, begun, first)
+        return True
+
     # Implementation:
 
-    def _by_key(self, olds: Sequence[Record], news: Sequence[Record]) -> dict[bytes, Shift]:
-        shifts: dict[bytes, Shift] = {}
-        was = {record.id: record.state for record in olds}
-        becomes = {record.id: record.state for record in news}
-
-        def of(record: Record) -> Shift:
-            shift = shifts.get(record.key)
-            if shift is None:
-                shift = shifts[record.key] = Shift()
-            return shift
-
-        for record in olds:
-            of(record).numbers[LIVE_OF[record.state]] -= 1
-            if record.state == TaskState.READY:
-                of(record).leave.append(record)
-            elif self.counts_taken and _no_longer(TaskState.TAKEN, record, becomes):
-                of(record).freed += 1
-        for record in news:
-            of(record).numbers[LIVE_OF[record.state]] += 1
-            if record.state == TaskState.READY:
-                of(record).enter.append(record)
-            elif _no_longer(TaskState.TAKEN, record, was):
-                of(record).took.append(record)
-        return shifts
+    def _is_open(self, state: KeyState) -> bool:
+        return not state.held and self.open(state)
 
     def _ask(self, tr: Transaction, reads: ReadTransaction, key: bytes, *, counts: bool) -> Asked:
         slug = slug_of(key)
@@ -248,23 +215,36 @@ class Keyed(ABC):
             standing = asked.standing if asked is not None and shift.numbers["ready"] else None
             self.counts.add(tr, slug_of(key), shift.numbers, standing)
 
-    def _enter(self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now) -> None:
+    def _enter(
+        self, tr: Transaction, key: bytes, asked: Asked | None, shift: Shift, now: Now, behind: Behind
+    ) -> None:
         """Append the tasks in `shift.enter`, and add `shift.numbers` to the counts of the key.
 
         The shift leaves the state of the key as it is: its `changes_state` is False.
         """
         if asked is not None and shift.enter:
-            self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now)
+            self._append(tr, key, self._read(tr, key, asked.state), shift.enter, now, behind)
         self._count(tr, key, shift, asked)
 
     def _append(
-        self, tr: Transaction, key: bytes, state: KeyState, records: Sequence[Record], now: Now
+        self,
+        tr: Transaction,
+        key: bytes,
+        state: KeyState,
+        records: Sequence[Record],
+        now: Now,
+        behind: Behind,
     ) -> None:
         """Add records that become ready, the only change of their key; `state` was read by snapshot."""
         for record in records:
             tr.add_read_conflict_key(self.filed(record))
         first = min(records, key=self.place)
-        leads = self.open(state) and (not state.head or self.place(first) < state.head)
+        if _must_hold(state, key, behind):
+            tr.add_read_conflict_key(self.state_key(key))
+            self._file(tr, records)
+            self.store(tr, key, state, replace(state, held=True), None)
+            return
+        leads = self._is_open(state) and (not state.head or self.place(first) < state.head)
         if leads:
             tr.add_read_conflict_key(self.state_key(key))
         self._file(tr, records)
@@ -272,16 +252,27 @@ class Keyed(ABC):
             begun = state if state.head else self.begin(state, now())
             self.store(tr, key, state, begun, first)
 
-    def _change(self, tr: Transaction, key: bytes, asked: Asked, shift: Shift, fifo: Range, now: Now) -> None:
+    def _change(
+        self,
+        tr: Transaction,
+        key: bytes,
+        asked: Asked,
+        shift: Shift,
+        fifo: Range,
+        now: Now,
+        behind: Behind,
+    ) -> None:
         old = self._read(tr, key, asked.state)
+        if shift.enter and _must_hold(old, key, behind):
+            old = replace(old, held=True)
         if shift.took and not old.pointer:  # a take needs a pointer: the state is damaged
             old = self._rebuilt(tr, key)
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
             self.tell(tr, state)
-        first = self._first_of(tr, key, fifo, gone, shift.enter) if self.open(state) else None
-        if self.open(state) and (not old.head or old.head in gone):
+        first = self._first_of(tr, key, fifo, gone, shift.enter) if self._is_open(state) else None
+        if self._is_open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
         for record in shift.leave:
             tr.clear(self.filed(record))
@@ -319,10 +310,10 @@ class Keyed(ABC):
         if self._idle(state):
             tr.clear(self.state_key(key))
         else:
-            tr.set(self.state_key(key), _to_bytes(state))
+            tr.set(self.state_key(key), state_to_bytes(state))
 
     def _idle(self, state: KeyState) -> bool:
-        return not state.pointer and not state.taken
+        return not state.pointer and not state.taken and not state.held
 
     def _waiting(self, tr: Transaction, key: bytes, fifo: Range) -> Iterator[Record]:
         """The records of the FIFO `fifo`; damaged entries are passed over.
@@ -385,7 +376,7 @@ class Keyed(ABC):
             place, record, state, rest = heappop(heap)
             yield place, record
             state = self.after(state, [record], 0, now())
-            following = next(rest, None) if self.open(state) else None
+            following = next(rest, None) if self._is_open(state) else None
             if following is not None:
                 heappush(heap, (self.point(state, following), following, state, rest))
 
@@ -441,5 +432,6 @@ def _always_now() -> int:
     return 0
 
 
-def _no_longer(state: str, record: Record, other: Mapping[bytes, str]) -> bool:
-    return record.state == state and other.get(record.id) != state
+def _must_hold(state: KeyState, key: bytes, behind: Behind) -> bool:
+    """True if the key is not held yet, and must be."""
+    return key in behind and not state.held and behind[key]()

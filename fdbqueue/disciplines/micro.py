@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.keyed import Keyed, KeyState
+from fdbqueue.disciplines.key_state import KeyState
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import NUMBER, Record, TaskKeys
 
 
@@ -20,7 +21,7 @@ class Micro(Keyed):
         self.one_each = self._concurrency == 1
 
     def place(self, record: Record) -> bytes:
-        return NUMBER.pack(record.pri) + record.id
+        return NUMBER.pack(record.pri) + self._keys.order_of(record.id)
 
     def open(self, state: KeyState) -> bool:
         return state.taken < self._concurrency

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.fair import Fair
-from fdbqueue.disciplines.keyed import IDLE, Keyed, KeyState, state_of
+from fdbqueue.disciplines.key_state import IDLE, KeyState, state_of
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.explanation import TaskPlace
 from fdbqueue.records.keys import Record, TaskKeys
 from fdbqueue.seam import EXACT, Transaction, Value

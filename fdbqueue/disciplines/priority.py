@@ -6,4 +6,4 @@ from fdbqueue.records.keys import NUMBER, Record
 
 class Priority(Fifo):
     def place(self, record: Record) -> bytes:
-        return NUMBER.pack(record.pri) + record.id
+        return NUMBER.pack(record.pri) + super().place(record)

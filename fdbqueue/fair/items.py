@@ -94,7 +94,7 @@ class FairItems(Untimed):
         Conflicts: a change that adds the first item of one of the keys, or removes the last.
         """
         check, keys, change = self.guard(tr), self.keys, Change(tr, self.shape, now_us)
-        last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
+        last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
         floor = tr.snapshot.get(self.floor)
         change.ask_create({draft.key for draft in drafts})
         check()

@@ -53,9 +53,10 @@ class Taker:
         self._asks = asks
         self._hand_out = hand_out
 
-    def take(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
+    def take(self, tr: Transaction, count: int, params: bytes, now_us: int, *, is_last: bool = True) -> Taken:
         """Take the first items, up to `count`, for the transaction of a caller.
 
+        `is_last`: without an item, the answer is that there is none; otherwise another source is asked.
         Reads: the first items, overdue results and due times by snapshot; serialisably the keys it changes.
         Conflicts: every use of the same items; if it finds nothing, everything that makes an item available.
         Raises: the error of an item that this process cannot read, if there is no other item.
@@ -77,7 +78,7 @@ class Taker:
         if not portion.offers:
             portion = self._returned(tr, count, due, now_us)
         taken = self._take(tr, portion, tidied, count, params, now_us)
-        if not taken.values:
+        if not taken.values and is_last:
             tr.add_read_conflict_range(source.ready.start, source.ready.stop)
             source.require_none_passed(tr)
         return taken

@@ -16,6 +16,7 @@ from fdbqueue.registry.registry import Registry, exists_already, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase
 from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.creating import opened_or_created, usable
 from fdbqueue.tasks.kinds import Settings
 from fdbqueue.tasks.shape import shape_of
@@ -49,7 +50,8 @@ class PersistentQueue(KeepsAside, Proxy):
         queue is created: "json" (the default), "bytes", "msgpack", or a name given to `register_codec`.
         `type`: type of the items of this handle; it is not stored.
         Raises: InvalidArgument, UnknownCodec; QueueKindMismatch for the name of another kind; QueueExists for
-        another codec, or for a temporary queue of another session that lives.
+        another codec, or for a temporary queue of another session that lives; UnsupportedOption for a queue
+        with partitions.
         """
         checked_maxsize(maxsize)
         if owner is not None:
@@ -60,6 +62,7 @@ class PersistentQueue(KeepsAside, Proxy):
         there = usable(database, registry, name)
         found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
         shape = shape_of(registry, found, type)
+        calls_of(database, shape).require_alone()
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())

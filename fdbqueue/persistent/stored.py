@@ -110,13 +110,15 @@ class Stored:
         return run_once(
             self.database,
             self.shape.root,
-            partial(calls.source.within, verb=body),
+            partial(calls.alone, verb=body),
             wrote=lambda full: full is None,
             keep=lambda full: keep(full is None),
         )
 
     def _live(self, tr: Transaction) -> bytes | None:
-        return self.calls.source.look(tr, live_counters)
+        calls = self.calls
+        calls.require_alone()
+        return calls.source.look(tr, live_counters)
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:
         return tr.watch(self.shape.keys.live) if unfinished_in(self._live(tr)) else None

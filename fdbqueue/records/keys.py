@@ -28,6 +28,13 @@ epoch, 8 bytes.
     S[21] time, id       ended at  the task key                ended_tasks(); sweeps, the oldest first
     S[22] key, time, id  ended of  empty                       ended_tasks_of()
     S[23]                ended     number of entries in S[20]  sweeps
+    S[24] p              flag      empty                       takers: partition p may have ready tasks
+    S[25]                bell      grows with each new flag    the doorbell of the line S[26]
+    S[26, ...]           line      see line/keys.py            takes that wait for all partitions
+    S[27] id             moved     p, the task's partition     verbs by id, if that is not the one in the id
+    S[28] p, ...         partition S[1] to S[23] of its own    partition 0 is the queue itself
+
+`p` is the number of a partition, a byte. Only a queue with partitions has S[24] to S[28].
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
@@ -51,6 +58,7 @@ from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
+FLAG, BELL, WIDE_LINE, MOVED, PARTITION = range(24, 29)
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -59,21 +67,19 @@ SESSION_BYTES = 16
 TIME_BYTES = 8
 NUMBER = struct.Struct(">I")
 
-_INDEX_END = b"\x7f"
-"""The end of the range in which a put reads the last task; larger indexes would leave no room for later
-ones.
-"""
+_NUMBER_SHIFT = 48
+"""The second byte of an index is the number of the partition: a task's id names the place of its put."""
 
-_COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, ENDED_COUNT + 2)}
+_COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, PARTITION + 2)}
 """The columns, and the end of the last one; packed once, as each open queue has keys of its own."""
-_COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, ENDED_COUNT + 1)}
+_COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, PARTITION + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
-    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT)
+    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, BELL)
 }
 """Number of bytes behind these columns."""
 
 
-_PLACE_BYTES_MAX = limits.TASK_KEY_BYTES_MAX + ID_BYTES
+_PLACE_BYTES_MAX = limits.TASK_KEY_BYTES_MAX + INDEX_BYTES + ID_BYTES
 _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     TASK: (ID_BYTES, ID_BYTES),
     PAYLOAD: (ID_BYTES + NUMBER.size, ID_BYTES + NUMBER.size),
@@ -95,6 +101,11 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     ENDED_AT: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
     ENDED_OF: (1 + TIME_BYTES + ID_BYTES, TIME_BYTES + _PLACE_BYTES_MAX),
     ENDED_COUNT: (0, 0),
+    FLAG: (1, 1),
+    BELL: (0, 0),
+    WIDE_LINE: (1, limits.KEY_BYTES_MAX),
+    MOVED: (ID_BYTES, ID_BYTES),
+    PARTITION: (1 + 2, limits.KEY_BYTES_MAX),
 }
 """The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
@@ -176,8 +187,15 @@ def sound_record(value: bytes | None, id_: bytes) -> Record | None:
 
 
 class TaskKeys:
-    def __init__(self, subspace: Any) -> None:
+    """The keys of a queue without partitions, or of one partition."""
+
+    def __init__(self, subspace: Any, partition: int = 0) -> None:
         prefix: bytes = subspace.key()
+        if partition:
+            prefix += _COLUMNS[PARTITION] + bytes((partition,))
+        self.partition = partition
+        self.first_index = partition << _NUMBER_SHIFT
+        self._before_own = self.first_index.to_bytes(INDEX_BYTES, "big")
         columns = {n: prefix + column for n, column in _COLUMNS.items()}
         self._task, self._payload = columns[TASK], columns[PAYLOAD]
         self._taken, self._delayed, self._buried = columns[TAKEN], columns[DELAYED], columns[BURIED]
@@ -196,7 +214,11 @@ class TaskKeys:
         self.ended_count = columns[ENDED_COUNT]
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
-        self.index_end = columns[TASK] + _INDEX_END
+        after_own = (partition + 1) << _NUMBER_SHIFT
+        # Tasks that a put has made here, without those that have moved here, and without damage.
+        self.own_tasks = slice(
+            columns[TASK] + self._before_own, columns[TASK] + after_own.to_bytes(INDEX_BYTES, "big")
+        )
         self.ready = slice(columns[READY], columns[TAKEN])
         self.taken = slice(columns[TAKEN], columns[DELAYED])
         self.delayed = slice(columns[DELAYED], columns[BURIED])
@@ -236,6 +258,12 @@ class TaskKeys:
 
     def payloads_of(self, id_: bytes) -> slice:
         return slice(self._payload + id_, self._payload + id_ + b"\xff" * (NUMBER.size + 1))
+
+    def order_of(self, id_: bytes) -> bytes:
+        """The order of a task by arrival; it ends in the id. A task that has moved here comes before all that
+        were put here: otherwise it would wait behind puts without end.
+        """
+        return id_ if partition_of(id_) == self.partition else self._before_own + id_
 
     def ready_at(self, place: bytes) -> bytes:
         return self._ready + place
@@ -324,6 +352,39 @@ class TaskKeys:
     def index_of(self, task_key: bytes) -> int:
         start = len(self._task)
         return int.from_bytes(task_key[start : start + INDEX_BYTES], "big")
+
+
+class QueueKeys:
+    """The keys that the partitions of a queue share."""
+
+    def __init__(self, subspace: Any) -> None:
+        prefix: bytes = subspace.key()
+        columns = {n: prefix + _COLUMNS[n] for n in range(FLAG, PARTITION + 2)}
+        self._flag, self._moved, self._partition = columns[FLAG], columns[MOVED], columns[PARTITION]
+        self.flags = slice(columns[FLAG], columns[BELL])
+        self.bell = columns[BELL]
+        self.line = columns[WIDE_LINE]
+        self.all_moved = slice(columns[MOVED], columns[PARTITION])
+        self.partitions = slice(columns[PARTITION], columns[PARTITION + 1])
+
+    def flag(self, partition: int) -> bytes:
+        return self._flag + bytes((partition,))
+
+    def flagged(self, flag_key: bytes) -> int:
+        return flag_key[-1]
+
+    def moved(self, id_: bytes) -> bytes:
+        return self._moved + id_
+
+    def under(self, partition: int) -> slice:
+        """Everything of a partition but partition 0."""
+        under = self._partition + bytes((partition,))
+        return slice(under, under + b"\xff")
+
+
+def partition_of(id_: bytes) -> int:
+    """The number of the partition into which the task was put."""
+    return 0 if id_[0] else id_[1]
 
 
 def id_in(key: bytes) -> bytes:

@@ -5,7 +5,7 @@ atomic add changes any of them, down as well as up, because borrows and carries 
 same sum of non-negative fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fdbqueue.task import TaskState
 
@@ -68,6 +68,14 @@ def statistics_of(live: bytes | None, calls: bytes | None) -> Statistics:
     counts = {**tasks, "done": done.pop("done"), "total": sum(tasks.values())}
     done.pop("other")
     return {"tasks": counts, "calls": done, "ends": ends_of(done)}
+
+
+def summed(found: Sequence[Statistics]) -> Statistics:
+    """The statistics of several partitions, which all have the same names, as those of one queue."""
+    return {
+        part: {name: sum(one[part][name] for one in found) for name in names}
+        for part, names in found[0].items()
+    }
 
 
 def ends_of(calls: Mapping[str, int]) -> dict[str, int]:

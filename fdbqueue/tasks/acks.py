@@ -25,7 +25,8 @@ from fdbqueue.errors import NotTaken
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
-from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.verbs import UNKNOWN, Target
 
 Ended = Task | NotTaken | None
@@ -35,9 +36,11 @@ Ended = Task | NotTaken | None
 class Acks:
     """The acks of one process on one queue, given a database."""
 
-    def __init__(self, database: Database, source: TaskSource) -> None:
+    def __init__(self, database: Database, parts: Parts, callbacks: Callbacks) -> None:
         self._database = database
-        self._source = source
+        self._parts = parts
+        self._root = parts.shape.root
+        self._callbacks = callbacks
         self._crew = Combiner(database.runtime, self._ack_for)
         # append, pop and len are atomic: no lock for each call. A count that is too high only chooses the
         # batch, which is right as well.
@@ -55,11 +58,11 @@ class Acks:
 
     def _may_join(self, target: Target) -> bool:
         """False if the payload has to be read: a batch is bounded in tasks, but not in bytes."""
-        return target.data is not UNKNOWN and not self._source.tells
+        return target.data is not UNKNOWN and self._callbacks.callback is None
 
     def _ack_alone(self, target: Target) -> Task:
-        body = partial(self._source.within, verb=partial(verbs.ack, target=target))
-        return run_once(self._database, self._source.shape.root, body)
+        body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
+        return run_once(self._database, self._root, body)
 
     def _ack_together(self, target: Target) -> Task:
         [ended] = self._crew.call([target]).answer
@@ -88,11 +91,11 @@ class Acks:
         """
 
         def ack_each(tr: Transaction, items: list[Target], random: bytes) -> Sequence[Ended]:  # noqa: ARG001
-            return self._source.within(tr, partial(verbs.ack_each, targets=items))
+            return self._parts.each(tr, items, verbs.ack_each)
 
         write_claimed(
             self._database,
-            self._source.shape.root,
+            self._root,
             ack_each,
             crew,
             leader,

@@ -46,10 +46,10 @@ def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Def
 
 def _statistics_of(target: DatabaseOrTransaction, shape: Shape) -> Statistics:
     database = as_database(target.db if is_transaction(target) else target)
-    source = looking.source_of(database, shape)
-    found = run(target, lambda tr: source.look(tr, looking.statistics_in))
+    parts = looking.parts_of(database, shape)
+    found = run(target, lambda tr: parts.look_at_all(tr, looking.statistics_in))
     if not is_transaction(target):
-        looking.sweep_a_batch(database, source)
+        looking.sweep_a_batch(database, parts)
     return found
 
 

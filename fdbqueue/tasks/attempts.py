@@ -56,7 +56,8 @@ class Attempts(TaskHandle):
         return run(tr, partial(self._renew, targets=targets, alone=is_database(tr)))
 
     def _renew(self, tr: Transaction, targets: Sequence[Target], alone: bool) -> Renewed:
-        renewed = self._calls(tr).within(writable(tr), partial(verbs.renew, targets=targets))
+        leases = self._calls(tr).parts.each(writable(tr), targets, verbs.renew)
+        renewed = verbs.renewed_of(targets, leases)
         if alone and len(renewed) == len(targets):  # no record was unreadable, and mended
             may_be_lost(tr)
         return renewed

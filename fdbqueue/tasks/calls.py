@@ -5,6 +5,7 @@ session, callbacks.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from operator import attrgetter
 from typing import TypeVar
 
@@ -14,7 +15,8 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
-from fdbqueue.errors import FdbQueueError, QueueFull
+from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
+from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
@@ -24,23 +26,28 @@ from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.session import Session, ask_alive
 from fdbqueue.task import Task
-from fdbqueue.tasks import verbs
+from fdbqueue.tasks import routing, verbs
 from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.homes import Homes
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
 from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.verbs import Target
+from fdbqueue.tasks.wide import Wide
 from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 
 _payload = attrgetter("payload")
+_WIDE = -1
+"""The number of all partitions together, among the takes of a session."""
 
 
 def calls_of(database: Database, shape: Shape) -> "TaskCalls":
@@ -56,7 +63,7 @@ class Care:
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
         self.callbacks = Callbacks(database)
         self.keeper = keeper
-        self._swept = swept(TaskSource(shape, database.runtime, self.callbacks))
+        self._swept = swept(Parts(shape, database, self.callbacks), database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
 
     def close(self) -> None:
@@ -76,16 +83,20 @@ class TaskCalls:
     def __init__(self, database: Database, shape: Shape, care: Care) -> None:
         self.callbacks = care.callbacks
         self._care = care  # the queue of a call that waits is swept
-        self.source = TaskSource(shape, database.runtime, care.callbacks)
-        self.within = self.source.within
+        self.parts = Parts(shape, database, care.callbacks)
+        self.source = self.parts.zero
         self.shape = shape
         self._database = database
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
-        self.acks = Acks(database, self.source)
+        self.acks = Acks(database, self.parts, care.callbacks)
         self._puts = Writes(database, shape.root, self._put_all)
-        self._takes: dict[Session, Takes] = {}
+        self._turns = count()
+        self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
+        self._homes = Homes(database, shape.root)
+        if shape.current is not None:
+            shape.current.on_partitions = self._end_waits_in_one
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -93,10 +104,44 @@ class TaskCalls:
     def is_needed(self) -> bool:
         return False
 
-    def once(self, body: Callable[[Change], T], may_be_lost: Callable[[T], bool] | None = None) -> T:
-        """Run a verb; its effect happens once. `may_be_lost(answer)`: true if a power cut may undo it."""
-        body_within = partial(self.within, verb=body)
+    def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes | None = None) -> T:
+        """Run a verb about the task `id_`, or about partition 0, which is the queue itself."""
+        if id_ is None:
+            return self.source.within(tr, verb, self.parts.plan)
+        return self.parts.within(tr, verb, id_)
+
+    def once(
+        self,
+        body: Callable[[Change], T],
+        id_: bytes | None = None,
+        may_be_lost: Callable[[T], bool] | None = None,
+    ) -> T:
+        """As `within`, given a database: the effect happens once. `may_be_lost(answer)`: true if a power cut
+        may undo it.
+        """
+        body_within = partial(self.within, verb=body, id_=id_)
         return run_once(self._database, self.shape.root, body_within, may_be_lost=may_be_lost)
+
+    def alone(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
+        """Run a verb of a face that knows no partitions.
+
+        Raises: UnsupportedOption if the queue has some.
+        """
+        self.require_alone()
+        return self.source.within(tr, verb)
+
+    def require_alone(self) -> None:
+        """Raises: UnsupportedOption if the queue has partitions."""
+        if self.parts.plan is not None:
+            raise UnsupportedOption(kind=self.shape.kind.name, option="a PersistentQueue with partitions")
+
+    def all_within(self, tr: Transaction, verb: Callable[[Sequence[Change]], T]) -> T:
+        """Run a verb about all partitions."""
+        return self.parts.all_within(tr, verb)
+
+    def all_once(self, body: Callable[[Sequence[Change]], T]) -> T:
+        """Run a verb about all partitions; its effect happens once."""
+        return run_once(self._database, self.shape.root, partial(self.all_within, verb=body))
 
     def new_lease(self, session: Session) -> Lease:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -109,7 +154,9 @@ class TaskCalls:
         with self._database.waiter(stop) as waiter:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
-            return list(self._puts.call(drafts, sum(map(len, map(_payload, drafts)))))
+            turn = next(self._turns)
+            items = [(draft, turn) for draft in drafts]
+            return list(self._puts.call(items, sum(map(len, map(_payload, drafts)))))
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""
@@ -123,7 +170,7 @@ class TaskCalls:
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises: QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        tasks = self.within(tr, self._putting(drafts, random))
+        tasks = self._put_in(tr, drafts, random, next(self._turns))
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
         return tasks
@@ -136,22 +183,29 @@ class TaskCalls:
             name=self.shape.name,
         )
 
-    def _putting(self, drafts: Sequence[Draft], random: bytes) -> Callable[[Change], list[Task] | NoRoom]:
-        return partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
+    def _put_in(
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+    ) -> list[Task] | NoRoom:
+        plan = self.parts.plan
+        if plan is not None:
+            return routing.put(self.parts, tr, plan, drafts, random, turn, self.ask_owner)
+        verb = partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
+        return self.source.within(tr, verb)
 
     def ask_owner(self, tr: Transaction) -> Callable[[], None] | None:
         """Ask for the session of a temporary queue; the reply raises UnknownSession if it has ended."""
         owner = self.shape.owner
         return None if owner is None else ask_alive(tr, self.shape.root, owner)
 
-    def _put_all(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
-        tasks = self.within(tr, self._putting(items, random))
+    def _put_all(self, tr: Transaction, items: list[tuple[Draft, int]], random: bytes) -> Sequence[Task]:
+        tasks = self._put_in(tr, [draft for draft, _ in items], random, items[0][1])
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.
-        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        return self.once(self._putting(drafts, random))
+        random, turn = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), next(self._turns)
+        put = partial(self._put_in, drafts=drafts, random=random, turn=turn)
+        return run_once(self._database, self.shape.root, put)
 
     # Taking.
 
@@ -162,27 +216,63 @@ class TaskCalls:
 
         Overdue sessions are ended before the answer is empty.
         """
-        takes, until = self.takes(session), self._runtime.monotonic() + timeout_s
+        until = self._runtime.monotonic() + timeout_s
+        if self.parts.plan is None:
+            found = self._take_from(self.source, session, count, timeout_s, stop)
+            if found or self.parts.plan is None:
+                return found
+            timeout_s = until - self._runtime.monotonic()  # the queue has got partitions meanwhile
+        return self._take_at_home(session, count, stop) or self._take_from(
+            self.parts.wide, session, count, timeout_s, stop
+        )
+
+    def _take_at_home(self, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
+        plan = self.parts.plan
+        number = 0 if plan is None else self._homes.next(plan, session.id)
+        return self._takes_of(session, self.parts.source(number), number).take(count, stop)
+
+    def _take_from(
+        self, source: TaskSource | Wide, session: Session, count: int, timeout_s: float, stop: Stop | None
+    ) -> Sequence[Task]:
+        until = self._runtime.monotonic() + timeout_s
+        takes = self._takes_of(session, source, 0 if source is self.source else _WIDE)
         found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
         if found:
             return found
         attempt = partial(_or_none, partial(takes.take, count, stop))
-        found = self._keeper.try_again(attempt, self.source.ask_available, until) or ()
-        if not found and self.source.passed:
-            run(self._database, self.source.require_none_passed)
+        found = self._keeper.try_again(attempt, source.ask_available, until) or ()
+        if not found and source.has_passed():
+            run(self._database, source.require_none_passed)
         return found
 
     def takes(self, session: Session) -> Takes:
-        """The takes of one session: only these combine."""
-        with self._lock:
-            if session not in self._takes:
-                self._takes = {known: takes for known, takes in self._takes.items() if not known.lost}
-                self._takes[session] = self._new_takes(session)
-            return self._takes[session]
+        """The takes of one session from partition 0."""
+        return self._takes_of(session, self.source, 0)
 
-    def _new_takes(self, session: Session) -> Takes:
+    def end_waits(self, session: Session) -> None:
+        """End the waits of a session's takes."""
+        for source, number in ((self.source, 0), (self.parts.wide, _WIDE)):
+            self._takes_of(session, source, number).end_waits()
+
+    def _end_waits_in_one(self) -> None:
+        """Let takes that wait for partition 0 wait for all."""
+        for (_, number), takes in list(self._takes.items()):
+            if number == 0:
+                takes.end_waits()
+
+    def _takes_of(self, session: Session, source: TaskSource | Wide, number: int) -> Takes:
+        """The takes of one session from a partition, or from all: only these combine."""
+        with self._lock:
+            found = self._takes.get((session, number))
+            if found is None:
+                living = {known: takes for known, takes in self._takes.items() if not known[0].lost}
+                found = self._new_takes(session, source)
+                self._takes = {**living, (session, number): found}
+            return found
+
+    def _new_takes(self, session: Session, source: TaskSource | Wide) -> Takes:
         ask = session.ask  # before it is kept: a wrong type would break the takes of all sessions
-        source = self._source_of_taker()
+        source = self._source_of_taker(source)
         return Takes(
             self._database,
             self.shape.root,
@@ -199,27 +289,34 @@ class TaskCalls:
         targets = [Target(id_bytes(task.id), task.token) for task in tasks]
 
         def body(tr: Transaction) -> None:
-            if self.within(tr, partial(verbs.undo_take, targets=targets)) == len(targets):
+            if all(self.parts.each(tr, targets, verbs.undo_take)):
                 may_be_lost(tr)
 
         with suppress(FdbQueueError, *engine_errors()):
             run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
-        params = params_of(self.new_lease(session))
-        taker = self._source_of_taker().taker(session.ask)
-        return taker.take(tr, count, params, self._runtime.now_us()).values
+        """Take in a transaction of the caller: from the home first, then from all partitions."""
+        params, now_us, plan = params_of(self.new_lease(session)), self._runtime.now_us(), self.parts.plan
+        if plan is None:
+            return self._taker(self.source, session).take(tr, count, params, now_us).values
+        home = self._taker(self.parts.source(self._homes.next(plan, session.id)), session)
+        found = home.take(tr, count, params, now_us, is_last=False).values
+        return found or self._taker(self.parts.wide, session).take(tr, count, params, now_us).values
 
-    def _source_of_taker(self) -> TaskSource:
-        """The source of the tasks; in a bag, one whose takes begin at a place of their own."""
-        if not isinstance(self.shape.discipline, Bag):
-            return self.source
-        shape = self.shape.starting_at(self._new_place())
-        return TaskSource(shape, self._runtime, self.callbacks, self.source.passed)
+    def _taker(self, source: TaskSource | Wide, session: Session) -> Taker:
+        return self._source_of_taker(source).taker(session.ask)
 
-    def _start_elsewhere(self, source: TaskSource) -> None:
+    def _source_of_taker(self, source: TaskSource | Wide) -> TaskSource | Wide:
+        """`source`; in a bag, one whose takes begin at a place of their own."""
+        if isinstance(source, Wide) or not isinstance(self.shape.discipline, Bag):
+            return source
+        shape = source.shape.starting_at(self._new_place())
+        return TaskSource(shape, self._runtime, self.callbacks, source.passed)
+
+    def _start_elsewhere(self, source: TaskSource | Wide) -> None:
         """After a lost race: in a bag, the next take begins at another place."""
-        if isinstance(source.shape.discipline, Bag):
+        if isinstance(source, TaskSource) and isinstance(source.shape.discipline, Bag):
             source.shape.discipline.start_at(self._new_place())
 
     def _new_place(self) -> bytes:

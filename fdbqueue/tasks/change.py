@@ -14,13 +14,14 @@ from fdbqueue import runs
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
 from fdbqueue.records import statistics
-from fdbqueue.records.keys import NEVER_US, Record, id_text, record_of, record_to_bytes
+from fdbqueue.records.keys import NEVER_US, Record, id_text, partition_of, record_of, record_to_bytes
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import classes
-from fdbqueue.tasks.failures import clear_failures, note
+from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, note
 from fdbqueue.tasks.mending import NO_RECORD
+from fdbqueue.tasks.partitioning import Partitioning
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
 
@@ -55,6 +56,13 @@ class Change:
         self._live: defaultdict[str, int] = defaultdict(int)
         self._calls: defaultdict[str, int] = defaultdict(int)
         self._runs: dict[bytes, Counter[str]] = {}
+        current = shape.current
+        self.plan = None if current is None else current.plan
+        """The plan, read after the guard was asked: never an older one than the guard checks."""
+        self._others: dict[int, Change] = {}
+        self._partitioning = (
+            None if self.plan is None else Partitioning(tr, shape, self.plan, self._elsewhere)
+        )
 
     def run(self, verb: Callable[["Change"], T]) -> T:
         """Run a verb, and check that the queue still exists, whatever the verb itself checks.
@@ -83,6 +91,8 @@ class Change:
         task aside.
         """
         asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
+        if self._partitioning is not None:
+            self._partitioning.ask_flag()
         self.require_queue()  # after the reads are sent: no round trip of its own
         found: list[Record | None] = []
         for id_, value in asked:
@@ -126,7 +136,10 @@ class Change:
 
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask early for the reads that creating tasks of these task keys needs."""
-        self._file = self.shape.discipline.ask_put(self.tr, keys)
+        if self._partitioning is None:
+            self._file = self.shape.discipline.ask_put(self.tr, keys)
+        else:
+            self._file = self._partitioning.ask_put(keys)
 
     def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
         """Make tasks of records, and store their payloads."""
@@ -137,9 +150,13 @@ class Change:
 
     def restore(self, records: Sequence[Record]) -> None:
         """Make tasks of records that have their payloads stored already."""
+        if self._file is None:
+            self.ask_create({record.key for record in records})
         self._arrive(records)
-        file = self._file or self.shape.discipline.ask_put(self.tr, {record.key for record in records})
-        file(records)
+        if self._file is not None:
+            self._file(records)
+        if self._partitioning is not None:
+            self._partitioning.note((), records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
         """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone."""
@@ -147,8 +164,64 @@ class Change:
             return
         self._depart(olds)
         self._arrive(news)
-        self.shape.discipline.shift(self.tr, olds, news)
+        if self._partitioning is None:
+            self.shape.discipline.shift(self.tr, olds, news)
+        else:
+            self._partitioning.shift(olds, news)
         self._file = None  # an answer from before the change is stale
+
+    def join(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        """`move` for tasks that were delayed or buried, and become ready: each joins the partition that its
+        task key has now, and keeps its id.
+        """
+        if self._partitioning is None:
+            self.move(olds, news)
+            return
+        ways = [
+            (old, new, self._partitioning.place_of(new, self.now_us))
+            for old, new in zip(olds, news, strict=True)
+        ]
+        here = self.shape.keys.partition
+        stay = [(old, new) for old, new, place in ways if place == here]
+        self.move([old for old, _ in stay], [new for _, new in stay])
+        for old, new, place in ways:
+            if place != here:
+                self._send(old, new, place)
+
+    def _send(self, old: Record, new: Record, place: int) -> None:
+        """Move a task, with its payload and failures, to another partition."""
+        payload, entries = (
+            ask_payload(self.tr, self.shape.keys, old),
+            ask_entries(self.tr, self.shape.keys, old.id),
+        )
+        there, stored, failed = self._elsewhere(place), payload(), entries()
+        self.discard([old])
+        set_payload(self.tr, there.shape.keys, new, stored)
+        keep(self.tr, there.shape.keys, new.id, failed)
+        there.restore([new])
+        moved = self.shape.shared.moved(new.id)
+        if place == partition_of(new.id):
+            self.tr.clear(moved)
+        else:
+            self.tr.set(moved, bytes((place,)))
+
+    def ring(self) -> None:
+        """Wake the takes that wait for all partitions."""
+        if self._partitioning is not None:
+            self._partitioning.ring()
+
+    def expect_ready(self) -> None:
+        """A task may be ready, by a change that this object has not made."""
+        if self._partitioning is not None:
+            self._partitioning.expect_ready()
+
+    def _elsewhere(self, partition: int) -> "Change":
+        """The change of another partition in this transaction; `finish` finishes it, too."""
+        found = self._others.get(partition)
+        if found is None:
+            shape = self.shape.partition(partition)
+            found = self._others[partition] = Change(self.tr, shape, self.now_us, self._deliver)
+        return found
 
     def consume(self, records: Sequence[Record]) -> None:
         """Remove ready tasks, but not their payloads: for the discipline they are taken, and then gone."""
@@ -170,6 +243,8 @@ class Change:
         for record in records:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
+            if record.id[1] != keys.partition:
+                self.tr.clear(self.shape.shared.moved(record.id))
         clear_failures(self.tr, keys, records)
 
     def rewrite(self, old: Record, new: Record, payload: bytes) -> None:
@@ -197,6 +272,10 @@ class Change:
             self.tr.add(self.shape.root.run(run), statistics.packed(runs.ENDS, ends))
         for counts in (self._live, self._calls, self._runs):
             counts.clear()
+        if self._partitioning is not None:
+            self._partitioning.finish()
+            for change in self._others.values():
+                change.finish()
         if self._deliver is not None and self._events:
             self._deliver(
                 self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]

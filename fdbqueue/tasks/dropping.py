@@ -34,6 +34,21 @@ class Occupants:
     """True if there are no other requests and no other taken tasks."""
 
 
+def occupants_of_all(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
+    """The occupants of the first partition that cannot go, or has a full batch; of the last one without any
+    such. The line of all partitions is judged with partition 0.
+
+    Reads: each, serialisably. Conflicts: a request that joins a line, a take.
+    """
+    return _first_of(changes, lines)[2]
+
+
+def _first_of(changes: Sequence[Change], lines: Sequence[Line]) -> tuple[Change, Line, Occupants]:
+    homes = [*changes, *changes[:1]]  # the line of all, if there is one, comes last
+    found = [(change, line, occupants(change, line)) for change, line in zip(homes, lines, strict=False)]
+    return next((one for one in found if one[2].reason or not one[2].are_all), found[-1])
+
+
 def occupants(change: Change, line: Line) -> Occupants:
     """The first limits.VERB_BATCH requests and taken tasks, judged.
 
@@ -54,9 +69,9 @@ def occupants(change: Change, line: Line) -> Occupants:
     return Occupants(_reason(bool(alive), len(lapsed) < len(records)), dead, lapsed, lost, are_all)
 
 
-def cleared(change: Change, line: Line) -> Occupants:
+def cleared(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
     """Read the occupants of a queue, and remove a full batch that prevents no drop."""
-    found = occupants(change, line)
+    change, line, found = _first_of(changes, lines)
     if not found.reason and not found.are_all:
         remove(change, line, found)
     return found

@@ -155,8 +155,11 @@ def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> li
     return [replace(freed(record), orphaned=record.orphaned + 1) for record in noted]
 
 
-def due(change: Change, records: Sequence[Record]) -> list[Record]:
-    return _become_ready(change, records, "delay")
+def due(change: Change, records: Sequence[Record], stays: bool = False) -> list[Record]:
+    """`stays`: another edge follows in this transaction, so the tasks stay in their partition."""
+    ready = [freed(record) for record in records]
+    (change.move if stays else change.join)(records, ready)
+    return _counted(change, ready, "delay")
 
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -165,7 +168,7 @@ def kick(change: Change, records: Sequence[Record]) -> list[Record]:
         replace(freed(record), forgiven=record.failures, orphaned=0, excused=0, error=None)
         for record in records
     ]
-    change.move(records, ready)
+    change.join(records, ready)
     return _counted(change, ready, "kick")
 
 
@@ -190,8 +193,10 @@ def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
 
 def excuse(change: Change, record: Record, excused: Record) -> None:
     """Store the task as `excused`. The lease of another holder stays."""
-    change.move([record], [excused])
-    if excused.state != record.state:
+    if excused.state == record.state:
+        change.move([record], [excused])
+    else:
+        change.join([record], [excused])
         _counted(change, [excused], "kick")
 
 
@@ -291,12 +296,6 @@ def freed(record: Record) -> Record:
         fraction=None,
         told_us=0,
     )
-
-
-def _become_ready(change: Change, records: Sequence[Record], call: str) -> list[Record]:
-    ready = [freed(record) for record in records]
-    change.move(records, ready)
-    return _counted(change, ready, call)
 
 
 def _gone(

@@ -1,6 +1,8 @@
 """Looks at the ended tasks that a queue keeps (retaining.py): one by its id, or pages, the latest first."""
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import TaskNotFound, UnsupportedOption
@@ -30,30 +32,41 @@ def require_retaining(shape: Shape) -> None:
         raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it was created without retain_s")
 
 
-def ended_task(change: Change, id_: bytes) -> EndedTask:
-    """Reads: one key, by snapshot. Raises: TaskNotFound."""
-    found = _shown(change, id_, change.tr.snapshot.get(change.shape.keys.ended(id_)))
-    if found is None:
-        raise TaskNotFound(id=id_text(id_), name=change.shape.name)
-    return found
+def ended_task(changes: Sequence[Change], id_: bytes) -> EndedTask:
+    """Reads: one key of each partition, by snapshot: a task may end in another than the one in its id.
+
+    Raises: TaskNotFound.
+    """
+    asked = [(change, change.tr.snapshot.get(change.shape.keys.ended(id_))) for change in changes]
+    found = [task for change, value in asked if (task := _shown(change, id_, value)) is not None]
+    if not found:
+        raise TaskNotFound(id=id_text(id_), name=changes[0].shape.name)
+    return found[0]
 
 
-def page(change: Change, key: bytes, limit: int, after: bytes | None) -> Page[EndedTask]:
+def page(changes: Sequence[Change], key: bytes, limit: int, after: bytes | None) -> Page[EndedTask]:
     """The tasks that ended before the place `after`, the latest first; those of `key`, unless it is empty.
 
-    Reads: `limit` entries, by snapshot.
+    Reads: `limit` entries of each partition, by snapshot.
     Round trips: 2.
     """
-    tr, keys, over_us = change.tr, change.shape.keys, _over_us(change)
+    asked = [(change, _ask_before(change, key, limit, after)) for change in changes]
+    rows = [(place, change) for change, reply in asked for place in reply()]
+    latest = sorted(rows, key=itemgetter(0), reverse=True)[:limit]
+    values = [change.tr.snapshot.get(change.shape.keys.ended(id_in(place))) for place, change in latest]
+    found = [_shown(change, id_in(at), value) for (at, change), value in zip(latest, values, strict=True)]
+    last = place_text(latest[-1][0]) if len(latest) == limit else None
+    return Page([task for task in found if task is not None], last)
+
+
+def _ask_before(change: Change, key: bytes, limit: int, after: bytes | None) -> Callable[[], list[bytes]]:
+    """Ask for the places of ended tasks before `after` in one partition, the latest first."""
+    keys, over_us = change.shape.keys, _over_us(change)
     under = keys.ended_of_after(key, over_us) if key else keys.ended_after(over_us)
     prefix = under.start[:-TIME_BYTES]
     stop = under.stop if after is None else min(under.stop, prefix + after)
-    start = min(under.start, stop)
-    rows = tr.snapshot.get_range(start, stop, limit=limit, reverse=True).to_list()
-    asked = [(id_in(row.key), tr.snapshot.get(keys.ended(id_in(row.key)))) for row in rows]
-    found = [_shown(change, id_, value) for id_, value in asked]
-    last = place_text(bytes(rows[-1].key)[len(prefix) :]) if len(rows) == limit else None
-    return Page([task for task in found if task is not None], last)
+    rows = change.tr.snapshot.get_range(min(under.start, stop), stop, limit=limit, reverse=True)
+    return lambda: [bytes(row.key)[len(prefix) :] for row in rows]
 
 
 def _over_us(change: Change) -> int:

@@ -16,7 +16,7 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.sessions.ending import is_sessionless, register_ender
 from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.tasks import verbs
+from fdbqueue.tasks import in_all, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import is_kind
@@ -36,7 +36,7 @@ class _Queue:
     shape: Shape | None
 
     def owner(self) -> bytes | None:
-        return None if self.shape is None else self.shape.owner
+        return None if self.shape is None or self.keys.partition else self.shape.owner
 
 
 @register_ender
@@ -56,20 +56,24 @@ def end_in_all_queues(
         known = [queue for queue in found if is_kind(queue.kind)]
         if any(not is_kind(queue.kind) and not is_sessionless(queue.kind) for queue in found):
             left.update(sessions)
-        queues = [_opened(database, registry, definition) for definition in known]
+        queues = [queue for definition in known for queue in _opened(database, registry, definition)]
         for queue, session in run(database, partial(_concerned, queues, sessions)):
             if not _ended_in(database, queue, session, died):
                 left.add(session)
     return left
 
 
-def _opened(database: Database, registry: Registry, definition: Definition) -> _Queue:
-    keys = TaskKeys(registry.contents(definition))
+def _opened(database: Database, registry: Registry, definition: Definition) -> list[_Queue]:
+    """The partitions of a queue that may hold a task."""
+    contents = registry.contents(definition)
     try:
-        return _Queue(definition.name, keys, shape_of(registry, definition))
+        shape = shape_of(registry, definition)
     except Exception as error:
         _tell(database, definition.name, error)
-        return _Queue(definition.name, keys, None)
+        return [_Queue(definition.name, TaskKeys(contents), None)]
+    high = 1 if shape.plan is None else shape.plan.high
+    parts = [shape.partition(number) for number in range(high)]
+    return [_Queue(definition.name, part.keys, part) for part in parts]
 
 
 def _tell(database: Database, name: str, error: Exception) -> None:
@@ -127,10 +131,11 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
     """End a session in one queue, in bounded transactions that are safe to repeat."""
     calls = calls_of(database, shape)
     if shape.owner == session:
-        run(database, lambda tr: calls.within(tr, verbs.truncate))
+        run(database, lambda tr: calls.all_within(tr, in_all.truncate))
+    parts, number = calls.parts, shape.keys.partition
 
     def release(change: Change) -> int:
         return verbs.release_taken(change, shape.keys.all_taken_by(session), limits.VERB_BATCH, died)
 
-    while run(database, lambda tr: calls.within(tr, release)):
+    while run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

@@ -1,7 +1,7 @@
 """The handle of a task queue: its names, and how its verbs reach a transaction."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -68,7 +68,8 @@ class TaskHandle(KeepsAside):
     @property
     def options(self) -> Mapping[str, Any]:
         """The options that the queue was created with."""
-        return as_given(self._shape.definition.options)
+        current = self._shape.current
+        return as_given((self._shape if current is None else current).definition.options)
 
     def require_codec(self) -> None:
         """Raises: UnknownCodec if this process has not registered the codec of the queue."""
@@ -92,9 +93,17 @@ class TaskHandle(KeepsAside):
         power cut may undo a verb given a database.
         """
         calls = self._watched(target, name, task) if observing.observers else self._calls(target)
-        return (
-            calls.within(writable(target), body) if is_transaction(target) else calls.once(body, may_be_lost)
-        )
+        id_ = (id_bytes(task.id if isinstance(task, Task) else task)) if task else None
+        if is_transaction(target):
+            return calls.within(writable(target), body, id_)
+        return calls.once(body, id_, may_be_lost)
+
+    def _once_in_all(
+        self, target: DatabaseOrTransaction, name: str, body: Callable[[Sequence[Change]], T]
+    ) -> T:
+        """Run the verb `name` about all partitions."""
+        calls = self._watched(target, name) if observing.observers else self._calls(target)
+        return calls.all_within(writable(target), body) if is_transaction(target) else calls.all_once(body)
 
     def _end(
         self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
@@ -105,18 +114,25 @@ class TaskHandle(KeepsAside):
         note_end(task, verb)
         return ended
 
-    def _look(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
-        """Look, and given a database sweep a batch afterwards, so that the answer shows the state before the
-        sweep.
+    def _look(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
+        """Look at all partitions, and given a database sweep a batch afterwards, so that the answer shows the
+        state before the sweep.
         """
-        found = self._see(target, body)
+        found = self._see_all(target, body)
         if not is_transaction(target):
-            looking.sweep_a_batch(as_database(target), self._calls(target).source)
+            looking.sweep_a_batch(as_database(target), self._calls(target).parts)
         return found
 
-    def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T]) -> T:
-        source = self._calls(target).source
-        return run(target, lambda tr: source.look(writable(tr), body))
+    def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T], id_: bytes | None = None) -> T:
+        """Look at the task `id_`, or at partition 0."""
+        parts = self._calls(target).parts
+        if id_ is None:
+            return run(target, lambda tr: parts.zero.look(writable(tr), body))
+        return run(target, lambda tr: parts.look(writable(tr), body, id_))
+
+    def _see_all(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
+        parts = self._calls(target).parts
+        return run(target, lambda tr: parts.look_at_all(writable(tr), body))
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
         return calls_of(self._of(target), self._shape)

@@ -31,6 +31,7 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
+from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import NEVER_US, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
 
@@ -83,12 +84,17 @@ class Settings:
     """The session that owns the contents, in hexadecimal."""
     retain_s: float | None = None
     """Time for which ended tasks are kept; None for none."""
+    partitions: Plan | None = None
 
     def to_options(self) -> dict[str, Any]:
-        """The stored form. Without `retain_s`, an earlier release can open the queue."""
+        """The stored form. Without `retain_s` and partitions, an earlier release can open the queue."""
         options = asdict(self)
         if self.retain_s is None:
             del options["retain_s"]
+        if self.partitions is None:
+            del options["partitions"]
+        else:
+            options["partitions"] = msgspec.to_builtins(self.partitions)
         return options
 
 
@@ -290,11 +296,13 @@ def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored options in the caller's form: weights by their task keys."""
-    weights = options.get("weights")
-    if not weights:
-        return dict(options)
-    return {**options, "weights": {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}}
+    """Stored options in the caller's form: weights by their task keys, partitions as their number."""
+    given, weights, plan = dict(options), options.get("weights"), options.get("partitions")
+    if weights:
+        given["weights"] = {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}
+    if plan is not None:
+        given["partitions"] = msgspec.convert(plan, Plan).count
+    return given
 
 
 def key_bytes(key: Any) -> bytes:

@@ -41,6 +41,8 @@ class PageEnd(msgspec.Struct, frozen=True, array_like=True):
     more_due: bool = False
     """True if timers behind `due` had run out."""
     index_over: bool = False
+    partition: int = 0
+    """Pages go through the partitions in order."""
 
 
 def place_after(state: TaskState, after: str | None) -> PageEnd:
@@ -65,8 +67,24 @@ class Found:
     end: PageEnd | None
 
 
+def page_of_all(changes: Sequence[Change], state: TaskState, limit: int, after: PageEnd) -> Page[Task]:
+    """The next tasks of the first partition behind the place that has some."""
+    for number in range(after.partition, len(changes)):
+        place = after if number == after.partition else PageEnd(state, partition=number)
+        found = page(changes[number], state, limit, place)
+        if found.next is None and number + 1 < len(changes):
+            found.next = _text(PageEnd(state, partition=number + 1))
+        if found:
+            return found
+    return Page()
+
+
+def _text(end: PageEnd) -> str:
+    return place_text(msgspec.msgpack.encode(end))
+
+
 def page(change: Change, state: TaskState, limit: int, after: PageEnd) -> Page[Task]:
-    """The next tasks in `state`, as of now, swept or not.
+    """The next tasks in `state` of one partition, as of now, swept or not.
 
     Reads the index of the state and the timers that have run out, then the tasks, then their payloads, all by
     snapshot; up to `limit` and limits.DUE_BATCH keys of each, and limits.BATCH_BYTES_MAX bytes of payloads.
@@ -78,7 +96,7 @@ def page(change: Change, state: TaskState, limit: int, after: PageEnd) -> Page[T
     shape = change.shape
     shape.codec.require()
     tasks = shown_tasks(change.tr, shape.keys, shape.codec, [record for _, record in rows])
-    return Page(tasks, None if end is None else place_text(msgspec.msgpack.encode(end)))
+    return Page(tasks, None if end is None else _text(end))
 
 
 def _indexed(change: Change, state: TaskState, limit: int, after: PageEnd) -> Found:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.arguments import checked_event, checked_fraction, checked_take_timeout
-from fdbqueue.database import as_database, run
+from fdbqueue.database import as_database
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
     UnsupportedOption,
@@ -22,7 +22,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
+from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_of_all, checked_keys
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.verbs import Target
 
@@ -38,8 +38,7 @@ class Looks(TaskHandle):
         Raises: TaskNotFound.
         """
         target = Target(id_bytes(task.id if isinstance(task, Task) else task))
-        source = self._calls(tr).source
-        return run(tr, lambda tr: source.look(tr, partial(verbs.peek, target=target)))
+        return self._see(tr, partial(verbs.peek, target=target), target.id)
 
     def wait_for_progress(
         self,
@@ -66,7 +65,7 @@ class Looks(TaskHandle):
         database = as_database(db)
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
-            return progress.wait(database, self._calls(database).source, id_, wanted, until, waiter)
+            return progress.wait(database, self._calls(database).parts, id_, wanted, until, waiter)
 
     def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> Explanation:
         """Why the task is not running: every reason in order of weight, each with its cure.
@@ -78,7 +77,7 @@ class Looks(TaskHandle):
         Round trips: 3.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: explain(change, id_))
+        return self._see(tr, lambda change: explain(change, id_), id_)
 
     def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
         """The session that holds the task, and its processes; None if the task is not taken.
@@ -89,7 +88,7 @@ class Looks(TaskHandle):
         Round trips: 2.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: holder_of(change, id_))
+        return self._see(tr, lambda change: holder_of(change, id_), id_)
 
     def ended_task(self, tr: DatabaseOrTransaction, task: Task | str) -> EndedTask:
         """A task that has ended, in a queue with `retain_s`.
@@ -102,7 +101,7 @@ class Looks(TaskHandle):
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
         ended.require_retaining(self._shape)
-        return self._see(tr, lambda change: ended.ended_task(change, id_))
+        return self._see_all(tr, lambda changes: ended.ended_task(changes, id_))
 
     def ended_tasks(
         self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None
@@ -135,7 +134,7 @@ class Looks(TaskHandle):
     def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
         most, place = checked_limit(limit), ended.place_after(after)
         ended.require_retaining(self._shape)
-        return self._see(tr, lambda change: ended.page(change, key, most, place))
+        return self._see_all(tr, lambda changes: ended.page(changes, key, most, place))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.
@@ -143,8 +142,7 @@ class Looks(TaskHandle):
         Reads: the flag.
         Conflicts: `pause` and `resume`.
         """
-        source = self._calls(tr).source
-        return run(tr, lambda tr: source.look(tr, verbs.is_paused))
+        return self._see(tr, verbs.is_paused)
 
     def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
         """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.
@@ -154,7 +152,7 @@ class Looks(TaskHandle):
         Raises: TaskNotFound.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: verbs.failures_of(change, id_))
+        return self._see(tr, lambda change: verbs.failures_of(change, id_), id_)
 
     def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
         """Exact counts, as {"tasks", "calls", "ends"}: tasks by state, verbs by name, and how tasks have
@@ -183,10 +181,9 @@ class Looks(TaskHandle):
         Raises: UnsupportedOption for a kind without task keys; InvalidArgument.
         """
         checked_keys(limit)
-        discipline = self._shape.discipline
-        if not isinstance(discipline, Keyed):
+        if not isinstance(self._shape.discipline, Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
-        return self._look(tr, lambda change: looking.key_statistics_in(change, discipline, limit))
+        return self._look(tr, lambda changes: busiest_of_all(changes, limit))
 
     def tasks(
         self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None
@@ -206,8 +203,8 @@ class Looks(TaskHandle):
         most, wanted = checked_limit(limit), listing.checked_state(state)
         place = listing.place_after(wanted, after)
         # A sweep between two pages would move tasks to places that have been passed.
-        look = self._look if after is None else self._see
-        return look(tr, lambda change: listing.page(change, wanted, most, place))
+        look = self._look if after is None else self._see_all
+        return look(tr, lambda changes: listing.page_of_all(changes, wanted, most, place))
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change that this process makes. Return the callback

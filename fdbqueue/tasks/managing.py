@@ -1,6 +1,8 @@
 """Verbs about many tasks of a queue at once, and about the queue itself."""
 
+from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from fdbqueue import limits
 from fdbqueue.arguments import (
@@ -12,12 +14,14 @@ from fdbqueue.errors import (
     QueueBusy,
     TooMuchForOneTransaction,
 )
+from fdbqueue.partitions.plan import checked_partitions
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.tasks import verbs
+from fdbqueue.tasks import in_all
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.dropping import Occupants, cleared, occupants
+from fdbqueue.tasks.dropping import Occupants, cleared, occupants_of_all
 from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.repartition import Repartition, Settling, begin
 
 
 class Managing(TaskHandle):
@@ -36,10 +40,10 @@ class Managing(TaskHandle):
         checked_count("count", count)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
-            self._see(tr, partial(verbs.require_few, under=self._shape.keys.buried))
+            self._see_all(tr, partial(in_all.require_few, under=attrgetter("buried")))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
-            more, looked = self._once(tr, "kick", partial(verbs.kick, count=batch))
+            more, looked = self._once_in_all(tr, "kick", partial(in_all.kick, count=batch))
             kicked += more
             if looked < batch:
                 break
@@ -54,9 +58,8 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
         """
-        taken = self._shape.keys.taken
         if is_transaction(tr):
-            self._see(tr, partial(verbs.require_few, under=taken))
+            self._see_all(tr, partial(in_all.require_few, under=attrgetter("taken")))
         while self.release_some(tr):
             pass
 
@@ -67,8 +70,8 @@ class Managing(TaskHandle):
         Writes: moves the tasks.
         Conflicts: a change of the tasks.
         """
-        few, taken = min(checked_count("count", count), limits.VERB_BATCH), self._shape.keys.taken
-        return self._once(tr, "release_all", lambda change: verbs.release_taken(change, taken, few))
+        few = min(checked_count("count", count), limits.VERB_BATCH)
+        return self._once_in_all(tr, "release_all", partial(in_all.release_taken, count=few))
 
     def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task.
@@ -76,7 +79,7 @@ class Managing(TaskHandle):
         Writes: one range clear.
         Conflicts: every call on a task of the queue.
         """
-        self._once(tr, "truncate", verbs.truncate)
+        self._once_in_all(tr, "truncate", in_all.truncate)
 
     def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
@@ -88,7 +91,7 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once(tr, "truncate", partial(verbs.remove_first, count=few))
+        return self._once_in_all(tr, "truncate", partial(in_all.remove_first, count=few))
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
@@ -96,7 +99,7 @@ class Managing(TaskHandle):
         Writes: a flag that every take reads.
         Conflicts: takes.
         """
-        self._once(tr, "pause", verbs.pause)
+        self._once_in_all(tr, "pause", in_all.pause)
 
     def resume(self, tr: DatabaseOrTransaction) -> None:
         """Let tasks be taken again, and wake waiting takes.
@@ -104,7 +107,32 @@ class Managing(TaskHandle):
         Writes: clears the flag.
         Conflicts: takes.
         """
-        self._once(tr, "resume", verbs.resume)
+        self._once_in_all(tr, "resume", in_all.resume)
+
+    def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
+        """Change the number of partitions, while the queue is used. Each task key stays in order.
+
+        New tasks go to the new partitions at once. Those of a task key wait there until its ready and taken
+        tasks in the old partition are gone. Partitions that close get nothing new, and are drained by takes.
+        Any process that uses the queue finishes the change. Given a database, this call goes as far as it can
+        without waiting; repeat it to go on. Given a transaction, it only begins.
+        Reads: the definition; task keys by snapshot.
+        Writes: the definition.
+        Conflicts: every call on the queue.
+        Raises: RepartitionUnderWay for another number while a change is under way; InvalidArgument;
+        UnsupportedOption for a kind with task keys that is not of this package.
+        """
+        count = checked_partitions(partitions)
+        parts = self._calls(tr).parts
+        was = 1 if parts.plan is None else parts.plan.count
+        plan = self._shape.registry.write(tr, lambda tr: begin(tr, parts.shape, count))
+        before = was if plan is None else plan.before or was
+        if not is_transaction(tr):
+            settling = Settling(parts, self._of(tr).runtime.monotonic)
+            while run(tr, settling.step):
+                plan = parts.plan
+        is_finished = plan is None or not plan.before
+        return Repartition(before, count, is_finished)
 
     def busy(self, tr: DatabaseOrTransaction) -> str:
         """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty
@@ -119,7 +147,7 @@ class Managing(TaskHandle):
         """
         calls = self._calls(tr)
         while True:
-            found = run(tr, lambda tr: calls.within(writable(tr), self._occupants))
+            found = run(tr, lambda tr: calls.all_within(writable(tr), self._occupants))
             if found.reason and not self._ended_overdue(tr):
                 return found.reason
             if not found.reason and found.are_all:
@@ -141,22 +169,22 @@ class Managing(TaskHandle):
         while not self._dropped(tr):
             require_more_transactions(tr)
 
-    def _occupants(self, change: Change) -> Occupants:
-        return cleared(change, self._calls(change.tr).source.line)
+    def _occupants(self, changes: Sequence[Change]) -> Occupants:
+        return cleared(changes, self._calls(changes[0].tr).parts.lines())
 
-    def _drop(self, change: Change) -> bool:
+    def _drop(self, changes: Sequence[Change]) -> bool:
         """False if there may be more requests or leases: look again in another transaction."""
-        found = self._occupants(change)
+        found = self._occupants(changes)
         if found.reason:
             raise QueueBusy(name=self.name, reason=found.reason)
         if found.are_all:
-            self._shape.registry.drop(change.tr, self.name)
+            self._shape.registry.drop(changes[0].tr, self.name)
         return found.are_all
 
     def _dropped(self, target: DatabaseOrTransaction) -> bool:
         """False if it is to be tried again in another transaction. Raises QueueBusy."""
         try:
-            return self._once(target, "drop", self._drop)
+            return self._once_in_all(target, "drop", self._drop)
         except QueueBusy:
             if not self._ended_overdue(target):
                 raise
@@ -166,10 +194,10 @@ class Managing(TaskHandle):
         """True if a call that would answer "busy" should try again; never within a transaction."""
         if is_transaction(target):
             return False
-        source = self._calls(target).source
-        judge = partial(occupants, line=source.line)
+        parts = self._calls(target).parts
+        judge = partial(occupants_of_all, lines=parts.lines())
         keeper = keeper_of(self._of(target), self._shape.root)
-        return keeper.ended_overdue(lambda tr: lambda: not source.look(tr, judge).reason)
+        return keeper.ended_overdue(lambda tr: lambda: not parts.look_at_all(tr, judge).reason)
 
 
 def require_more_transactions(target: DatabaseOrTransaction) -> None:

@@ -64,14 +64,28 @@ class ObservedCalls:
             call.tasks = [self._calls.acks.ack(target)]
             return call.tasks[0]
 
-    def once(self, body: Callable[[Change], T], may_be_lost: Callable[[T], bool] | None = None) -> T:
+    def once(
+        self,
+        body: Callable[[Change], T],
+        id_: bytes | None = None,
+        may_be_lost: Callable[[T], bool] | None = None,
+    ) -> T:
         with self._call as call:
-            return _noted(call, self._calls.once(body, may_be_lost))
+            return _noted(call, self._calls.once(body, id_, may_be_lost))
 
-    def within(self, tr: Transaction, body: Callable[[Change], T]) -> T:
+    def within(self, tr: Transaction, body: Callable[[Change], T], id_: bytes | None = None) -> T:
         self._call.within = True
         with self._call as call:
-            return _noted(call, self._calls.within(tr, body))
+            return _noted(call, self._calls.within(tr, body, id_))
+
+    def all_once(self, body: Callable[[Sequence[Change]], T]) -> T:
+        with self._call as call:
+            return _noted(call, self._calls.all_once(body))
+
+    def all_within(self, tr: Transaction, body: Callable[[Sequence[Change]], T]) -> T:
+        self._call.within = True
+        with self._call as call:
+            return _noted(call, self._calls.all_within(tr, body))
 
 
 def _carrying(drafts: Sequence[Draft], trace: bytes) -> Sequence[Draft]:

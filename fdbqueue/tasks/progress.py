@@ -14,8 +14,8 @@ from fdbqueue.task import Task
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.explaining import stored_and_current
+from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload
-from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import Target, done, held
 from fdbqueue.unreadable import shown
@@ -35,14 +35,14 @@ def tell(change: Change, target: Target, fraction: float) -> Task:
 
 
 def wait(
-    database: Database, source: TaskSource, id_: bytes, seen: float | None, until: float, waiter: Waiter
+    database: Database, parts: Parts, id_: bytes, seen: float | None, until: float, waiter: Waiter
 ) -> Task | None:
     """Wait until the progress of the task is another one than `seen`. None if it is `until`
     (runtime.monotonic()) before.
 
     Raises: TaskNotFound, RecordUnreadable; WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
     """
-    look = partial(source.look, verb=partial(_look, id_=id_, seen=seen))
+    look = partial(parts.look, verb=partial(_look, id_=id_, seen=seen), id_=id_)
     while not isinstance(found := run(database, look), Task):
         patience_s = until - database.runtime.monotonic()
         if patience_s <= 0:

@@ -28,6 +28,7 @@ from fdbqueue.errors import (
     UnknownSession,
     UnsupportedOption,
 )
+from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -83,6 +84,7 @@ class TaskQueue(Looks, Managing, Attempts):
         if_not_exists: bool = False,
         temporary: bool = False,
         retain_s: float | None = None,
+        partitions: int = 1,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue.
@@ -96,6 +98,9 @@ class TaskQueue(Looks, Managing, Attempts):
         `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
         `ended_tasks`; at most limits.RETAINED_MAX, the latest. None keeps none, and costs nothing.
 
+        `partitions`: number of partitions, at most limits.PARTITIONS_MAX, that share the load of the queue
+        (docs/partitions.md). Tasks of one task key are in one of them; the order of others holds within one.
+
         `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a queue
         of this name is opened, whatever its kind and options. But a temporary queue of a session that has
         ended is replaced by a new one. Given a transaction, a session counts as alive until a process has
@@ -107,7 +112,10 @@ class TaskQueue(Looks, Managing, Attempts):
         """
         registry = Registry(root)
         packed = packed_weights(weights)
-        given = Settings(ttl, ttr, pri, capacity, key_concurrency, packed, codec, retain_s=retain_s)
+        plan = first_plan(checked_partitions(partitions))
+        given = Settings(
+            ttl, ttr, pri, capacity, key_concurrency, packed, codec, retain_s=retain_s, partitions=plan
+        )
         known = kind_named(kind)
         settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.
@@ -239,7 +247,7 @@ class TaskQueue(Looks, Managing, Attempts):
         far.
         """
         given = _checked(session)
-        self._calls(db).takes(given or self._own_session(db)).end_waits()
+        self._calls(db).end_waits(given or self._own_session(db))
 
     # Verbs of the holder.
 
@@ -255,7 +263,7 @@ class TaskQueue(Looks, Managing, Attempts):
         calls = self._watched(tr, "ack", task) if observing.observers else self._calls(tr)
         note_end(task, None)
         if is_transaction(tr):
-            acked = calls.within(writable(tr), lambda change: verbs.ack(change, target))
+            acked = calls.within(writable(tr), lambda change: verbs.ack(change, target), target.id)
         else:
             acked = calls.acks.ack(target)
         note_end(task, "ack")

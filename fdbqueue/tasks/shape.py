@@ -11,7 +11,9 @@ from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.records.keys import TaskKeys
+from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.records.keys import QueueKeys, TaskKeys
 from fdbqueue.registry.registry import Definition, Guard, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
@@ -20,9 +22,20 @@ from fdbqueue.tasks.mending import Mender
 
 class Shape:
     def __init__(
-        self, registry: Registry, definition: Definition, keys: TaskKeys, guard: Guard, codec: PayloadCodec
+        self,
+        registry: Registry,
+        definition: Definition,
+        keys: TaskKeys,
+        guard: Guard,
+        codec: PayloadCodec,
+        current: Current | None = None,
+        family: "dict[int, Shape] | None" = None,
     ) -> None:
-        """Raises: as `shape_of`."""
+        """`current`: the plan of a queue that may have partitions; `keys` are then those of one of them, and
+        `family` has the shapes of all that this process has used.
+
+        Raises: as `shape_of`.
+        """
         self.registry = registry
         self.definition = definition
         self.root: RootKeys = registry.keys
@@ -33,7 +46,15 @@ class Shape:
         """Time for which the queue keeps ended tasks; None if it keeps none."""
         self.codec = codec
         self.keys = keys
+        self.current = current
+        self.shared = QueueKeys(registry.contents(definition))
+        """The keys that all partitions share."""
+        self._family = {keys.partition: self} if family is None else family
         self.discipline = self._made_discipline()
+        self.may_free_at_end = not isinstance(self.discipline, Fifo) and getattr(
+            self.discipline, "counts_taken", True
+        )
+        """True if the end of a lease may make another task ready to be taken."""
         self.guard = guard
         self.aside = Aside(self.keys.prefix, self.keys.line)
         self.mender = Mender(self.keys, self.discipline, self.aside)
@@ -57,6 +78,22 @@ class Shape:
         shape.discipline = bag
         return shape
 
+    @property
+    def plan(self) -> Plan | None:
+        """The present plan; None for a queue without partitions."""
+        return None if self.current is None else self.current.plan
+
+    def partition(self, number: int) -> "Shape":
+        """The shape of that partition of the queue."""
+        found = self._family.get(number)
+        if found is None:
+            keys = TaskKeys(self.registry.contents(self.definition), number)
+            found = Shape(
+                self.registry, self.definition, keys, self.guard, self.codec, self.current, self._family
+            )
+            self._family[number] = found
+        return found
+
     def draft(self, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
         return drafted(self.kind, self.settings, data, payload, options)
 
@@ -67,11 +104,11 @@ class Shape:
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:
-    """The shape of a registered queue; `type` is that of its payloads.
+    """The shape of a registered queue, which is its partition 0; `type` is that of its payloads.
 
     Raises: UnknownKind if this process has not registered the kind; DefinitionUnreadable for options of a
     newer release; InvalidArgument for the type, or for a kind with a function that makes no discipline.
     """
     codec = stored_codec(stored_settings(definition).codec, type)
-    keys = TaskKeys(registry.contents(definition))
-    return Shape(registry, definition, keys, registry.guard(definition), codec)
+    keys, current = TaskKeys(registry.contents(definition)), Current(registry, definition)
+    return Shape(registry, definition, keys, current.guard, codec, current)

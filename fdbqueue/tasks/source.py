@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue.binding import may_be_lost
+from fdbqueue.database import conflict_in
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Swept
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taker
 from fdbqueue.misfit import type_name
+from fdbqueue.partitions.plan import Plan
 from fdbqueue.passing import Passed
 from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text
 from fdbqueue.runtime import Runtime
@@ -60,6 +62,7 @@ class TaskSource:
         self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
+        self.now_us = runtime.now_us
         self._callbacks = callbacks
         self.passed = Passed(registered=True) if passed is None else passed
         self._ready = Ready(shape, self.passed)
@@ -86,9 +89,14 @@ class TaskSource:
         """
         return self.change(tr, guarded=True).run(verb)
 
-    def within(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
-        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
+    def within(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
+        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last.
+
+        `plan`: the plan by which this partition was chosen. Raises a conflict if another is known by now.
+        """
         change = self.change(tr, guarded=True)
+        if change.plan is not plan:
+            raise conflict_in(tr)
         answer = change.run(verb)
         change.finish()
         return answer
@@ -136,6 +144,10 @@ class TaskSource:
         edges.give_back(change, [record for record in records if record.id in found.passed])
         return [task_of(record, found.data[record.id]) for record in records if record.id in found.data]
 
+    def has_passed(self) -> bool:
+        """True if this process has passed over a task that it cannot read."""
+        return bool(self.passed)
+
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
@@ -149,9 +161,9 @@ class TaskSource:
         return bool(swept)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
+        return partial(self.sweep, tr, ask_due(tr, self.shape.keys, now_us))
 
-    def _sweep(self, tr: Transaction, due: Range) -> Swept:
+    def sweep(self, tr: Transaction, due: Range) -> Swept:
         timers = due.to_list()
         if not timers:
             return Swept.NOTHING

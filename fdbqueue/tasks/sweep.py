@@ -34,9 +34,9 @@ def plan(records: Iterable[Record], now_us: int) -> Plan:
     return Plan(lapsed, due, expired)
 
 
-def apply(change: Change, planned: Plan) -> list[Record]:
-    """Carry the plan out. Return the tasks that are ready now."""
-    back = [*edges.lease_over(change, planned.lapsed), *edges.due(change, planned.due)]
+def apply(change: Change, planned: Plan, stays: bool = False) -> list[Record]:
+    """Carry the plan out. Return the tasks that are ready now. `stays`: as in edges.due."""
+    back = [*edges.lease_over(change, planned.lapsed), *edges.due(change, planned.due, stays)]
     gone = [record for record in back if record.expires_us <= change.now_us]
     edges.expire(change, [*gone, *planned.expired])
     return [record for record in back if record.expires_us > change.now_us]
@@ -46,7 +46,7 @@ def catch_up(change: Change, record: Record) -> Record | None:
     """The task as it is now, after a sweep of it; None if it has expired."""
     if record.timer_us > change.now_us:
         return record
-    back = apply(change, plan([record], change.now_us))
+    back = apply(change, plan([record], change.now_us), stays=True)
     return back[0] if back else None
 
 

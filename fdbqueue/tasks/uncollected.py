@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys, notice_of
-from fdbqueue.records.keys import NUMBER, Record, TaskKeys
+from fdbqueue.records.keys import NUMBER, Record
 from fdbqueue.seam import Transaction
+from fdbqueue.tasks.shape import Shape
 
 
 def value_of(record: Record) -> bytes:
@@ -16,22 +17,32 @@ def value_of(record: Record) -> bytes:
     return record.session + record.token + NUMBER.pack(record.attempts)
 
 
-def ask_uncollected(tr: Transaction, keys: TaskKeys) -> Callable[[Record], bool]:
+def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:
     """Ask which leases are not collected. The reply is true for a record whose lease is among them.
 
-    Reads: by snapshot, at most limits.VERB_BATCH notices, and as many results beside them. A collection for a
-    session that has ended gives its tasks back, so it needs no conflict.
+    Reads: by snapshot, at most limits.VERB_BATCH notices, and as many results beside them, in each line. A
+    collection for a session that has ended gives its tasks back, so it needs no conflict.
     """
-    line, most = LineKeys(keys.line), limits.VERB_BATCH
+    own = _ask_delivered(tr, LineKeys(shape.keys.line))
+    if shape.plan is None:
+        return lambda record: (record.id, value_of(record)) in own()
+    shared, place = _ask_delivered(tr, LineKeys(shape.shared.line)), bytes((shape.keys.partition,))
+    return lambda record: (
+        (record.id, value_of(record)) in own() or (record.id, value_of(record) + place) in shared()
+    )
+
+
+def _ask_delivered(tr: Transaction, line: LineKeys) -> Callable[[], set[tuple[bytes, bytes]]]:
+    most = limits.VERB_BATCH
     asked = tr.snapshot.get_range(line.all_notices.start, line.all_notices.stop, limit=most)
     beside = tr.snapshot.get_range(line.all_results.start, line.all_results.stop, limit=most)
     known: set[tuple[bytes, bytes]] = set()
 
-    def reply(record: Record) -> bool:
+    def reply() -> set[tuple[bytes, bytes]]:
         if not known:
             notices = [notice for row in asked if (notice := notice_of(row.value)) is not None]
             known.update(result for notice in notices for result in notice.results)
             known.update((line.item_id_of(row.key), row.value) for row in beside)
-        return (record.id, value_of(record)) in known
+        return known
 
     return reply

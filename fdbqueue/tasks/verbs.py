@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from fdbqueue import limits
-from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound
 from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.runs import is_alive, run_of
 from fdbqueue.seam import Transaction, Value
@@ -48,6 +47,13 @@ class Target:
         return record.state == TaskState.TAKEN and record.until_us > now_us and mine
 
 
+class Held(NamedTuple):
+    """A lease that is held: its end in seconds, and true if its task was cancelled."""
+
+    until: float | None
+    cancelled: bool
+
+
 def put(
     change: Change,
     drafts: Sequence[Draft],
@@ -81,7 +87,7 @@ def ask_place(
     """
     tr, keys = change.tr, change.shape.keys
     check_owner = ask_owner(tr)
-    last = tr.snapshot.get_range(keys.tasks.start, keys.index_end, limit=1, reverse=True)
+    last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
     live = tr.snapshot.get(keys.live)
     change.ask_create(set(map(_key, drafts)))
 
@@ -92,7 +98,7 @@ def ask_place(
         if full is not None:
             return full
         found = last.to_list()
-        return keys.index_of(found[0].key) + 1 if found else 0
+        return keys.index_of(found[0].key) + 1 if found else keys.first_index
 
     return place
 
@@ -158,18 +164,20 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
     return done(change, target, record, lambda: edges.touch(change, [record], span_us))
 
 
-def undo_take(change: Change, targets: Sequence[Target]) -> int:
-    """Undo the takes of the tasks that are still held: they count no attempt. Return how many are ready now.
+def undo_take(change: Change, targets: Sequence[Target]) -> list[bool]:
+    """Undo the takes of the tasks that are still held: they count no attempt. True for each that is ready
+    now.
 
     Reads: the tasks.
     Writes: moves those that are held.
     Conflicts: a change of the tasks.
     """
-    return len(edges.give_back(change, _still_held(change, targets)))
+    ready = {record.id for record in edges.give_back(change, _still_held(change, targets))}
+    return [target.id in ready for target in targets]
 
 
-def renew(change: Change, targets: Sequence[Target]) -> Renewed:
-    """Lease the held tasks for a whole ttr from now. Return their deadlines in seconds, by id.
+def renew(change: Change, targets: Sequence[Target]) -> list[Held | None]:
+    """Lease the held tasks for a whole ttr from now. Return the lease of each; None if it is not held.
 
     Reads: the tasks.
     Writes: those that are held and have a ttr.
@@ -178,8 +186,14 @@ def renew(change: Change, targets: Sequence[Target]) -> Renewed:
     held = _still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
     until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
-    deadlines = {id_text(id_): seconds for id_, seconds in until.items()}
-    return Renewed(deadlines, [id_text(record.id) for record in held if record.cancelled_us])
+    leases = {record.id: Held(until[record.id], bool(record.cancelled_us)) for record in held}
+    return [leases.get(target.id) for target in targets]
+
+
+def renewed_of(targets: Sequence[Target], leases: Sequence[Held | None]) -> Renewed:
+    """The leases by the ids of their tasks."""
+    held = [(id_text(target.id), lease) for target, lease in zip(targets, leases, strict=True) if lease]
+    return Renewed({id_: lease.until for id_, lease in held}, [id_ for id_, lease in held if lease.cancelled])
 
 
 def bury(change: Change, target: Target, failure: Failure | None) -> Task:
@@ -284,7 +298,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
     Conflicts: a change of the tasks.
     """
-    is_uncollected = ask_uncollected(change.tr, change.shape.keys)
+    is_uncollected = ask_uncollected(change.tr, change.shape)
     looked_at, found = _swept(change, under, count)
     forsaken, kept = list[Record](), list[Record]()
     for task in in_state(found, TaskState.TAKEN):
@@ -292,16 +306,6 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     edges.forsake(change, forsaken)
     edges.release(change, kept)
     return looked_at
-
-
-def require_few(change: Change, under: slice) -> None:
-    """Raises: TooMuchForOneTransaction if the range `under` has more keys than one transaction may change."""
-    more = limits.VERB_BATCH + 1
-    found = len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
-    if found == more:
-        raise TooMuchForOneTransaction(
-            count=found, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
-        )
 
 
 def truncate(change: Change) -> None:

@@ -22,7 +22,8 @@ from fdbqueue.disciplines.beside import (
 )
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.key_counts import Numbers, key_of, level_in
-from fdbqueue.disciplines.keyed import Keyed, KeyState
+from fdbqueue.disciplines.key_state import KeyState
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import LIVE, unpacked
 from fdbqueue.seam import Transaction

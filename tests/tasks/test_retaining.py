@@ -178,7 +178,7 @@ def test_two_sweeps_of_an_ended_task_conflict(bench: MakeBench) -> None:
     b.put("x")
     b.queue.ack(b.db, b.take())
     b.clock.advance(61)
-    together, kept = [begin(b.db), begin(b.db)], swept(calls_of(b.db, b.queue._shape).source)
+    together, kept = [begin(b.db), begin(b.db)], swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime)
     assert [kept.tidy(tr) for tr in together] == [True, True]
     assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
     assert set(columns(b).values()) == {0}

@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue import Database, Flaw, TaskQueue, limits
 from fdbqueue.database import engine_errors, run
 from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.disciplines.keyed import state_of
+from fdbqueue.disciplines.key_state import state_of
 from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
 from fdbqueue.records.keys import id_in, id_text, record_to_bytes
 from fdbqueue.records.statistics import LIVE, packed

@@ -1,0 +1,87 @@
+"""Current: the definition of a task queue as this process knows it, with its plan.
+
+A repartition changes the definition while calls are under way. Each call reads the definition serialisably,
+so a transaction of the old plan conflicts with the change. A call that reads another plan than its process
+knows keeps the newer one, and raises the conflict by itself: its retry follows the new plan.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fdbqueue.database import conflict_in
+from fdbqueue.errors import DefinitionUnreadable, QueueDropped
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.seam import Transaction, Value
+
+OPTION = "partitions"
+"""The option of a definition that holds the plan."""
+
+
+class Current:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        """Raises: DefinitionUnreadable for a plan that is none."""
+        self.definition = definition
+        self.plan = plan_of(definition)
+        """The plan; None for a queue that never had partitions. Ask the guard first, then read it: so a
+        transaction never relies on an older plan than the one it checks."""
+        self.on_partitions: Callable[[], None] = _do_nothing
+        """Called when the queue, which had no partitions, has some."""
+        self._key = registry.keys.definition(definition.name)
+        self._stored = definition.to_bytes()
+
+    def guard(self, tr: Transaction) -> Callable[[], None]:
+        """Ask for the definition. The reply raises QueueDropped, or a conflict if the plan has changed."""
+        return partial(self._check, tr, tr.get(self._key), self._stored)
+
+    def _check(self, tr: Transaction, found: Value, expected: bytes) -> None:
+        value = found.value
+        if value != expected:
+            self._keep(value)
+            raise conflict_in(tr)
+
+    def _keep(self, value: bytes | None) -> None:
+        """Keep a newer plan. Raises: QueueDropped."""
+        found = None if value is None else Definition.from_bytes(self.definition.name, value)
+        if found is None or _unplanned(found) != _unplanned(self.definition):
+            raise QueueDropped(name=self.definition.name)
+        plan = plan_of(found)
+        if epoch_of(plan) > epoch_of(self.plan):
+            # In this order: a call that asks its guard meanwhile has the newer plan, and conflicts.
+            has_parts, self.plan = self.plan is not None, plan
+            self.definition, self._stored = found, found.to_bytes()
+            if not has_parts:
+                self.on_partitions()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def epoch_of(plan: Plan | None) -> int:
+    return -1 if plan is None else plan.epoch
+
+
+def plan_of(definition: Definition) -> Plan | None:
+    """Raises: DefinitionUnreadable."""
+    stored = definition.options.get(OPTION)
+    try:
+        plan = msgspec.convert(stored, Plan | None)
+        if plan is not None and not plan.is_sound():
+            raise ValueError(f"{stored} are no partitions")
+    except (msgspec.ValidationError, ValueError) as reason:
+        raise DefinitionUnreadable(name=definition.name, reason=str(reason)) from reason
+    return plan
+
+
+def with_plan(definition: Definition, plan: Plan) -> Definition:
+    return replace(definition, options={**definition.options, OPTION: msgspec.to_builtins(plan)})
+
+
+def _unplanned(definition: Definition) -> tuple[int, str, Mapping[str, Any]]:
+    options = {name: value for name, value in definition.options.items() if name != OPTION}
+    return definition.id, definition.kind, options

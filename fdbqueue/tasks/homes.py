@@ -1,0 +1,55 @@
+"""Homes: the partitions from which a process takes first.
+
+Each partition belongs to one of the live sessions. Most takes of a session begin at a partition of its own,
+so they meet few others. Some begin at another one, in turn: no partition waits for its session.
+"""
+
+from itertools import count
+
+from fdbqueue import limits
+from fdbqueue.database import Database, run
+from fdbqueue.partitions.plan import Plan, homes_of
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
+
+
+class Homes:
+    def __init__(self, database: Database, root: RootKeys) -> None:
+        self._database = database
+        self._runtime = database.runtime
+        self._root = root
+        self._takes = count(1)
+        self._sessions: list[bytes] = []
+        self._looked_at = float("-inf")
+        self._chosen: dict[tuple[bytes, int], list[int]] = {}
+
+    def next(self, plan: Plan, session: bytes) -> int:
+        """The partition at which the next take of `session` begins.
+
+        Round trips: 1 in limits.HOMES_CHOSEN_EVERY_S, for the live sessions; else 0.
+        """
+        if plan.serving == 1:
+            return 0
+        take = next(self._takes)
+        visit, is_visit = divmod(take, limits.TAKES_PER_VISIT)
+        if not is_visit:
+            return visit % plan.serving
+        homes = self._homes(plan.serving, session)
+        return homes[take % len(homes)]
+
+    def _homes(self, count: int, session: bytes) -> list[int]:
+        now = self._runtime.monotonic()
+        if now >= self._looked_at + limits.HOMES_CHOSEN_EVERY_S:
+            self._looked_at = now
+            self._sessions = run(self._database, self._live)
+            self._chosen = {}
+        known = self._chosen.get((session, count))
+        if known is None:
+            known = self._chosen[session, count] = homes_of(session, self._sessions, count)
+        return known
+
+    def _live(self, tr: Transaction) -> list[bytes]:
+        """Live sessions, at most limits.HOME_SESSIONS_MAX. Reads by snapshot."""
+        beats = self._root.beats_due_after(self._runtime.now_us())
+        found = tr.snapshot.get_range(beats.start, beats.stop, limit=limits.HOME_SESSIONS_MAX)
+        return [beat[1] for row in found if (beat := self._root.beat_of(row.key)) is not None]

@@ -1,0 +1,97 @@
+"""Verbs about many tasks, in the partitions of a queue one after the other; without partitions, in the queue.
+
+All partitions change in one transaction. Reads and conflicts are those of the verb (verbs.py), in each.
+"""
+
+from collections.abc import Callable, Sequence
+
+from fdbqueue import limits
+from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue.records.keys import TaskKeys
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.change import Change
+
+Under = Callable[[TaskKeys], slice]
+"""A range of keys of a partition."""
+
+
+def require_few(changes: Sequence[Change], under: Under) -> None:
+    """Raises: TooMuchForOneTransaction if the ranges have more keys than one transaction may change."""
+    found = 0
+    for change in changes:
+        found = require_few_in(change, under(change.shape.keys), found)
+
+
+def require_few_in(change: Change, under: slice, besides: int = 0) -> int:
+    """The number of keys in the range `under`, and `besides`.
+
+    Raises: TooMuchForOneTransaction if that is more than one transaction may change.
+    """
+    more = limits.VERB_BATCH + 1 - besides
+    found = besides + len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
+    if found > limits.VERB_BATCH:
+        raise TooMuchForOneTransaction(
+            count=found, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
+        )
+    return found
+
+
+def kick(changes: Sequence[Change], count: int) -> tuple[int, int]:
+    """Kick the first `count` buried tasks. Return how many were kicked, and how many were read."""
+    kicked = looked_at = 0
+    for change in _occupied(changes, lambda change: change.shape.keys.buried):
+        more, looked = verbs.kick(change, count - looked_at)
+        kicked, looked_at = kicked + more, looked_at + looked
+        if looked_at == count:
+            break
+    return kicked, looked_at
+
+
+def release_taken(changes: Sequence[Change], count: int) -> int:
+    """Release the first taken tasks. Return the number of keys read."""
+    looked_at = 0
+    for change in _occupied(changes, lambda change: change.shape.keys.taken):
+        looked_at += verbs.release_taken(change, change.shape.keys.taken, count - looked_at)
+        if looked_at == count:
+            break
+    return looked_at
+
+
+def remove_first(changes: Sequence[Change], count: int) -> int:
+    """Remove the first tasks of each partition. Return their number."""
+    removed = 0
+    for change in _occupied(changes, lambda change: change.shape.keys.tasks):
+        removed += verbs.remove_first(change, count - removed)
+        if removed == count:
+            break
+    return removed
+
+
+def truncate(changes: Sequence[Change]) -> None:
+    for change in changes:
+        verbs.truncate(change)
+    shared = changes[0].shape.shared
+    changes[0].tr.clear_range(shared.all_moved.start, shared.all_moved.stop)
+
+
+def pause(changes: Sequence[Change]) -> None:
+    for change in changes:
+        verbs.pause(change)
+
+
+def resume(changes: Sequence[Change]) -> None:
+    for change in changes:
+        verbs.resume(change)
+    changes[0].ring()
+
+
+def _occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> list[Change]:
+    """The partitions with keys in that range, judged by one key of each, in one round trip."""
+    if len(changes) == 1:
+        return list(changes)
+    ranges = [under(change) for change in changes]
+    asked = [
+        change.tr.snapshot.get_range(keys.start, keys.stop, limit=1)
+        for change, keys in zip(changes, ranges, strict=True)
+    ]
+    return [change for change, first in zip(changes, asked, strict=True) if first.to_list()]

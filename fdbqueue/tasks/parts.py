@@ -1,0 +1,142 @@
+"""Parts: the partitions of one queue in one process; without partitions, the queue is its own only part."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from fdbqueue.database import Database, conflict_in
+from fdbqueue.line.staging import Line
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.records.keys import partition_of
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.verbs import Target
+from fdbqueue.tasks.wide import Wide
+
+T = TypeVar("T")
+
+
+class Parts:
+    def __init__(self, shape: Shape, database: Database, callbacks: Callbacks) -> None:
+        self.shape = shape
+        self._runtime = database.runtime
+        self._callbacks = callbacks
+        self._turns = count()
+        self.zero = TaskSource(shape, self._runtime, callbacks)
+        self._sources = [self.zero]
+        self.wide = Wide(self.zero, self.holding, self._turns.__next__)
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.shape.plan
+
+    def source(self, number: int) -> TaskSource:
+        return self._upto(number + 1)[number]
+
+    def holding(self) -> Sequence[TaskSource]:
+        """The partitions that may hold a task, by the present plan."""
+        plan = self.plan
+        return self._upto(1 if plan is None else plan.high)
+
+    def _upto(self, high: int) -> Sequence[TaskSource]:
+        known = self._sources
+        if len(known) < high:
+            more = (self.shape.partition(number) for number in range(len(known), high))
+            known = [*known, *(TaskSource(shape, self._runtime, self._callbacks) for shape in more)]
+            self._sources = known  # replaced as a whole: threads read it without a lock
+        return known[:high]
+
+    def lines(self) -> list[Line]:
+        """The line of each partition, and then that of all."""
+        lines = [source.line for source in self.holding()]
+        return lines if self.plan is None else [*lines, self.wide.line]
+
+    def tidy(self, tr: Transaction) -> bool:
+        """Sweep a batch of the tasks that have come due. True if there were any."""
+        return (self.zero if self.plan is None else self.wide).tidy(tr)
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which the next task comes due, in microseconds."""
+        return (self.zero if self.plan is None else self.wide).ask_next_due(tr)
+
+    # One task:
+
+    def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
+        """Run a verb about one task that changes it. Raises as TaskSource.within."""
+        plan = self.plan
+        if plan is None:
+            return self.zero.within(tr, verb)
+        return self.holding()[self._place_of(tr, plan, id_)].within(tr, verb, plan)
+
+    def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
+        """Run a verb about one task that changes nothing."""
+        plan = self.plan
+        if plan is None:
+            return self.zero.look(tr, verb)
+        return self.holding()[self._place_of(tr, plan, id_)].look(tr, verb)
+
+    def _place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
+        """The partition of the task. Reads: the key of a task that has moved."""
+        put_into = partition_of(id_)
+        if not plan.may_have_moved:
+            return min(put_into, plan.high - 1)
+        self.source(min(put_into, plan.high - 1))
+        moved = tr.get(self.shape.shared.moved(id_))
+        if put_into < plan.high:
+            tr.get(self.shape.partition(put_into).keys.task(id_))  # the verb reads it: in the same round trip
+        place = moved.value[-1] if moved.present() else put_into
+        return min(place, plan.high - 1)
+
+    # Several tasks:
+
+    def each(
+        self,
+        tr: Transaction,
+        targets: Sequence[Target],
+        verb: Callable[[Change, Sequence[Target]], Sequence[T]],
+    ) -> list[T]:
+        """Run a verb about several tasks, which answers for each. Return the answers in order."""
+        plan = self.plan
+        if plan is None:
+            return list(self.zero.within(tr, lambda change: verb(change, targets)))
+        groups: dict[int, list[int]] = {}
+        for at, target in enumerate(targets):
+            groups.setdefault(self._place_of(tr, plan, target.id), []).append(at)
+        answers: dict[int, T] = {}
+        for number, places in groups.items():
+            about = partial(_about, verb, [targets[at] for at in places])
+            found = self.holding()[number].within(tr, about, plan)
+            answers.update(zip(places, found, strict=True))
+        return [answers[at] for at in range(len(targets))]
+
+    # All partitions:
+
+    def all_within(self, tr: Transaction, verb: Callable[[Sequence[Change]], T]) -> T:
+        """Run a verb about all partitions that may hold a task; it changes tasks. Raises as
+        TaskSource.within.
+        """
+        changes = self._changes(tr)
+        answer = changes[0].run(lambda _: verb(changes))
+        for change in changes:
+            change.finish()
+        return answer
+
+    def look_at_all(self, tr: Transaction, verb: Callable[[Sequence[Change]], T]) -> T:
+        """Run a verb about all partitions that changes nothing."""
+        changes = self._changes(tr)
+        return changes[0].run(lambda _: verb(changes))
+
+    def _changes(self, tr: Transaction) -> list[Change]:
+        plan, sources = self.plan, self.holding()
+        changes = [source.change(tr, guarded=not at) for at, source in enumerate(sources)]
+        if changes[0].plan is not plan:
+            raise conflict_in(tr)
+        return changes
+
+
+def _about(verb: Callable[[Change, Sequence[Target]], T], targets: Sequence[Target], change: Change) -> T:
+    return verb(change, targets)

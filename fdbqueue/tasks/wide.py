@@ -1,0 +1,188 @@
+"""Wide: all partitions of a queue as one source, for takes that look beyond their home, or wait.
+
+The line of this source is shared by the partitions. A look reads the flags, and then the flagged partitions
+together. A flag without a ready task behind it is cleared on the way, by a transaction that has read this
+serialisably; so the next task of that partition sets the flag again, and rings the bell.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.line.shares import Offer
+from fdbqueue.line.source import Ask, Delivery, Swept
+from fdbqueue.line.staging import Line
+from fdbqueue.line.take import Taker
+from fdbqueue.seam import Range, Transaction
+from fdbqueue.task import Task
+from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.sweep import ask_due
+
+T = TypeVar("T")
+
+Sources = Callable[[], Sequence[TaskSource]]
+"""The sources of the partitions, by number."""
+
+
+class Placed(Offer, frozen=True):
+    """An available task, with its partition."""
+
+    partition: int = 0
+
+
+class Wide:
+    hands_out_leases = True
+
+    def __init__(self, zero: TaskSource, holding: Sources, turn: Callable[[], int]) -> None:
+        """`holding`: partitions that may hold a task, by the present plan. `turn`: the flagged partition to
+        begin with.
+        """
+        shape = zero.shape
+        self._shared = shape.shared
+        self._runtime_now_us = zero.now_us
+        self._holding = holding
+        self._turn = turn
+        self.name = zero.name
+        self.guard = zero.guard
+        self.aside = shape.aside
+        self.doorbell = shape.shared.bell
+        self.ready = shape.shared.flags
+        """Without a flag, no partition has a ready task."""
+        self.line = Line(LineKeys(shape.shared.line), self)
+
+    def taker(self, ask_session: Ask) -> Taker:
+        """Takes for one session."""
+        return Taker(self.line, (self.guard, ask_session), self.hand_out)
+
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
+        return self._each(offers, _partition_of, lambda source, few: source.hand_out(tr, few, params))
+
+    def ask_available(self, tr: Transaction) -> Callable[[], bool]:
+        """As TaskSource.ask_available, of all partitions."""
+        check, found = self.guard(tr), self.available(tr, 1, self._runtime_now_us())
+
+        def reply() -> bool:
+            check()
+            return next(iter(found), None) is not None
+
+        return reply
+
+    def has_passed(self) -> bool:
+        """True if this process has passed over a task that it cannot read."""
+        return any(source.passed for source in self._holding())
+
+    # The line's Source.
+
+    def tidy(self, tr: Transaction) -> bool:
+        return bool(self.ask_tidy(tr, self._runtime_now_us())())
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        asked = [(source, ask_due(tr, source.shape.keys, now_us)) for source in self._holding()]
+        return lambda: _swept_first(tr, asked)
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        asked = [source.ask_next_due(tr) for source in self._holding()]
+        return lambda: min((due for reply in asked if (due := reply()) is not None), default=None)
+
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
+        flags = tr.snapshot.get_range(self.ready.start, self.ready.stop)
+        return islice(self._offers(tr, flags, limit, now_us), limit)
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        for number, few in _grouped(offers, _partition_of).items():
+            self._holding()[number].claim(tr, few)
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
+        def deliver(source: TaskSource, few: Sequence[Offer]) -> list[Delivery]:
+            number = bytes((source.shape.keys.partition,))
+            return [Delivery(one.id, one.value + number) for one in source.deliver(tr, few, params)]
+
+        return self._each(offers, _partition_of, deliver)
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        return self._each(
+            deliveries, _partition_in, lambda source, few: source.collect(tr, [*map(_unplaced, few)])
+        )
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        return self.collect(tr, self.deliver(tr, offers, params))
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        for number, few in _grouped(deliveries, _partition_in).items():
+            self._holding()[number].give_back(tr, [*map(_unplaced, few)])
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        for source in self._holding():
+            if source.passed:
+                source.require_none_passed(tr)
+
+    # Implementation:
+
+    def _offers(self, tr: Transaction, flags: Range, limit: int, now_us: int) -> Iterator[Offer]:
+        asked = [
+            (source, source.available(tr, limit, now_us), _ask_first(tr, source))
+            for source in self._flagged(flags)
+        ]
+        for source, offers, first in asked:
+            number, is_empty = source.shape.keys.partition, True
+            for offer in offers:
+                is_empty = False
+                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, number)
+            if is_empty and not first.to_list():
+                self._clear_flag(tr, source)
+
+    def _flagged(self, flags: Range) -> list[TaskSource]:
+        """The flagged partitions, each first in its turn."""
+        holding = self._holding()
+        numbers = [number for row in flags if (number := self._shared.flagged(row.key)) < len(holding)]
+        turn = self._turn() % max(1, len(numbers))
+        return [holding[number] for number in chain(numbers[turn:], numbers[:turn])]
+
+    def _clear_flag(self, tr: Transaction, source: TaskSource) -> None:
+        """A change that makes a task ready conflicts with this: by the range, or by the flag."""
+        tr.add_read_conflict_range(source.ready.start, source.ready.stop)
+        tr.clear(self._shared.flag(source.shape.keys.partition))
+
+    def _each(
+        self,
+        things: Sequence[T],
+        partition_of: Callable[[T], int],
+        act: Callable[[TaskSource, Sequence[T]], list[Any]],
+    ) -> list[Any]:
+        holding = self._holding()
+        groups = _grouped(things, partition_of).items()
+        return list(chain.from_iterable(act(holding[number], few) for number, few in groups))
+
+
+def _swept_first(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
+    """Sweep the first partition that has something due: one batch is enough for a transaction."""
+    for source, due in asked:
+        swept = source.sweep(tr, due)
+        if swept:
+            return swept
+    return Swept.NOTHING
+
+
+def _ask_first(tr: Transaction, source: TaskSource) -> Range:
+    return tr.snapshot.get_range(source.ready.start, source.ready.stop, limit=1)
+
+
+def _grouped(things: Sequence[T], partition_of: Callable[[T], int]) -> dict[int, list[T]]:
+    groups: dict[int, list[T]] = {}
+    for thing in things:
+        groups.setdefault(partition_of(thing), []).append(thing)
+    return groups
+
+
+def _partition_of(offer: Offer) -> int:
+    assert isinstance(offer, Placed)
+    return offer.partition
+
+
+def _partition_in(delivery: Delivery) -> int:
+    return delivery.value[-1]
+
+
+def _unplaced(delivery: Delivery) -> Delivery:
+    return Delivery(delivery.id, delivery.value[:-1])
