@@ -17,7 +17,7 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import bag, fair, key_counts, keyed, micro, places
+from fdbqueue.disciplines import bag, fair, key_counts, keyed, micro, places, shifts
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import (
     batch,
@@ -460,7 +460,7 @@ PLANTS = (
     ),
     Plant(
         "of several tasks of a key that end together one is counted",
-        keyed.Keyed._by_key,
+        shifts.shifts_by_key,
         "of(record).freed += 1",
         "of(record).freed = 1",
         "acks",
@@ -1020,8 +1020,8 @@ PLANTS = (
     Plant(
         "an end of a session that releases only the first batch of tasks",
         tasks_ending.end_in,
-        "while run(database, lambda tr: calls.within(tr, release)):",
-        "if run(database, lambda tr: calls.within(tr, release)):",
+        "while run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):",
+        "if run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):",
         "takeover",
         50,
     ),
@@ -1331,7 +1331,7 @@ PLANTS = (
     ),
     Plant(
         "pages of ended tasks that begin with the oldest",
-        ended.page,
+        ended._ask_before,
         "limit=limit, reverse=True",
         "limit=limit",
         "retained",
