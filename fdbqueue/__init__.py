@@ -40,7 +40,9 @@ from fdbqueue.task import EndedTask, Failure, Renewed, Task, TaskState
 from fdbqueue.tasks.all_queues import list_queues, statistics
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import register_kind
+from fdbqueue.tasks.partition_looks import Partition, PartitionState
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.repartition import Repartition
 from fdbqueue.transactional import transactional
 from fdbqueue.unreadable import Unreadable
 from fdbqueue.verification import Finding, Flaw, Verification
@@ -85,6 +87,8 @@ __all__ = [
     "NullQueue",
     "Overview",
     "Page",
+    "Partition",
+    "PartitionState",
     "PersistentQueue",
     "Presence",
     "Proxy",
@@ -97,6 +101,7 @@ __all__ = [
     "RedriveState",
     "RedriveStep",
     "Renewed",
+    "Repartition",
     "Retry",
     "Runtime",
     "Session",

@@ -68,6 +68,7 @@ __all__ = [
     "QueueNotFound",
     "RecordUnreadable",
     "RedriveUnderWay",
+    "RepartitionUnderWay",
     "StorageFormat",
     "StorageFull",
     "StorageInUse",

@@ -168,6 +168,7 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
     failures = awaited(BlockingTaskQueue.failures)
     statistics = awaited(BlockingTaskQueue.statistics)
     key_statistics = awaited(BlockingTaskQueue.key_statistics)
+    partitions = awaited(BlockingTaskQueue.partitions)
     tasks = awaited(BlockingTaskQueue.tasks)
 
     kick = awaited(BlockingTaskQueue.kick)
@@ -177,6 +178,7 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
     truncate_some = awaited(BlockingTaskQueue.truncate_some)
     pause = awaited(BlockingTaskQueue.pause)
     resume = awaited(BlockingTaskQueue.resume)
+    repartition = awaited(BlockingTaskQueue.repartition)
     busy = awaited(BlockingTaskQueue.busy)
     drop = awaited(BlockingTaskQueue.drop)
 

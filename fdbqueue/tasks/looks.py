@@ -24,6 +24,7 @@ from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_of_all, checked_keys
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.partition_looks import Partition, partitions_in
 from fdbqueue.tasks.verbs import Target
 
 
@@ -184,6 +185,15 @@ class Looks(TaskHandle):
         if not isinstance(self._shape.discipline, Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
         return self._look(tr, lambda changes: busiest_of_all(changes, limit))
+
+    def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
+        """The partitions that may hold a task, by number. A queue without partitions is its own only one.
+
+        Reads: the counters and the flag of each, by snapshot.
+        Conflicts: none.
+        Round trips: 1.
+        """
+        return self._see_all(tr, partitions_in)
 
     def tasks(
         self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None

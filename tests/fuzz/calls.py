@@ -122,6 +122,7 @@ GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("queue", "queues"), lambda _: "fair"),
     "data": lambda _: {"body": "x"},
     "failures_max": lambda _: 3,
+    "partitions": lambda _: 2,
     "ids": lambda _: [],
     "handler": lambda _: print,
     "key": lambda _: lambda item: item,
