@@ -91,7 +91,7 @@ class Wide:
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for number, few in _grouped(offers, _partition_of).items():
-            self._holding()[number].claim(tr, few)
+            self._source(number).claim(tr, few)
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         def deliver(source: TaskSource, few: Sequence[Offer]) -> list[Delivery]:
@@ -110,7 +110,7 @@ class Wide:
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
         for number, few in _grouped(deliveries, _partition_in).items():
-            self._holding()[number].give_back(tr, [*map(_unplaced, few)])
+            self._source(number).give_back(tr, [*map(_unplaced, few)])
 
     def require_none_passed(self, tr: Transaction) -> None:
         for source in self._holding():
@@ -150,9 +150,13 @@ class Wide:
         partition_of: Callable[[T], int],
         act: Callable[[TaskSource, Sequence[T]], list[Any]],
     ) -> list[Any]:
-        holding = self._holding()
         groups = _grouped(things, partition_of).items()
-        return list(chain.from_iterable(act(holding[number], few) for number, few in groups))
+        return list(chain.from_iterable(act(self._source(number), few) for number, few in groups))
+
+    def _source(self, number: int) -> TaskSource:
+        """The partition; partition 0 in place of one that has gone, with its last task and its counters."""
+        holding = self._holding()
+        return holding[number] if number < len(holding) else holding[0]
 
 
 def _swept_first(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
