@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -12,16 +13,18 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, TaskQueue
+from fdbqueue.calls.once import run_once
 from fdbqueue.errors import DatabaseClosed, WaitStopped
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.records.keys import TaskKeys
+from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Event
 from tests.queue_support import Quiet
-from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 
 CLUSTER_VERSION_CHANGED = 1039
-REGISTERS, TAKES = "set_versionstamped_key", "clear"
+REGISTERS, TAKES, WRITES = "set_versionstamped_key", "clear", "set"
 
 
 class Interrupted(BaseException):
@@ -40,9 +43,13 @@ class LateTransaction:
         if self._owner.verb in self._called and self._owner.late is None:
             self._tr.get_read_version().wait()  # a cluster gives each commit one before it is sent
             self._owner.late = self._tr
-            return LateCommit(self._owner)
+            return FailedCommit(self._owner, CLUSTER_VERSION_CHANGED)
         if self._owner.late is not None:
             self._owner.at_next_commit()
+        if self._owner.is_next_unknown:
+            self._owner.is_next_unknown = False
+            commit_code(self._tr)
+            return FailedCommit(self._owner, COMMIT_UNKNOWN)
         return self._tr.commit()
 
     def on_error(self, error: Any) -> Any:
@@ -57,12 +64,13 @@ class LateTransaction:
         return getattr(self._tr, name)
 
 
-class LateCommit:
-    def __init__(self, owner: "LateEngine") -> None:
+class FailedCommit:
+    def __init__(self, owner: "LateEngine", code: int) -> None:
         self._owner = owner
+        self._code = code
 
     def wait(self) -> None:
-        raise self._owner.error(CLUSTER_VERSION_CHANGED)
+        raise self._owner.error(self._code)
 
 
 class LateEngine:
@@ -74,6 +82,8 @@ class LateEngine:
         self.moment = moment
         self.verb = verb
         self.late: Any = None
+        self.is_next_unknown = False
+        """True if the commit after the late one tells no result."""
         self.ends: Callable[[], object] = lambda: None
         """Called after the error of the late commit."""
 
@@ -195,4 +205,37 @@ def test_a_late_take_of_a_stopped_call_loses_no_item(
     assert engine.moment == "arrived"
     assert kind.ready(db) == int(kind.gives_back)
     assert list(db.get_range_startswith(kind.line.prefix)) == []
+    client.close()
+
+
+def test_of_two_attempts_in_doubt_the_committed_one_answers(
+    db: Database, fdb_module: ModuleType, space: Subspace
+) -> None:
+    """The first attempt arrives late and aborts the second, whose result stays unknown, too."""
+    engine = LateEngine(db.engine, fdb_module.FDBError, "during", WRITES)
+    engine.is_next_unknown = True
+    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
+    key, attempts = space["written"].key(), count(1)
+
+    def body(tr: Any) -> int:
+        attempt = next(attempts)
+        tr.set(key, b"%d" % attempt)
+        return attempt
+
+    assert run_once(client, RootKeys(space[1]), body) == 1
+    assert (db[key], next(attempts), engine.is_next_unknown) == (b"1", 3, False)
+    client.close()
+
+
+def test_a_late_hold_is_settled(db: Database, fdb_module: ModuleType, space: Subspace) -> None:
+    """The held items lie under one name, whichever attempt was the last."""
+    engine = LateEngine(db.engine, fdb_module.FDBError, "during", TAKES)
+    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue_many(db, ["a", "b"])
+    holder = queue.holder(client)
+    assert holder.hold(1) == ["a"]
+    assert engine.moment == "arrived"
+    assert holder.settle(1)
+    assert queue.items(db, 10) == ["b"]
     client.close()

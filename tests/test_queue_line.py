@@ -73,6 +73,15 @@ def test_a_request_gets_at_most_what_one_collection_can_carry() -> None:
     assert len(portion_of([offer(0, limits.PAYLOAD_BYTES_MAX)]).offers) == 1
 
 
+def test_an_item_that_does_not_fit_goes_to_the_next_request() -> None:
+    large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
+    pairs = pair([ticket(0, 2), ticket(1)], [2, 1], large)
+    assert [(who.rid, [o.id for o in what]) for who, what in pairs] == [
+        (b"0", [b"item0"]),
+        (b"1", [b"item1"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("left", "shares", "free"),
     [

@@ -7,6 +7,8 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import Queue, Subspace, TaskQueue
+from fdbqueue.calls.once import ATTEMPT
+from fdbqueue.limits import RECEIPT_STALE_S
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.source import Delivery
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
@@ -21,6 +23,7 @@ from fdbqueue.testing.audit.line import Handed, LineStep, Requests
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.model import Move, TaskStep
 from fdbqueue.testing.audit.order import Order
+from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
@@ -88,6 +91,7 @@ def test_a_legal_step_of_a_task(before: Record | None, after: Record | None) -> 
         (BURIED, READY, "ready without a kick"),
         (replace(BURIED, orphaned=1, attempts=1), replace(READY, orphaned=1, attempts=1), "failures count"),
         (READY, replace(READY, expires_us=NOW_US), "another end of its ttl"),
+        (TAKEN, replace(READY, attempts=1, failures=1, orphaned=1), "lost a lease that lasts until"),
         (
             replace(TAKEN, expires_us=2 * NOW_US),
             replace(DELAYED, attempts=1, expires_us=NOW_US),
@@ -152,6 +156,18 @@ def test_the_ttr_of_a_session_never_falls() -> None:
 
     assert judged(short, long) == []
     assert len(judged(long, short)) == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "age_s", "judged"), [("a", 0, 0), ("b", 0, 1), ("b", RECEIPT_STALE_S, 0)]
+)
+def test_a_process_clears_its_own_receipts_and_old_ones(machine: str, age_s: float, judged: int) -> None:
+    written = ATTEMPT.pack(NOW_US, 1)
+    put = Commit(7, 6, "a/thread", "a", 1, "", NOW_US)
+    clear = Commit(8, 7, f"{machine}/thread", machine, 1, "", NOW_US + round(age_s * S))
+    receipts = Receipts()
+    assert list(receipts.judge(Step(put, {b"slot": Values(None, written)}))) == []
+    assert len(list(receipts.judge(Step(clear, {b"slot": Values(written, None)})))) == judged
 
 
 def overtaken(*, kept: frozenset[bytes]) -> list[str]:

@@ -17,6 +17,7 @@ from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.commit import Commit, Step, Values
 from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.audit.unseen import changed_unseen_in_root
@@ -35,6 +36,7 @@ class Auditor:
         self._registry = Registry(DEFAULT_ROOT)
         self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
         self._sessions = Sessions(self._registry.keys, self._is_member)
+        self._receipts = Receipts()
         self._named: dict[int, QueueRules] = {}
         self._prefixes: dict[int, bytes] = {}
         """The prefixes of the queues that have definitions, by their ids."""
@@ -68,6 +70,8 @@ class Auditor:
                 lost_in_root(self._registry.keys, step),
             )
             yield from (f"the root: {text}" for text in told)
+        receipts = {key: values for key, values in changes.items() if self._is_receipt(key)}
+        yield from self._receipts.judge(Step(commit, receipts))
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
@@ -79,9 +83,12 @@ class Auditor:
     def _is_of_root(self, key: bytes) -> bool:
         """True for a key under the root that belongs to no queue. Receipts have nothing to agree with."""
         keys = self._registry.keys
-        if not key.startswith(keys.prefix) or keys.receipts.start <= key < keys.receipts.stop:
+        if not key.startswith(keys.prefix) or self._is_receipt(key):
             return False
         return not keys.all_contents.start <= key < keys.all_contents.stop
+
+    def _is_receipt(self, key: bytes) -> bool:
+        return self._registry.keys.receipts.start <= key < self._registry.keys.receipts.stop
 
     def _orphans(self, changes: dict[bytes, Values]) -> Iterator[str]:
         contents = self._registry.keys.all_contents

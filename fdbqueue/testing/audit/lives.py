@@ -135,6 +135,13 @@ def renewed_in_time(before: Record, after: Record, step: TaskStep) -> Iterator[s
         yield f"was touched, and its lease not: {before}"
 
 
+def lapses_in_time(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
+    """A sweep ends a lease that is over. The end of a session releases those that go on, and counts that."""
+    was_lost = before.state == TaskState.TAKEN and after.orphaned > before.orphaned
+    if was_lost and not step.calls["release"] and before.until_us > step.commit.now_us + SLACK_US:
+        yield f"has lost a lease that lasts until {before.until_us}, and it is {step.commit.now_us}"
+
+
 def leased_for_its_ttr(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """A new lease begins at its take, by the clock of the taker, and ends after the ttr or with the ttl."""
     if after.state != TaskState.TAKEN or before.token == after.token:
@@ -175,6 +182,7 @@ _RULES: tuple[Rule, ...] = (
     stays_cancelled,
     waits_for_its_time,
     renewed_in_time,
+    lapses_in_time,
     leased_for_its_ttr,
     expires_later,
     forgiven_by_a_kick,
