@@ -39,6 +39,7 @@ from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
 from fdbqueue.persistent import owners, proxy, unacked, work
+from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
 from fdbqueue.registry import registry
 from fdbqueue.sessions import ending, keeper, openers, session
@@ -426,6 +427,16 @@ PLANTS = (
         100,
     ),
     Plant(
+        "a hold with another name at each attempt",
+        holding.Holder._hold,
+        "return list(self._taker",
+        """rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+    self._ticket = Ticket(b"", rid, self._ticket.count)
+    return list(self._taker""",
+        "holding",
+        300,
+    ),
+    Plant(
         "a holder that does not return the items that it did not show",
         results.Results.collect,
         "self._source.give_back(tr, deliveries[wanted:])",
@@ -733,6 +744,24 @@ PLANTS = (
         working.Settling._work_in,
         "hold.ended_by = None",
         "pass",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "a snooze that counts as a failure",
+        working.Settling.snooze,
+        "hold.queue.defer(self._database, hold.lease, delay_s)",
+        """hold.queue.release(
+        self._database, hold.lease, delay=delay_s, failure=__import__("fdbqueue").Failure("Snooze", "")
+    )""",
+        "hooked",
+        50,
+    ),
+    Plant(
+        "a snooze without its delay",
+        working.Settling.snooze,
+        "hold.lease, delay_s)",
+        "hold.lease, 0)",
         "hooked",
         50,
     ),

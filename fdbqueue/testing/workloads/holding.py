@@ -23,7 +23,7 @@ NAME = "holding"
 SHOWING_S = (0.0, 0.01, 1.0, 12.0)
 
 
-@workload(clients=2, steps=5)
+@workload(clients=2, steps=5, more=("version_changed",))
 def holding(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     q = queue(NAME)

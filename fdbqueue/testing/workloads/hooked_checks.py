@@ -25,15 +25,20 @@ TALLIED = {
 
 
 class Told(NamedTuple):
-    """An event, as a hook is told of it: the data of its task, the attempt, and the text of its error."""
+    """An event, as a hook is told of it: of its task the data, the attempt and the failures before it; the
+    text of its error, and its delay.
+    """
 
     data: str
     attempt: int
     error: str | None
+    failures: int
+    delay_s: float
 
 
 def checks(faults: Faults) -> Iterator[Checker]:
     yield from (each_moves_once, failed_handlers_write_nothing, told_after_the_commit, told_once, tallied)
+    yield from (snoozed_without_a_failure, *(() if "clock_skew_s" in faults.active else (snoozed_in_time,)))
     if "die" not in faults.active:
         yield each_end_is_told
 
@@ -80,6 +85,28 @@ def told_after_the_commit(trace: Trace, _: Database) -> Iterator[str]:
         may_be_exhausted = op.name == "buried" and not op.result
         if [OUTCOMES[what] for what in op.result] != wanted and not may_be_exhausted:
             yield f"{op.name} was told of {op.argument}, and the handler has committed {op.result}"
+
+
+def after_a_snooze(trace: Trace) -> Iterator[tuple[Operation, Operation, Operation]]:
+    """Attempts that a handler has put off: the begin of each, its end, and the begin of the next one."""
+    known = {(op.argument.data, op.argument.attempt, op.name): op for op in events(trace)}
+    for (data, attempt, name), op in known.items():
+        began, later = known.get((data, attempt, "started")), known.get((data, attempt + 1, "started"))
+        if name == "snoozed" and op.argument.error is not None and began is not None and later is not None:
+            yield began, op, later
+
+
+def snoozed_without_a_failure(trace: Trace, _: Database) -> Iterator[str]:
+    for began, _op, later in after_a_snooze(trace):
+        if later.argument.failures > began.argument.failures:
+            yield f"{later.argument} failed more often than {began.argument}, which put the task off"
+
+
+def snoozed_in_time(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a task that was put off begins after the delay. For clocks that agree."""
+    for began, op, later in after_a_snooze(trace):
+        if later.began_s < began.began_s + op.argument.delay_s:
+            yield f"{later.argument} began {later.began_s - began.began_s:.3f} s after {op.argument} did"
 
 
 def told_once(trace: Trace, _: Database) -> Iterator[str]:

@@ -19,6 +19,7 @@ Log = Counter[str]
 """The events of one worker, by name."""
 TIMEOUT_S = 0.5
 TOO_SLOW_S = 4.5
+SNOOZED_S = 1.0
 CONTENDED = b"contended"
 
 
@@ -74,7 +75,7 @@ class Attempt:
         """Raise, after writes that must not happen."""
         self.second.put(self.tr, f"{self.task.data}, which failed")
         mark(NEVER, self.tr, self.task)
-        raise self.client.random.choice((ValueError("odd"), Retry(0.1), Snooze(0.1), Bury("never")))
+        raise self.client.random.choice((ValueError("odd"), Retry(0.1), Snooze(SNOOZED_S), Bury("never")))
 
     def is_too_slow(self) -> None:
         mark(NEVER, self.tr, self.task)
@@ -105,7 +106,8 @@ def hooks(client: Client, log: Log) -> Hooks:
 
     def hook(event: Event) -> None:
         log[event.name] += 1
-        told = Told(event.task.data, event.task.attempts, None if event.error is None else str(event.error))
+        task, error = event.task, None if event.error is None else str(event.error)
+        told = Told(task.data, task.attempts, error, task.failures, event.delay_s)
         client.call(NAME, event.name, told, partial(run, client.db, partial(marks_of, told)))
         if client.random.random() < 0.2:
             raise ValueError("a hook failed")
