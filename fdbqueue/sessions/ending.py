@@ -231,23 +231,28 @@ def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) ->
     that cannot be ended holds up no other.
     Raises: the error of a database that is away.
     """
+    # One time for all tries: it is in the entries of ends that an earlier try has begun.
+    return _end_each(database, keys, found, database.runtime.now_us())
+
+
+def _end_each(database: Database, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> bool:
     try:
-        _end_together(database, keys, found)
+        _end_together(database, keys, found, now_us)
         return True
     except Exception as error:
         if is_away(error):
             raise
         if len(found) == 1:
             database.troubles.met(_log, "a dead session cannot be ended, and will be tried again", error)
-            _put_off(database, keys, {found[0].session: found[0].deadline_us})
+            for deadline_us in (found[0].deadline_us, now_us):  # before the begin of its end, and after it
+                _put_off(database, keys, {found[0].session: deadline_us})
             return False
     middle = len(found) // 2
-    halves = [end_overdue(database, keys, half) for half in (found[:middle], found[middle:])]
+    halves = [_end_each(database, keys, half, now_us) for half in (found[:middle], found[middle:])]
     return any(halves)
 
 
-def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> None:
-    now_us = database.runtime.now_us()
+def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> None:
     entries = {dead.session: dead.deadline_us for dead in found if dead.begun}
     alive = [dead for dead in found if not dead.begun]
     if alive:

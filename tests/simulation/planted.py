@@ -1012,6 +1012,42 @@ PLANTS = (
         near=49,
     ),
     Plant(
+        "a session that is not wanted, and goes on",
+        keeper.Keeper.tick,
+        "self.end_unwanted()",
+        "pass",
+        "unwanted",
+        50,
+    ),
+    Plant(
+        "a session that ends as its `wanted` fails",
+        keeper.Keeper._is_wanted,
+        """"the `wanted` of a session fails, and the session stays open", error
+        )
+    return True""",
+        """"the `wanted` of a session fails, and the session stays open", error
+        )
+    return False""",
+        "unwanted",
+        50,
+    ),
+    Plant(
+        "dead sessions that are ended together or not at all",
+        ending._end_each,
+        "if len(found) == 1:",
+        "if found:",
+        "unwanted",
+        50,
+    ),
+    Plant(
+        "a first half of dead sessions that fails, and ends the try",
+        ending._end_each,
+        "for half in (found[:middle], found[middle:])",
+        "for half in (found[:middle],)",
+        "unwanted",
+        50,
+    ),
+    Plant(
         "of a full read of taken tasks the sessions behind it are overlooked",
         tasks_ending._holders,
         "len(taken) < limits.TAKEN_READ_MAX",

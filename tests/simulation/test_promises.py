@@ -19,6 +19,7 @@ from fdbqueue.testing.audit import (
     lives,
     losses,
     order,
+    receipts,
     sessions,
     unseen,
 )
@@ -26,7 +27,21 @@ from fdbqueue.testing.workloads import by_key, common
 from tests.simulation.planted import PLANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-AUDIT = (bounds, calls, counters, elements, items, leases, line, lives, losses, order, sessions, unseen)
+AUDIT = (
+    bounds,
+    calls,
+    counters,
+    elements,
+    items,
+    leases,
+    line,
+    lives,
+    losses,
+    order,
+    receipts,
+    sessions,
+    unseen,
+)
 """The rules of the auditor, which judge every workload."""
 _BUGS = {plant.what: plant for plant in PLANTS}
 

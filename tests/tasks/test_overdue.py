@@ -1,6 +1,6 @@
 """A call ends overdue sessions before it answers empty, busy or full (docs/tasks.md)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from fdbqueue.errors import QueueBusy, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Thread
+from fdbqueue.sessions import ending
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from tests.support import IdleThread
@@ -149,6 +150,30 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse])
     assert b.queue.take(other_process(b), 0) is None
     assert "of tomorrow" in caplog.text
+
+
+def test_a_session_that_cannot_be_ended_holds_up_no_other(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One try ends the others, and puts that one off."""
+    b = bench()
+    sessions = [Session(b.db, ttr=5) for _ in range(3)]
+    for session in sessions:
+        b.put(1)
+        b.queue.take(b.db, 0, session=session)
+    b.clock.advance(6)
+
+    def refuse(_: Database, __: RootKeys, ended: Sequence[bytes], ___: bool) -> Sequence[bytes]:
+        if sessions[1].id in ended:
+            raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+        return ()
+
+    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
+    other = other_process(b)
+    overdue = run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead
+    assert ending.end_overdue(other, KEYS, overdue)
+    assert (len(overdue), b.counts("taken", "ready")) == (3, (1, 2))
+    assert run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead == []
 
 
 @pytest.mark.parametrize("count", [1, 7])

@@ -88,7 +88,8 @@ class Auditor:
         return not keys.all_contents.start <= key < keys.all_contents.stop
 
     def _is_receipt(self, key: bytes) -> bool:
-        return self._registry.keys.receipts.start <= key < self._registry.keys.receipts.stop
+        under = self._registry.keys.receipts
+        return bool(under.start <= key < under.stop)
 
     def _orphans(self, changes: dict[bytes, Values]) -> Iterator[str]:
         contents = self._registry.keys.all_contents

@@ -82,6 +82,7 @@ _MODULES = (
     "told",
     "unavailable",
     "unflushed",
+    "unwanted",
     "verified",
     "waits",
     "weighty",
