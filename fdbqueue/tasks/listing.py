@@ -68,11 +68,13 @@ class Found:
 
 
 def page_of_all(changes: Sequence[Change], state: TaskState, limit: int, after: PageEnd) -> Page[Task]:
-    """The next tasks of the first partition behind the place that has some."""
+    """The next tasks of the first partition behind the place that has some, or that has an empty page."""
     for number in range(after.partition, len(changes)):
         place = after if number == after.partition else PageEnd(state, partition=number)
         found = page(changes[number], state, limit, place)
-        if found.next is None and number + 1 < len(changes):
+        if found.next is not None:
+            return found
+        if number + 1 < len(changes):
             found.next = _text(PageEnd(state, partition=number + 1))
         if found:
             return found
@@ -120,7 +122,7 @@ def _indexed(change: Change, state: TaskState, limit: int, after: PageEnd) -> Fo
     ]
     if last is not None:
         return Found(rows, replace(after, index=last))
-    return Found(rows, PageEnd(state, due=after.due, index_over=True) if after.more_due else None)
+    return Found(rows, _behind_index(after, after.due) if after.more_due else None)
 
 
 def _late(change: Change, limit: int, after: PageEnd) -> Found:
@@ -129,12 +131,15 @@ def _late(change: Change, limit: int, after: PageEnd) -> Found:
     start, stop = _behind(keys.timers.start, after.due), keys.timers_until(change.now_us).stop
     timers = change.tr.snapshot.get_range(start, stop, limit=most).to_list() if start < stop else []
     prefix = len(keys.timers.start)
-    places = {
-        id_in(row.key): PageEnd(after.state, due=bytes(row.key)[prefix:], index_over=True) for row in timers
-    }
+    places = {id_in(row.key): _behind_index(after, bytes(row.key)[prefix:]) for row in timers}
     records = {record.id: record for record in _judged(change, places, TaskState.READY)}
     rows = [(place, records[id_]) for id_, place in places.items() if id_ in records]
     return Found(rows, list(places.values())[-1] if len(timers) == most else None)
+
+
+def _behind_index(after: PageEnd, due: bytes) -> PageEnd:
+    """The place behind the ready tasks of the index, and behind that timer."""
+    return PageEnd(after.state, due=due, index_over=True, partition=after.partition)
 
 
 def _ask_due(change: Change, after: PageEnd) -> Range:
