@@ -28,13 +28,7 @@ epoch, 8 bytes.
     S[21] time, id       ended at  the task key                ended_tasks(); sweeps, the oldest first
     S[22] key, time, id  ended of  empty                       ended_tasks_of()
     S[23]                ended     number of entries in S[20]  sweeps
-    S[24] p              flag      empty                       takers: partition p may have ready tasks
-    S[25]                bell      grows with each new flag    the doorbell of the line S[26]
-    S[26, ...]           line      see line/keys.py            takes that wait for all partitions
-    S[27] id             moved     p, the task's partition     verbs by id, if that is not the one in the id
-    S[28] p, ...         partition S[1] to S[23] of its own    partition 0 is the queue itself
-
-`p` is the number of a partition, a byte. Only a queue with partitions has S[24] to S[28].
+    S[24] to S[28]       of a queue with partitions: see partitions/keys.py
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
@@ -54,11 +48,11 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.arguments import checked_id
 from fdbqueue.aside import DAMAGED
+from fdbqueue.partitions.keys import BELL, FLAG, MOVED, PARTITION, WIDE_LINE, prefix_of
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
-FLAG, BELL, WIDE_LINE, MOVED, PARTITION = range(24, 29)
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -190,9 +184,7 @@ class TaskKeys:
     """The keys of a queue without partitions, or of one partition."""
 
     def __init__(self, subspace: Any, partition: int = 0) -> None:
-        prefix: bytes = subspace.key()
-        if partition:
-            prefix += _COLUMNS[PARTITION] + bytes((partition,))
+        prefix = prefix_of(subspace, partition)
         self.partition = partition
         self.first_index = partition << _NUMBER_SHIFT
         self._before_own = self.first_index.to_bytes(INDEX_BYTES, "big")
@@ -352,34 +344,6 @@ class TaskKeys:
     def index_of(self, task_key: bytes) -> int:
         start = len(self._task)
         return int.from_bytes(task_key[start : start + INDEX_BYTES], "big")
-
-
-class QueueKeys:
-    """The keys that the partitions of a queue share."""
-
-    def __init__(self, subspace: Any) -> None:
-        prefix: bytes = subspace.key()
-        columns = {n: prefix + _COLUMNS[n] for n in range(FLAG, PARTITION + 2)}
-        self._flag, self._moved, self._partition = columns[FLAG], columns[MOVED], columns[PARTITION]
-        self.flags = slice(columns[FLAG], columns[BELL])
-        self.bell = columns[BELL]
-        self.line = columns[WIDE_LINE]
-        self.all_moved = slice(columns[MOVED], columns[PARTITION])
-        self.partitions = slice(columns[PARTITION], columns[PARTITION + 1])
-
-    def flag(self, partition: int) -> bytes:
-        return self._flag + bytes((partition,))
-
-    def flagged(self, flag_key: bytes) -> int:
-        return flag_key[-1]
-
-    def moved(self, id_: bytes) -> bytes:
-        return self._moved + id_
-
-    def under(self, partition: int) -> slice:
-        """Everything of a partition but partition 0."""
-        under = self._partition + bytes((partition,))
-        return slice(under, under + b"\xff")
 
 
 def partition_of(id_: bytes) -> int:

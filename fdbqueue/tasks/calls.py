@@ -18,6 +18,8 @@ from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
 from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
 from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
+from fdbqueue.partitions.homes import Homes
+from fdbqueue.partitions.wide import Wide
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
 from fdbqueue.runs import token_of
@@ -32,7 +34,6 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.homes import Homes
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.room import Room
@@ -40,7 +41,6 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
 from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.verbs import Target
-from fdbqueue.tasks.wide import Wide
 from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")

@@ -1,8 +1,6 @@
 """Partitioning: what a change of one partition does beside its own keys, in a queue with partitions.
 
-A *flag* says that a partition may have ready tasks. A change that may make one ready reads the flag, and sets
-it if it is absent; then it also rings the bell, which wakes a waiting take. A taker clears the flag after it
-has read serialisably that there is no ready task. So without a flag there is none, at any version.
+It sets the flag of its partition if a task may be ready (partitions/flags.py).
 
 While a repartition is under way, a task key that has moved is *held* in its new partition as long as it has
 ready or taken tasks in the old one. A put reads their number serialisably. The change that removes the last
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.partitions.flags import Flag, ring
 from fdbqueue.partitions.plan import Plan, home_of
 from fdbqueue.records.keys import Record
 from fdbqueue.records.statistics import LIVE, unpacked
@@ -26,7 +25,6 @@ from fdbqueue.tasks.shape import Shape
 if TYPE_CHECKING:
     from fdbqueue.tasks.change import Change
 
-_RING = (1).to_bytes(8, "little")
 _ORDERED = (TaskState.READY, TaskState.TAKEN)
 """The states in which the order of a task key depends on a task."""
 
@@ -41,15 +39,14 @@ class Partitioning:
         self._elsewhere = elsewhere
         self._here = shape.keys.partition
         self._keyed = shape.discipline if isinstance(shape.discipline, Keyed) else None
-        self._flag: Value | None = None
+        self._flag = Flag(tr, shape.shared, shape.keys.partition)
         self._may_be_ready = False
         self._ordered: Counter[bytes] = Counter()
         """Changes of the number of ready and taken tasks, by task key, while keys move."""
 
     def ask_flag(self) -> None:
         """Ask early for the flag."""
-        if self._flag is None:
-            self._flag = self._tr.snapshot.get(self._shape.shared.flag(self._here))
+        self._flag.ask()
 
     def ask_put(self, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:
         """`ask_put` of the discipline."""
@@ -90,7 +87,7 @@ class Partitioning:
     def finish(self) -> None:
         """Set the flag if a task may be ready, and let go of task keys that have left this partition."""
         if self._may_be_ready:
-            self._raise_flag()
+            self._flag.set()
         for key, change in self._ordered.items():
             if change < 0:
                 self._let_go(key)
@@ -101,19 +98,9 @@ class Partitioning:
         """A task may be ready, by a change that `note` has not met."""
         self._may_be_ready = True
 
-    def _raise_flag(self) -> None:
-        key = self._shape.shared.flag(self._here)
-        self.ask_flag()
-        flag, self._flag = self._flag, None
-        # A taker that clears the flag has not seen this change: one of the two conflicts.
-        self._tr.add_read_conflict_key(key)
-        if flag is None or not flag.present():
-            self._tr.set(key, b"")
-            self.ring()
-
     def ring(self) -> None:
         """Wake the first take that waits for all partitions."""
-        self._tr.add(self._shape.shared.bell, _RING)
+        ring(self._tr, self._shape.shared)
 
     def _ask_behind(self, keys: Collection[bytes]) -> dict[bytes, Callable[[], bool]]:
         """Ask which of `keys` still have ready or taken tasks in the partitions that they are leaving."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 from fdbqueue.database import Database, conflict_in
 from fdbqueue.line.staging import Line
 from fdbqueue.partitions.plan import Plan
+from fdbqueue.partitions.wide import Wide
 from fdbqueue.records.keys import partition_of
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.change import Change
@@ -15,7 +16,6 @@ from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.verbs import Target
-from fdbqueue.tasks.wide import Wide
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Parts:
         self._turns = count()
         self.zero = TaskSource(shape, self._runtime, callbacks)
         self._sources = [self.zero]
-        self.wide = Wide(self.zero, self.holding, self._turns.__next__)
+        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__, self._runtime.now_us)
 
     @property
     def plan(self) -> Plan | None:

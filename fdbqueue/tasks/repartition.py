@@ -17,14 +17,13 @@ from fdbqueue.disciplines.key_counts import key_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.partitions.current import plan_of, with_plan
+from fdbqueue.partitions.flags import ring
 from fdbqueue.partitions.plan import Plan, begun, ended, home_of, lowered
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import CALLS, LIVE, packed, unpacked
 from fdbqueue.seam import Range, Transaction
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.shape import Shape
-
-_RING = (1).to_bytes(8, "little")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     found = shape.registry.find(tr, shape.name)
     tr.set(shape.root.definition(shape.name), with_plan(found, plan).to_bytes())
     tr.add(shape.keys.calls, packed(CALLS, {"other": 1}))
-    tr.add(shape.shared.bell, _RING)
+    ring(tr, shape.shared)
 
 
 class Settling:

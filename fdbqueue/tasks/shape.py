@@ -12,8 +12,9 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
 from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import QueueKeys, TaskKeys
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.registry.registry import Definition, Guard, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
@@ -47,7 +48,7 @@ class Shape:
         self.codec = codec
         self.keys = keys
         self.current = current
-        self.shared = QueueKeys(registry.contents(definition))
+        self.shared = SharedKeys(registry.contents(definition))
         """The keys that all partitions share."""
         self._family = {keys.partition: self} if family is None else family
         self.discipline = self._made_discipline()

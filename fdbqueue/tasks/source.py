@@ -56,13 +56,13 @@ class TaskSource:
         """`passed` are the tasks that the handle passes over; None for a handle that has met none."""
         self.shape = shape
         self.name = shape.name
+        self.partition = shape.keys.partition
         self.guard = shape.guard
         self.aside = shape.aside
         self.doorbell = shape.keys.calls  # every change adds to a counter there
         self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
-        self.now_us = runtime.now_us
         self._callbacks = callbacks
         self.passed = Passed(registered=True) if passed is None else passed
         self._ready = Ready(shape, self.passed)
@@ -161,9 +161,9 @@ class TaskSource:
         return bool(swept)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        return partial(self.sweep, tr, ask_due(tr, self.shape.keys, now_us))
+        return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
 
-    def sweep(self, tr: Transaction, due: Range) -> Swept:
+    def _sweep(self, tr: Transaction, due: Range) -> Swept:
         timers = due.to_list()
         if not timers:
             return Swept.NOTHING

@@ -1,66 +1,82 @@
 """Wide: all partitions of a queue as one source, for takes that look beyond their home, or wait.
 
 The line of this source is shared by the partitions. A look reads the flags, and then the flagged partitions
-together. A flag without a ready task behind it is cleared on the way, by a transaction that has read this
-serialisably; so the next task of that partition sets the flag again, and rings the bell.
+together. A flag without an item behind it is cleared on the way, by a transaction that has read this
+serialisably; so the next item of that partition sets the flag again, and rings the bell.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
-from fdbqueue.line.source import Ask, Delivery, Swept
+from fdbqueue.line.source import Ask, Delivery, Source, Swept
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taker
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.passing import Passed
 from fdbqueue.seam import Range, Transaction
-from fdbqueue.task import Task
-from fdbqueue.tasks.source import TaskSource
-from fdbqueue.tasks.sweep import ask_due
 
 T = TypeVar("T")
 
-Sources = Callable[[], Sequence[TaskSource]]
-"""The sources of the partitions, by number."""
+
+class Part(Source, Protocol):
+    """One partition, the `Source` of its own line."""
+
+    partition: int
+    name: str
+    passed: Passed
+
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Hand out offers to the caller of a take."""
+
+
+Sources = Callable[[], Sequence[Part]]
+"""The partitions that may hold an item, by number."""
 
 
 class Placed(Offer, frozen=True):
-    """An available task, with its partition."""
+    """An available item, with its partition."""
 
     partition: int = 0
 
 
 class Wide:
-    hands_out_leases = True
-
-    def __init__(self, zero: TaskSource, holding: Sources, turn: Callable[[], int]) -> None:
-        """`holding`: partitions that may hold a task, by the present plan. `turn`: the flagged partition to
+    def __init__(
+        self,
+        zero: Part,
+        keys: SharedKeys,
+        holding: Sources,
+        turn: Callable[[], int],
+        now_us: Callable[[], int],
+    ) -> None:
+        """`holding`: partitions that may hold an item, by the present plan. `turn`: the flagged partition to
         begin with.
         """
-        shape = zero.shape
-        self._shared = shape.shared
-        self._runtime_now_us = zero.now_us
+        self._keys = keys
+        self._now_us = now_us
         self._holding = holding
         self._turn = turn
+        self.hands_out_leases = zero.hands_out_leases
         self.name = zero.name
         self.guard = zero.guard
-        self.aside = shape.aside
-        self.doorbell = shape.shared.bell
-        self.ready = shape.shared.flags
-        """Without a flag, no partition has a ready task."""
-        self.line = Line(LineKeys(shape.shared.line), self)
+        self.aside = zero.aside
+        self.doorbell = keys.bell
+        self.ready = keys.flags
+        """Without a flag, no partition has an available item."""
+        self.line = Line(LineKeys(keys.line), self)
 
     def taker(self, ask_session: Ask) -> Taker:
         """Takes for one session."""
         return Taker(self.line, (self.guard, ask_session), self.hand_out)
 
-    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
-        return self._each(offers, _partition_of, lambda source, few: source.hand_out(tr, few, params))
+    def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        return self._each(offers, _partition_of, lambda part, few: part.hand_out(tr, few, params))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
-        """As TaskSource.ask_available, of all partitions."""
-        check, found = self.guard(tr), self.available(tr, 1, self._runtime_now_us())
+        """Ask whether an item is available. Reads by snapshot."""
+        check, found = self.guard(tr), self.available(tr, 1, self._now_us())
 
         def reply() -> bool:
             check()
@@ -69,17 +85,17 @@ class Wide:
         return reply
 
     def has_passed(self) -> bool:
-        """True if this process has passed over a task that it cannot read."""
+        """True if this process has passed over a item that it cannot read."""
         return any(source.passed for source in self._holding())
 
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
-        return bool(self.ask_tidy(tr, self._runtime_now_us())())
+        return bool(self.ask_tidy(tr, self._now_us())())
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        asked = [(source, ask_due(tr, source.shape.keys, now_us)) for source in self._holding()]
-        return lambda: _swept_first(tr, asked)
+        asked = [part.ask_tidy(tr, now_us) for part in self._holding()]
+        return lambda: _tidied_first(asked)
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         asked = [source.ask_next_due(tr) for source in self._holding()]
@@ -94,8 +110,8 @@ class Wide:
             self._source(number).claim(tr, few)
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
-        def deliver(source: TaskSource, few: Sequence[Offer]) -> list[Delivery]:
-            number = bytes((source.shape.keys.partition,))
+        def deliver(source: Part, few: Sequence[Offer]) -> list[Delivery]:
+            number = bytes((source.partition,))
             return [Delivery(one.id, one.value + number) for one in source.deliver(tr, few, params)]
 
         return self._each(offers, _partition_of, deliver)
@@ -125,50 +141,46 @@ class Wide:
             for source in self._flagged(flags)
         ]
         for source, offers, first in asked:
-            number, is_empty = source.shape.keys.partition, True
+            number, is_empty = source.partition, True
             for offer in offers:
                 is_empty = False
                 yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, number)
             if is_empty and not first.to_list():
                 self._clear_flag(tr, source)
 
-    def _flagged(self, flags: Range) -> list[TaskSource]:
+    def _flagged(self, flags: Range) -> list[Part]:
         """The flagged partitions, each first in its turn."""
         holding = self._holding()
-        numbers = [number for row in flags if (number := self._shared.flagged(row.key)) < len(holding)]
+        numbers = [number for row in flags if (number := self._keys.flagged(row.key)) < len(holding)]
         turn = self._turn() % max(1, len(numbers))
         return [holding[number] for number in chain(numbers[turn:], numbers[:turn])]
 
-    def _clear_flag(self, tr: Transaction, source: TaskSource) -> None:
+    def _clear_flag(self, tr: Transaction, source: Part) -> None:
         """A change that makes a task ready conflicts with this: by the range, or by the flag."""
         tr.add_read_conflict_range(source.ready.start, source.ready.stop)
-        tr.clear(self._shared.flag(source.shape.keys.partition))
+        tr.clear(self._keys.flag(source.partition))
 
     def _each(
         self,
         things: Sequence[T],
         partition_of: Callable[[T], int],
-        act: Callable[[TaskSource, Sequence[T]], list[Any]],
+        act: Callable[[Part, Sequence[T]], list[Any]],
     ) -> list[Any]:
         groups = _grouped(things, partition_of).items()
         return list(chain.from_iterable(act(self._source(number), few) for number, few in groups))
 
-    def _source(self, number: int) -> TaskSource:
+    def _source(self, number: int) -> Part:
         """The partition; partition 0 in place of one that has gone, with its last task and its counters."""
         holding = self._holding()
         return holding[number] if number < len(holding) else holding[0]
 
 
-def _swept_first(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
-    """Sweep the first partition that has something due: one batch is enough for a transaction."""
-    for source, due in asked:
-        swept = source.sweep(tr, due)
-        if swept:
-            return swept
-    return Swept.NOTHING
+def _tidied_first(asked: Sequence[Callable[[], Swept]]) -> Swept:
+    """Tidy the first partition that has something due: one batch is enough for a transaction."""
+    return next((tidied for reply in asked if (tidied := reply())), Swept.NOTHING)
 
 
-def _ask_first(tr: Transaction, source: TaskSource) -> Range:
+def _ask_first(tr: Transaction, source: Part) -> Range:
     return tr.snapshot.get_range(source.ready.start, source.ready.stop, limit=1)
 
 
