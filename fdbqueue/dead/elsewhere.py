@@ -1,12 +1,14 @@
 """Another queue that buried tasks go to: each is put there, in the transaction that removes it here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, PayloadUnreadable, QueueKindMismatch
-from fdbqueue.records.keys import Record, id_bytes
+from fdbqueue.records.keys import Record, id_bytes, partition_of
 from fdbqueue.records.statistics import count_of
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks import edges, failures
@@ -16,6 +18,19 @@ from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.tasks_of import key_in
+
+
+class Chosen(NamedTuple):
+    """A buried task that is to go, and the number of its partition."""
+
+    partition: int
+    record: Record
+
+
+def by_partition(chosen: Iterable[Chosen]) -> list[tuple[int, list[Record]]]:
+    """The tasks of each partition; they are in the order of the partitions."""
+    groups = groupby(chosen, key=attrgetter("partition"))
+    return [(number, [one.record for one in few]) for number, few in groups]
 
 
 class Elsewhere:
@@ -40,33 +55,35 @@ class Elsewhere:
         return cls(calls_of(database, shape))
 
     def room(self, tr: Transaction, count: int) -> int:
-        """The number of tasks, `count` at most, for which there is room. Reads: the size, by snapshot."""
+        """The number of tasks, `count` at most, for which there is room. Reads: the size of each
+        partition, by snapshot.
+        """
         capacity = self._shape.settings.capacity
         if not capacity:
             return count
-        size = count_of(tr.snapshot.get(self._shape.keys.live).value)
+        asked = [tr.snapshot.get(source.shape.keys.live) for source in self._calls.parts.holding()]
+        size = sum(count_of(live.value) for live in asked)
         return max(0, min(count, capacity - size))
 
-    def move(self, change: Change, records: Sequence[Record]) -> int:
+    def move(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
         """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
 
         Reads: the payloads and the failures, by snapshot; as a put.
         Writes: as a put, and clears the tasks here.
         Raises: QueueFull, UnknownSession for a temporary queue of an ended session.
         """
-        tr, keys = change.tr, change.shape.keys
-        asked = [
-            (record, ask_payload(tr, keys, record), failures.ask_entries(tr, keys, record.id))
-            for record in records
-        ]
-        read = [(record, _payload(payload), entries) for record, payload, entries in asked]
-        whole = [(record, payload, entries()) for record, payload, entries in read if payload is not None]
+        asked = [(one, *_ask_stored(changes[one.partition], one.record)) for one in chosen]
+        read = [(one, _payload(payload), entries) for one, payload, entries in asked]
+        whole = [(one, payload, entries()) for one, payload, entries in read if payload is not None]
         if whole:
-            drafts = [self._draft(record, payload) for record, payload, _ in whole]
+            tr = changes[0].tr
+            drafts = [self._draft(one.record, payload) for one, payload, _ in whole]
             tasks = self._calls.put_within(tr, drafts)
             for task, (_, _, entries) in zip(tasks, whole, strict=True):
-                failures.keep(tr, self._shape.keys, id_bytes(task.id), entries)
-            edges.delete(change, [record for record, _, _ in whole])
+                id_ = id_bytes(task.id)
+                failures.keep(tr, self._shape.partition(partition_of(id_)).keys, id_, entries)
+            for number, records in by_partition(one for one, _, _ in whole):
+                edges.delete(changes[number], records)
         return len(whole)
 
     def _draft(self, record: Record, payload: bytes) -> Draft:
@@ -86,6 +103,14 @@ class Elsewhere:
 def moved_bytes(record: Record) -> int:
     """The most bytes that a move of the task writes into the other queue."""
     return record.size_bytes + failures.bytes_max(record)
+
+
+def _ask_stored(
+    change: Change, record: Record
+) -> tuple[Callable[[], bytes], Callable[[], list[failures.Entry]]]:
+    """Ask for the payload and the failures of a task."""
+    tr, keys = change.tr, change.shape.keys
+    return ask_payload(tr, keys, record), failures.ask_entries(tr, keys, record.id)
 
 
 def _payload(reply: Callable[[], bytes]) -> bytes | None:

@@ -19,7 +19,7 @@ from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks import burials
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.in_all import require_few_in
+from fdbqueue.tasks.in_all import require_few
 from fdbqueue.tasks.verbs import Target
 
 RATE_PER_S = 100.0
@@ -57,7 +57,7 @@ class DeadLetters(TaskHandle):
         Round trips: 3.
         """
         most = checked_limit(limit)
-        return self._see(tr, lambda change: failure_classes(change, most))
+        return self._see_all(tr, lambda changes: failure_classes(changes, most))
 
     def tasks(
         self,
@@ -80,7 +80,7 @@ class DeadLetters(TaskHandle):
         most, matching = checked_limit(limit), Matching.of(error, text)
         place = listing.place_after(matching, after)
         self.require_codec()
-        return self._see(tr, lambda change: listing.page(change, matching, most, place))
+        return self._see_all(tr, lambda changes: listing.page(changes, matching, most, place))
 
     # One task.
 
@@ -124,7 +124,7 @@ class DeadLetters(TaskHandle):
         """
         matching = Matching.of(error, text)
         if is_transaction(tr):
-            self._see(tr, lambda change: require_few_in(change, under(change, matching.error)))
+            self._see_all(tr, partial(require_few, under=partial(under, error=matching.error)))
         kicked, after = self.kick_some(tr, error=error, text=text)
         while after is not None:
             more, after = self.kick_some(tr, error=error, text=text, after=after)
@@ -150,7 +150,7 @@ class DeadLetters(TaskHandle):
         matching = Matching.of(error, text)
         place = listing.place_after(matching, after)
         body = partial(redrive.kick_some, matching=matching, after=place, limit=limits.VERB_BATCH)
-        kicked, end = self._once(tr, "kick", body)
+        kicked, end = self._once_in_all(tr, "kick", body)
         return kicked, listing.next_after(matching, end)
 
     def begin_redrive(
@@ -184,7 +184,9 @@ class DeadLetters(TaskHandle):
             None if limit is None else checked_count("limit", limit),
         )
         database = self._of(tr)
-        return self._once(tr, "begin_redrive", lambda change: redrive.begin(change, database, wanted))
+        return self._once_in_all(
+            tr, "begin_redrive", lambda changes: redrive.begin(changes, database, wanted)
+        )
 
     def redrive(self, tr: DatabaseOrTransaction) -> Redrive | None:
         """The last redrive of the queue with its counts; None if there was none.
@@ -221,7 +223,7 @@ class DeadLetters(TaskHandle):
         Raises: NoRedrive, QueueNotFound.
         """
         database = self._of(tr)
-        return self._once(tr, "redrive", lambda change: redrive.step(change, database))
+        return self._once_in_all(tr, "redrive", lambda changes: redrive.step(changes, database))
 
     def pause_redrive(self, tr: DatabaseOrTransaction) -> Redrive:
         """Let it move no task until `resume_redrive`.

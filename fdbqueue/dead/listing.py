@@ -6,7 +6,8 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.dead.matching import Matching
-from fdbqueue.dead.reading import ask_rows, places_of
+from fdbqueue.dead.places import Place
+from fdbqueue.dead.reading import ahead, ask_rows, places_of
 from fdbqueue.dead.values import DeadLetter
 from fdbqueue.page import Page, no_place, place_bytes, place_text, within_bytes
 from fdbqueue.records.keys import Record, id_in, sound_record
@@ -25,29 +26,50 @@ class _End(msgspec.Struct, frozen=True, array_like=True):
 
     error: str | None
     place: bytes
+    partition: int = 0
 
 
-def place_after(matching: Matching, after: str | None) -> bytes:
+def place_after(matching: Matching, after: str | None) -> Place:
     """Raises InvalidArgument."""
     given = place_bytes(after)
     if given is None:
-        return b""
+        return Place()
     try:
         end = msgspec.msgpack.decode(given, type=_End)
     except msgspec.MsgspecError:
         raise no_place(after) from None
     if end.error != matching.error:
         raise no_place(after)
-    return end.place
+    return Place(end.partition, end.place)
 
 
-def next_after(matching: Matching, place: bytes | None) -> str | None:
+def next_after(matching: Matching, place: Place | None) -> str | None:
     """The printable form of a place; None at the end."""
-    return None if place is None else place_text(_to_bytes(_End(matching.error, place)))
+    if place is None:
+        return None
+    return place_text(_to_bytes(_End(matching.error, place.key, place.partition)))
 
 
-def page(change: Change, matching: Matching, limit: int, after: bytes) -> Page[DeadLetter]:
-    """The next buried tasks that match, as of now, swept or not.
+def page(changes: Sequence[Change], matching: Matching, limit: int, after: Place) -> Page[DeadLetter]:
+    """The next buried tasks that match, as of now, swept or not: those of the first partition behind the
+    place that has some, or that has an empty page.
+
+    Reads: by snapshot one key of each partition; then as `_page`.
+    """
+    there = ahead(changes, matching.error, after)
+    for at, (change, start) in enumerate(there):
+        found = _page(change, matching, limit, start)
+        if found.next is not None:
+            return found
+        if at + 1 < len(there):
+            found.next = next_after(matching, Place(there[at + 1][0].shape.keys.partition))
+        if found:
+            return found
+    return Page()
+
+
+def _page(change: Change, matching: Matching, limit: int, after: bytes) -> Page[DeadLetter]:
+    """A page of one partition.
 
     Reads: by snapshot the keys, then the tasks and their last failures, then the payloads; with a text
     ROWS_MAX of each, otherwise up to `limit`; limits.BATCH_BYTES_MAX bytes of payloads.
@@ -67,7 +89,8 @@ def page(change: Change, matching: Matching, limit: int, after: bytes) -> Page[D
         for task, (_, record, failure) in zip(tasks, found[:count], strict=True)
     ]
     last = places[-1] if len(rows) == most else None
-    return Page(letters, next_after(matching, found[count - 1][0] if count < len(found) else last))
+    end = found[count - 1][0] if count < len(found) else last
+    return Page(letters, next_after(matching, None if end is None else Place(keys.partition, end)))
 
 
 def _buried(change: Change, ids: Sequence[bytes]) -> list[Record | None]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fdbqueue import limits
+from fdbqueue.dead.places import Place
 from fdbqueue.dead.values import Redrive, RedriveState
 
 
@@ -35,15 +36,17 @@ def step_size(redrive: Redrive) -> int:
 
 
 def stepped(
-    redrive: Redrive, now: float, places: Sequence[bytes], moved: int, passed: int, *, is_last: bool
+    redrive: Redrive, now: float, places: Sequence[Place], moved: int, passed: int, *, is_last: bool
 ) -> Redrive:
     """The redrive after a step that has looked at the tasks at `places`."""
+    last = places[-1] if places else Place(redrive.partition, redrive.cursor)
     after = replace(
         redrive,
         left=max(0, redrive.left - len(places)),
         moved=redrive.moved + moved,
         passed=redrive.passed + passed,
-        cursor=places[-1] if places else redrive.cursor,
+        cursor=last.key,
+        partition=last.partition,
         due=_due(redrive, now, moved),
     )
     is_over = is_last or not after.left or after.moved == after.limit

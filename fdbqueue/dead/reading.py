@@ -1,18 +1,24 @@
-"""Buried tasks in order, from a place on: for a listing by snapshot, for a step serialisably."""
+"""Buried tasks in order, from a place on: for a listing by snapshot, for a step serialisably.
 
+A queue with partitions has such an order in each. A look goes through them by their numbers.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import limits
 from fdbqueue.dead.matching import Matching
+from fdbqueue.dead.places import Place
 from fdbqueue.dead.values import FailureClass
-from fdbqueue.records.keys import Record, id_in, id_text
+from fdbqueue.records.keys import Record, TaskKeys, id_in, id_text
 from fdbqueue.records.statistics import LIVE, unpacked
 from fdbqueue.seam import KeyValue, Range
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import classes
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_failures, ask_last
+from fdbqueue.tasks.in_all import occupied
 from fdbqueue.tasks.verbs import in_state, swept
 
 
@@ -20,34 +26,55 @@ from fdbqueue.tasks.verbs import in_state, swept
 class Row:
     """A key of a buried task, with its place in the order; `record` is None if the task has gone."""
 
-    place: bytes
+    place: Place
     record: Record | None
     failure: Failure | None
 
 
-def under(change: Change, error: str | None) -> slice:
-    keys = change.shape.keys
+def under(keys: TaskKeys, error: str | None) -> slice:
     return keys.buried if error is None else keys.classed_under(error)
 
 
 def ask_rows(change: Change, error: str | None, after: bytes, limit: int) -> Range:
     """Ask, by snapshot, for the first keys behind the place `after`."""
-    range_ = under(change, error)
+    range_ = under(change.shape.keys, error)
     start = range_.start + after + b"\x00" if after else range_.start
     return change.tr.snapshot.get_range(start, range_.stop, limit=limit)
 
 
 def places_of(change: Change, error: str | None, rows: Sequence[KeyValue]) -> list[bytes]:
-    start = len(under(change, error).start)
+    start = len(under(change.shape.keys, error).start)
     return [bytes(row.key)[start:] for row in rows]
 
 
-def buried_after(change: Change, matching: Matching, after: bytes, limit: int) -> list[Row]:
+def ahead(changes: Sequence[Change], error: str | None, after: Place) -> list[tuple[Change, bytes]]:
+    """The partitions with buried tasks from the place `after` on, each with the place in its order.
+
+    Reads: by snapshot one key of each partition, if there are several.
+    """
+    there = occupied(changes[after.partition :], lambda change: under(change.shape.keys, error))
+    return [(change, after.key if _number(change) == after.partition else b"") for change in there]
+
+
+def buried_after(changes: Sequence[Change], matching: Matching, after: Place, limit: int) -> list[Row]:
     """The first `limit` buried tasks behind the place `after`, swept, for a change of them.
 
     Reads: the keys by snapshot, the tasks serialisably; with a text, their last failures by snapshot.
     Conflicts: a change of the tasks.
     """
+    rows = list[Row]()
+    for change, start in ahead(changes, matching.error, after):
+        rows += _buried_in(change, matching, start, limit - len(rows))
+        if len(rows) == limit:
+            break
+    return rows
+
+
+def _number(change: Change) -> int:
+    return change.shape.keys.partition
+
+
+def _buried_in(change: Change, matching: Matching, after: bytes, limit: int) -> list[Row]:
     found = ask_rows(change, matching.error, after, limit).to_list()
     read = change.read(id_in(row.key) for row in found)
     for row, record in zip(found, read, strict=True):
@@ -57,7 +84,7 @@ def buried_after(change: Change, matching: Matching, after: bytes, limit: int) -
     told = _failures(change, matching, there)
     buried = {record.id: record for record in there}
     return [
-        Row(place, buried.get(id_in(place)), told.get(id_in(place)))
+        Row(Place(_number(change), place), buried.get(id_in(place)), told.get(id_in(place)))
         for place in places_of(change, matching.error, found)
     ]
 
@@ -82,22 +109,35 @@ def _failures(change: Change, matching: Matching, records: Sequence[Record]) -> 
     return {record.id: reply() for record, reply in zip(records, asked, strict=True)}
 
 
-def failure_classes(change: Change, limit: int) -> list[FailureClass]:
+def failure_classes(changes: Sequence[Change], limit: int) -> list[FailureClass]:
     """The first `limit` classes, those with the most tasks first.
 
-    Reads: by snapshot the counters of at most limits.CLASSES_READ_MAX classes, then the first task of each,
-    then its failures.
+    Reads: by snapshot the counters of at most limits.CLASSES_READ_MAX classes of each partition, then the
+    first task of each class, then its failures.
     """
-    tr, keys = change.tr, change.shape.keys
-    live = tr.snapshot.get(keys.live)
-    counts = classes.counted(tr.snapshot, keys, limits.CLASSES_READ_MAX)
-    rest = unpacked(LIVE, live.value)["buried"] - sum(counts.values())
+    counted = [(change, _ask_counts(change)) for change in changes]
+    counts, where, buried = Counter[str](), dict[str, Change](), 0
+    for change, reply in counted:
+        of_partition, more = reply()
+        counts.update(of_partition)
+        where.update((error, change) for error in of_partition if error not in where)
+        buried += more
+    rest = buried - counts.total()
     most = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:limit]
-    firsts = [ask_rows(change, error, b"", 1) for error, _ in most]
-    ids = [[id_in(row.key) for row in first] for first in firsts]
-    asked = [[(id_, ask_failures(tr, keys, id_)) for id_ in of_class] for of_class in ids]
+    firsts = [(where[error], ask_rows(where[error], error, b"", 1)) for error, _ in most]
+    asked = [
+        [(id_in(row.key), ask_failures(change.tr, change.shape.keys, id_in(row.key))) for row in first]
+        for change, first in firsts
+    ]
     found = [_class(error, count, *first) for (error, count), first in zip(most, asked, strict=True)]
     return [*found, FailureClass(None, rest)] if rest > 0 and len(found) < limit else found
+
+
+def _ask_counts(change: Change) -> Callable[[], tuple[dict[str, int], int]]:
+    """Ask, by snapshot, for the number of buried tasks by class, and for that of all."""
+    snapshot, keys = change.tr.snapshot, change.shape.keys
+    live, counts = snapshot.get(keys.live), classes.ask_counts(snapshot, keys, limits.CLASSES_READ_MAX)
+    return lambda: (classes.counts_in(keys, counts), unpacked(LIVE, live.value)["buried"])
 
 
 def _class(error: str, count: int, *first: tuple[bytes, Callable[[], list[Failure]]]) -> FailureClass:

@@ -1,9 +1,9 @@
 """Redrive: buried tasks go back, at a bounded rate, one bounded transaction after the other.
 
 The key S[19] of the queue has the redrive: which tasks, the rate, and the cursor, the place of the last task
-that was looked at. A step moves tasks and the cursor in one transaction. So a task is moved once, whatever
-dies meanwhile, and any process goes on where another has stopped. A task that is buried again keeps its
-place, and lies behind the cursor: no redrive moves a task twice.
+that was looked at, with its partition. A step moves tasks and the cursor in one transaction. So a task is
+moved once, whatever dies meanwhile, and any process goes on where another has stopped. A task that is buried
+again in its partition keeps its place, and lies behind the cursor: no redrive moves it twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,10 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.database import Database
-from fdbqueue.dead.elsewhere import Elsewhere, moved_bytes
+from fdbqueue.dead.elsewhere import Chosen, Elsewhere, by_partition, moved_bytes
 from fdbqueue.dead.matching import Matching
 from fdbqueue.dead.pacing import Turn, stepped, turn_of
+from fdbqueue.dead.places import Place
 from fdbqueue.dead.reading import Row, buried_after
 from fdbqueue.dead.values import Redrive, RedriveState, RedriveStep
 from fdbqueue.errors import NoRedrive, RedriveUnderWay
@@ -39,7 +40,7 @@ def stored(tr: ReadTransaction, key: bytes) -> Redrive | None:
         return None
 
 
-def begin(change: Change, database: Database, wanted: Redrive) -> Redrive:
+def begin(changes: Sequence[Change], database: Database, wanted: Redrive) -> Redrive:
     """Store a new redrive, of the tasks that are buried now.
 
     Reads: the redrive; the number of buried tasks by snapshot; the definition of the other queue.
@@ -47,13 +48,13 @@ def begin(change: Change, database: Database, wanted: Redrive) -> Redrive:
     Conflicts: another change of the redrive.
     Raises: RedriveUnderWay; as Elsewhere.find.
     """
-    keys = change.shape.keys
-    before = stored(change.tr, keys.redrive)
+    change = changes[0]
+    before = stored(change.tr, change.shape.keys.redrive)
     if before is not None and before.is_open:
         raise RedriveUnderWay(name=change.shape.name, state=before.state.value)
     if wanted.into is not None:
         Elsewhere.find(change, database, wanted.into)
-    left, now = _number(change, wanted.error), change.now_us / 1_000_000
+    left, now = _number(changes, wanted.error), change.now_us / 1_000_000
     state = RedriveState.RUNNING if left else RedriveState.DONE
     return _store(change, replace(wanted, state=state, left=left, began=now, due=now))
 
@@ -72,7 +73,7 @@ def turned(change: Change, state: RedriveState) -> Redrive:
     return _store(change, replace(found, state=state))
 
 
-def step(change: Change, database: Database) -> RedriveStep:
+def step(changes: Sequence[Change], database: Database) -> RedriveStep:
     """Move the next tasks of a running redrive, if it is time.
 
     Reads: the redrive; the tasks; with a text their last failures; the other queue, as a put.
@@ -80,6 +81,7 @@ def step(change: Change, database: Database) -> RedriveStep:
     Conflicts: another change of the redrive, a change of the tasks.
     Raises: NoRedrive; as Elsewhere.find and Elsewhere.move.
     """
+    change = changes[0]
     found = stored(change.tr, change.shape.keys.redrive)
     if found is None:
         raise NoRedrive(name=change.shape.name)
@@ -92,19 +94,19 @@ def step(change: Change, database: Database) -> RedriveStep:
     count = turn.count if elsewhere is None else elsewhere.room(change.tr, turn.count)
     if not count:
         return RedriveStep(found, wait_s=limits.REDRIVE_LOOK_S, is_full=True)
-    return _moved(change, found, Turn(count), elsewhere)
+    return _moved(changes, found, Turn(count), elsewhere)
 
 
-def _moved(change: Change, found: Redrive, turn: Turn, elsewhere: Elsewhere | None) -> RedriveStep:
-    matching = Matching(found.error, found.text)
+def _moved(changes: Sequence[Change], found: Redrive, turn: Turn, elsewhere: Elsewhere | None) -> RedriveStep:
+    change, matching = changes[0], Matching(found.error, found.text)
     most = turn.count if found.text is None else min(found.left, limits.VERB_BATCH)
-    rows = buried_after(change, matching, found.cursor, most)
+    rows = buried_after(changes, matching, Place(found.partition, found.cursor), most)
     if elsewhere is None:
         looked_at, chosen = choose(rows, matching, turn.count, limits.BATCH_BYTES_MAX)
-        moved = len(edges.kick(change, chosen))
+        moved = _kick(changes, chosen)
     else:
         looked_at, chosen = choose(rows, matching, turn.count, limits.REDRIVE_BYTES_MAX, moved_bytes)
-        moved = elsewhere.move(change, chosen)
+        moved = elsewhere.move(changes, chosen)
     passed = sum(row.record is not None for row in rows[:looked_at]) - moved
     places = [row.place for row in rows[:looked_at]]
     is_last = looked_at == len(rows) < most
@@ -113,17 +115,23 @@ def _moved(change: Change, found: Redrive, turn: Turn, elsewhere: Elsewhere | No
     return RedriveStep(after, moved, max(0.0, after.due - now) if after.is_open else 0.0)
 
 
-def kick_some(change: Change, matching: Matching, after: bytes, limit: int) -> tuple[int, bytes | None]:
+def kick_some(
+    changes: Sequence[Change], matching: Matching, after: Place, limit: int
+) -> tuple[int, Place | None]:
     """Kick those tasks that match among the first behind `after`.
 
     Return their number, and the place of the last task that was looked at; None at the end.
     Reads: the tasks; with a text their last failures.
     Conflicts: a change of the tasks.
     """
-    rows = buried_after(change, matching, after, limit)
+    rows = buried_after(changes, matching, after, limit)
     looked_at, chosen = choose(rows, matching, limit, limits.BATCH_BYTES_MAX)
     is_last = looked_at == len(rows) < limit
-    return len(edges.kick(change, chosen)), None if is_last else rows[looked_at - 1].place
+    return _kick(changes, chosen), None if is_last else rows[looked_at - 1].place
+
+
+def _kick(changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
+    return sum(len(edges.kick(changes[number], records)) for number, records in by_partition(chosen))
 
 
 def choose(
@@ -132,29 +140,30 @@ def choose(
     count: int,
     bytes_max: int,
     bytes_of: Callable[[Record], int] = attrgetter("size_bytes"),
-) -> tuple[int, list[Record]]:
+) -> tuple[int, list[Chosen]]:
     """The number of rows that were looked at, and the tasks among them that match: at most `count`, and
     `bytes_max` bytes, which are those of payloads by default; or one larger task.
     """
-    chosen: list[Record] = []
+    chosen: list[Chosen] = []
     size_bytes = 0
     for looked_at, row in enumerate(rows):
         if row.record is not None and matching.matches(row.failure):
             size_bytes += bytes_of(row.record)
             if chosen and size_bytes > bytes_max:
                 return looked_at, chosen
-            chosen.append(row.record)
+            chosen.append(Chosen(row.place.partition, row.record))
         if len(chosen) == count:
             return looked_at + 1, chosen
     return len(rows), chosen
 
 
-def _number(change: Change, error: str | None) -> int:
-    """The number of buried tasks of a class, or of all. Reads: its counter, by snapshot."""
-    tr, keys = change.tr, change.shape.keys
+def _number(changes: Sequence[Change], error: str | None) -> int:
+    """The number of buried tasks of a class, or of all. Reads: its counter in each partition, by snapshot."""
     if error is None:
-        return unpacked(LIVE, tr.snapshot.get(keys.live).value)["buried"]
-    return int.from_bytes(tr.snapshot.get(keys.class_count(error)).value or b"", "little")
+        asked = [change.tr.snapshot.get(change.shape.keys.live) for change in changes]
+        return sum(unpacked(LIVE, live.value)["buried"] for live in asked)
+    asked = [change.tr.snapshot.get(change.shape.keys.class_count(error)) for change in changes]
+    return sum(int.from_bytes(count.value or b"", "little") for count in asked)
 
 
 def is_readable(value: bytes) -> bool:

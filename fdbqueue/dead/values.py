@@ -65,7 +65,9 @@ class Redrive:
     due: float = 0.0
     """The time of its next step, by its rate."""
     cursor: bytes = b""
-    """The place of the last task that it has looked at."""
+    """The place of the last task that it has looked at, in its partition."""
+    partition: int = 0
+    """The partition of that task: a redrive goes through them by their numbers."""
 
     @property
     def is_open(self) -> bool:

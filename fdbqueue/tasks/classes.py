@@ -4,8 +4,10 @@ Both follow every change of a buried task, in its transaction. No call but those
 of one, writes or reads these keys.
 """
 
+from collections.abc import Iterable
+
 from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import ReadTransaction, Transaction
+from fdbqueue.seam import KeyValue, Range, ReadTransaction, Transaction
 
 _BYTES = 8
 _ONE, _LESS, _NONE = ((n & (2**64 - 1)).to_bytes(_BYTES, "little") for n in (1, -1, 0))
@@ -32,7 +34,15 @@ def lost(tr: Transaction, keys: TaskKeys, key: bytes) -> None:
 
 def counted(tr: ReadTransaction, keys: TaskKeys, limit: int) -> dict[str, int]:
     """The number of buried tasks of each of the first `limit` classes."""
-    rows = tr.get_range(keys.class_counts.start, keys.class_counts.stop, limit=limit)
+    return counts_in(keys, ask_counts(tr, keys, limit))
+
+
+def ask_counts(tr: ReadTransaction, keys: TaskKeys, limit: int) -> Range:
+    """Ask for the number of buried tasks of each of the first `limit` classes."""
+    return tr.get_range(keys.class_counts.start, keys.class_counts.stop, limit=limit)
+
+
+def counts_in(keys: TaskKeys, rows: Iterable[KeyValue]) -> dict[str, int]:
     return {keys.class_counted(row.key): int.from_bytes(row.value, "little") for row in rows}
 
 

@@ -19,10 +19,10 @@ def require_few(changes: Sequence[Change], under: Under) -> None:
     """Raises: TooMuchForOneTransaction if the ranges have more keys than one transaction may change."""
     found = 0
     for change in changes:
-        found = require_few_in(change, under(change.shape.keys), found)
+        found = _counted(change, under(change.shape.keys), found)
 
 
-def require_few_in(change: Change, under: slice, besides: int = 0) -> int:
+def _counted(change: Change, under: slice, besides: int) -> int:
     """The number of keys in the range `under`, and `besides`.
 
     Raises: TooMuchForOneTransaction if that is more than one transaction may change.
@@ -39,7 +39,7 @@ def require_few_in(change: Change, under: slice, besides: int = 0) -> int:
 def kick(changes: Sequence[Change], count: int) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read."""
     kicked = looked_at = 0
-    for change in _occupied(changes, lambda change: change.shape.keys.buried):
+    for change in occupied(changes, lambda change: change.shape.keys.buried):
         more, looked = verbs.kick(change, count - looked_at)
         kicked, looked_at = kicked + more, looked_at + looked
         if looked_at == count:
@@ -50,7 +50,7 @@ def kick(changes: Sequence[Change], count: int) -> tuple[int, int]:
 def release_taken(changes: Sequence[Change], count: int) -> int:
     """Release the first taken tasks. Return the number of keys read."""
     looked_at = 0
-    for change in _occupied(changes, lambda change: change.shape.keys.taken):
+    for change in occupied(changes, lambda change: change.shape.keys.taken):
         looked_at += verbs.release_taken(change, change.shape.keys.taken, count - looked_at)
         if looked_at == count:
             break
@@ -60,7 +60,7 @@ def release_taken(changes: Sequence[Change], count: int) -> int:
 def remove_first(changes: Sequence[Change], count: int) -> int:
     """Remove the first tasks of each partition. Return their number."""
     removed = 0
-    for change in _occupied(changes, lambda change: change.shape.keys.tasks):
+    for change in occupied(changes, lambda change: change.shape.keys.tasks):
         removed += verbs.remove_first(change, count - removed)
         if removed == count:
             break
@@ -85,7 +85,7 @@ def resume(changes: Sequence[Change]) -> None:
     changes[0].ring()
 
 
-def _occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> list[Change]:
+def occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> list[Change]:
     """The partitions with keys in that range, judged by one key of each, in one round trip."""
     if len(changes) == 1:
         return list(changes)

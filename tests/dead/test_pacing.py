@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Redrive, RedriveState, limits
 from fdbqueue.dead.pacing import step_size, stepped, turn_of
+from fdbqueue.dead.places import Place
 
 RUNNING = Redrive(RedriveState.RUNNING, 10.0, left=1_000_000)
 NOW = 1_000.0
@@ -29,7 +30,9 @@ def test_a_wrong_clock_does_not_stop_a_redrive() -> None:
     """A process with a clock an hour ahead has made the last step, and died."""
     ahead = replace(RUNNING, due=NOW + 3_600)
     assert turn_of(ahead, NOW).count == 2
-    assert stepped(ahead, NOW, [b"a", b"b"], 2, 0, is_last=False).due == pytest.approx(NOW + 0.2)
+    assert stepped(ahead, NOW, [Place(0, b"a"), Place(2, b"b")], 2, 0, is_last=False).due == pytest.approx(
+        NOW + 0.2
+    )
 
 
 def test_a_step_stays_within_limit_and_number() -> None:
@@ -46,12 +49,13 @@ def test_a_step_stays_within_limit_and_number() -> None:
     ],
 )
 def test_a_redrive_is_done_at_its_end(before: Redrive, moved: int, is_last: bool) -> None:
-    after = stepped(before, NOW, [b"a", b"b"], moved, 2 - moved, is_last=is_last)
-    assert (after.state, after.cursor, after.moved) == (RedriveState.DONE, b"b", before.moved + moved)
+    after = stepped(before, NOW, [Place(0, b"a"), Place(2, b"b")], moved, 2 - moved, is_last=is_last)
+    assert (after.state, after.moved) == (RedriveState.DONE, before.moved + moved)
+    assert (after.partition, after.cursor) == (2, b"b")
 
 
 def test_a_step_that_moves_nothing_costs_no_time() -> None:
-    after = stepped(replace(RUNNING, due=NOW), NOW, [b"a"], 0, 1, is_last=False)
+    after = stepped(replace(RUNNING, due=NOW), NOW, [Place(0, b"a")], 0, 1, is_last=False)
     assert (after.due, after.passed, after.left) == (NOW, 1, RUNNING.left - 1)
 
 
@@ -69,7 +73,7 @@ def test_no_span_has_more_tasks_than_its_rate_allows(
         turn = turn_of(redrive, now)
         moved = min(turn.count, most)
         if moved:
-            redrive = stepped(redrive, now, [b"x"] * moved, moved, 0, is_last=False)
+            redrive = stepped(redrive, now, [Place(0, b"x")] * moved, moved, 0, is_last=False)
             moves.append((now, moved))
     for n, (began, _) in enumerate(moves):
         for m, (ended, _) in enumerate(moves[n:], n):

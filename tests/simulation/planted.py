@@ -1445,7 +1445,7 @@ PLANTS = (
     Plant(
         "a redrive that does not move its cursor",
         pacing.stepped,
-        "cursor=places[-1] if places else redrive.cursor",
+        "cursor=last.key",
         "cursor=redrive.cursor",
         "redriven",
         200,
@@ -1470,7 +1470,7 @@ PLANTS = (
     Plant(
         "a task that moves into another queue, and stays",
         elsewhere.Elsewhere.move,
-        "edges.delete(change, [record for record, _, _ in whole])",
+        "edges.delete(changes[number], records)",
         "pass",
         "redriven",
         50,
