@@ -225,6 +225,15 @@ PLANTS = (
         150,
     ),
     Plant(
+        "a first request that does not look when a delay is over",
+        staging.Line._lead,
+        "due_us=seen.next_due_us",
+        "due_us=None",
+        "emptied",
+        400,
+        near=136,
+    ),
+    Plant(
         "a request that does not watch the request ahead of it",
         staging.Line._stay,
         ", tr.watch(before)]",

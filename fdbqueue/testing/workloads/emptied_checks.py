@@ -44,8 +44,8 @@ def each_ends_once(trace: Trace, _: Database) -> Iterator[str]:
 def none_waits_beside_a_task(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no take waits for long while a task is ready and the queue is not paused.
 
-    A task is ready from its put, or from its return, to the end of the call that took or removed it. For
-    runs without late answers.
+    A task is ready from its put, or from the end of the delay of its return, to the end of the call that took
+    or removed it. For runs without late answers.
     """
     open_ = _spans_without_pause(trace)
     for put in (op for op in trace.of(NAME, "put") if op.done):
@@ -65,7 +65,7 @@ def _spans_of(trace: Trace, put: Operation) -> Iterator[Span]:
     removals = [op for op in removals if op.name == "truncate" or op.argument == put.result.id]
     expires_s = inf if put.result.expires is None else put.result.expires - EPOCH_S
     for op in opened:
-        began_s = op.ended_s or inf
+        began_s = (op.ended_s or inf) + (op.result if op.name == "return" else 0.0)
         # It may have been taken or removed within the call that put it there.
         ends = [take.ended_s for take in takes if take.ended_s is not None and take.ended_s >= op.began_s]
         # A task that was cancelled while it was taken does not come back.
