@@ -831,6 +831,22 @@ PLANTS = (
         50,
     ),
     Plant(
+        "a queue that fails, and its worker takes nothing for a while",
+        feed.Feed._take,
+        "if is_away(error) or not self._leave_alone(number, error):\n            raise",
+        "raise",
+        "several",
+        50,
+    ),
+    Plant(
+        "a queue that fails, and is tried again at once",
+        feed.Feed._leave_alone,
+        "self._outages[number].met()",
+        "pass",
+        "several",
+        50,
+    ),
+    Plant(
         "an empty queue that saves up turns",
         stride.StrideScheduler.was_empty,
         "max(self._walked[queue], self._last_turn)",
@@ -853,7 +869,7 @@ PLANTS = (
         "pass",
         "several",
         100,
-        near=18,
+        near=26,
     ),
     Plant(
         "a drain that waits for one idle thread only",
@@ -862,7 +878,7 @@ PLANTS = (
         "while not self._idle",
         "several",
         100,
-        near=8,
+        near=4,
     ),
     Plant(
         "a stop at once that waits for the handlers",
@@ -871,7 +887,7 @@ PLANTS = (
         "while",
         "several",
         100,
-        near=9,
+        near=1,
     ),
     Plant(
         "a change that is told before its commit",

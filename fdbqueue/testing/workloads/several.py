@@ -36,6 +36,12 @@ from fdbqueue.testing.workloads.several_drains import (
     nothing_begins_after_a_stop,
     tallies_are_right,
 )
+from fdbqueue.testing.workloads.several_failing import (
+    ODD,
+    a_failing_queue_is_tried_again,
+    failing,
+    failing_takes_are_few,
+)
 from fdbqueue.testing.workloads.several_workers import TTR_S, hired, live
 from fdbqueue.testing.workloads.tasks import counted_and_found, total
 
@@ -59,7 +65,7 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def work(client: Client) -> None:
         for _ in range(2):
-            queues = opened(client, *QUEUES, DOOMED)
+            queues = [*opened(client, *QUEUES, DOOMED), failing(client)]
             live(client, hired(client, queues, THREADS))
 
     def choose(client: Client) -> None:
@@ -76,7 +82,7 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
         ended(worker)
 
     def survive(client: Client) -> None:
-        queues = opened(client, *QUEUES, FIRST, SECOND)
+        queues = opened(client, *QUEUES, FIRST, SECOND, ODD)
         for q in queues[: len(QUEUES)]:
             look(client, NAME, q)
         worker = hired(client, queues, THREADS)
@@ -101,7 +107,8 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.client(drop, "dropper")
     simulation.afterwards(survive, "survivor")
     is_calm = set(simulation.faults.active) <= {*HARMLESS}
-    return [exact_statistics(NAME), each_has_its_effect, no_watch_left_behind, *(CALM if is_calm else ())]
+    checkers = [exact_statistics(NAME), each_has_its_effect, no_watch_left_behind]
+    return [*checkers, a_failing_queue_is_tried_again, *(CALM if is_calm else ())]
 
 
 def opened(client: Client, *names: str) -> list[TaskQueue]:
@@ -127,4 +134,5 @@ CALM: tuple[Checker, ...] = (
     nothing_left(NAME),
     each_is_handled_once,
     tallies_are_right,
+    failing_takes_are_few,
 )
