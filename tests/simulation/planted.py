@@ -1089,6 +1089,15 @@ PLANTS = (
         50,
     ),
     Plant(
+        "an end that begins with an unknown result, and is not finished",
+        ending._ask_end,
+        "return bool(begun.present())",
+        "return False",
+        "takeover",
+        300,
+        near=72,
+    ),
+    Plant(
         "a session that leaves its name behind",
         ending._begin_end,
         "tr.clear(keys.session_named(name))",
@@ -1103,7 +1112,7 @@ PLANTS = (
         "if record is None:\n        tr.set(self._key, record := self._record(self._opener, 6_000_000))",
         "takeover",
         200,
-        near=43,
+        near=3,
     ),
     Plant(
         "an owner that does not learn of the end of its session",

@@ -18,12 +18,13 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.effects import EFFECTS
-from fdbqueue.testing.workloads.takeover_checks import checks
+from fdbqueue.testing.workloads.takeover_checks import UNKNOWN, checks
 from fdbqueue.testing.workloads.takeover_looks import (
     NAME,
     SESSION_TTR_S,
     Notes,
     beaten,
+    left_of,
     seen_lease,
     seen_session,
     stored,
@@ -44,7 +45,8 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
     )
     ttr_s = simulation.random.choice(TTRS_S)
     if simulation.random.random() < 0.5:
-        simulation.faults = simulation.faults.without(*DELAYING)
+        unwanted = simulation.random.choice((DELAYING, DELAYING - UNKNOWN))
+        simulation.faults = simulation.faults.without(*unwanted)
     all_notes = [Notes(f"worker-{number}") for number in range(size.clients)]
     opened = partial(TaskQueue.create, name=NAME, kind="fifottl", ttr=ttr_s, if_not_exists=True)
 
@@ -67,6 +69,7 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
             for _ in range(size.steps):
                 work(client, q, session, notes)
             client.call(NAME, "end", session.id, session.end)
+            client.call(NAME, "left", session.id, partial(left_of, client, q, session.id))
             notes.ended += 1
 
     def survive(client: Client) -> None:

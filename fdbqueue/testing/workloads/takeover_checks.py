@@ -14,6 +14,7 @@ from fdbqueue.testing.trace import Operation, Trace
 from fdbqueue.testing.workloads import tasks
 from fdbqueue.testing.workloads.takeover_looks import NAME, SESSION_TTR_S, Lease
 
+UNKNOWN = {"unknown_done", "unknown_not_done", "unknown_after_conflict"}
 OF_SESSIONS = {
     columns.SESSION,
     columns.SESSION_NAME,
@@ -29,6 +30,8 @@ def checks(faults: Faults, has_long_leases: bool) -> Iterator[Checker]:
     yield from (exact_statistics(NAME), tasks.once_each, no_watch_left_behind, no_session_left)
     yield from (lost_is_true, an_old_lease_renews_nothing, none_comes_back)
     yield beats_hold(SESSION_TTR_S - faults.clock_skew_s)
+    if limits.BEATS_PER_TTR > 1 and not DELAYING - UNKNOWN & set(faults.active):
+        yield ended_in_whole
     if not DELAYING & set(faults.active):
         yield ended_at_once
         if limits.BEATS_PER_TTR > 1:
@@ -79,6 +82,13 @@ def beats_hold(ttr_s: float) -> Checker:
                     yield f"{op.client} has lost its session {age_s:.1f} s after a heartbeat"
 
     return check
+
+
+def ended_in_whole(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session holds nothing once a call has ended it. For runs in which no other one does."""
+    for op in trace.of(NAME, "left"):
+        if op.done and op.result[1] and not op.result[0]:
+            yield f"{op.client} has ended the session {op.argument.hex()}, which holds {op.result[1]} tasks"
 
 
 def ended_at_once(trace: Trace, _: Database) -> Iterator[str]:

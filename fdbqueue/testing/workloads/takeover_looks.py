@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fdbqueue.database import run
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
@@ -45,6 +46,17 @@ def stored(client: Client, sessions: Sequence[bytes]) -> dict[bytes, bool]:
     """Return for each session whether it is stored."""
     keys = RootKeys(DEFAULT_ROOT)
     return {id_: client.db.get(keys.session(id_)) is not None for id_ in sessions}
+
+
+def left_of(client: Client, q: TaskQueue, session: bytes) -> tuple[bool, int]:
+    """Return if a session is stored, and the number of tasks that it holds, both at one version."""
+    keys = RootKeys(DEFAULT_ROOT)
+
+    def body(tr: Transaction) -> tuple[bool, int]:
+        taken = q.tasks(tr, TaskState.TAKEN, 1_000)
+        return tr.get(keys.session(session)).present(), sum(task.session == session.hex() for task in taken)
+
+    return run(client.db, body)
 
 
 def seen_session(client: Client, session: Session) -> tuple[bool, bool]:
