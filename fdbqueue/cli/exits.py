@@ -29,6 +29,7 @@ from fdbqueue.errors import (
     QueueFull,
     QueueKindMismatch,
     RedriveUnderWay,
+    RepartitionUnderWay,
     TaskNotFound,
     TooMuchForOneTransaction,
 )
@@ -48,6 +49,7 @@ REFUSALS = (
     QueueFull,
     QueueKindMismatch,
     RedriveUnderWay,
+    RepartitionUnderWay,
     TaskNotFound,
     TooMuchForOneTransaction,
 )

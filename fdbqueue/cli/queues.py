@@ -8,6 +8,7 @@ from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, queue_names
 from fdbqueue.cli.many import remove_all
 from fdbqueue.cli.parameters import RETAIN, SPAN
+from fdbqueue.cli.partitions import NUMBER
 from fdbqueue.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
@@ -45,6 +46,7 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
 @click.option("--key-concurrency", type=int, default=1, metavar="N", help="N tasks of a key at a time [1]")
 @click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="tasks of KEY in a round [1]")
+@click.option("--partitions", type=NUMBER, default=1, metavar="N", help="share its load among N parts [1]")
 @click.option("--retain", "retain_s", type=RETAIN, metavar="S", help="keep ended tasks for S seconds [none]")
 @click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists, of any kind")
@@ -65,7 +67,8 @@ def create(
 
     fifo: the oldest task first. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: as
     fifottl, with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds.
-    bag: no order, with ttl, ttr and delay. An option that the kind does not have is refused.
+    bag: no order, with ttl, ttr and delay. An option that the kind does not have is refused. With partitions,
+    the order holds within each; tasks of one key are in one of them.
     """
     options["weights"] = dict(map(_weight, options["weights"])) or None
     if kind == PLAIN:
@@ -173,7 +176,7 @@ def _drop_tasks(signals: Signals, database: Database, queue: TaskQueue, there: i
 
 
 def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
-    usual = {"pri": 0, "key_concurrency": 1}
+    usual = {"pri": 0, "key_concurrency": 1, "partitions": 1}
     for name, value in options.items():
         if name != "codec" and value != usual.get(name):
             raise click.UsageError(f"a plain queue has no {name}")

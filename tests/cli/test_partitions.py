@@ -1,0 +1,95 @@
+"""The commands on the partitions of a queue: create --partitions, partitions and repartition."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Within
+
+
+def listed(program: Within, queue: str) -> list[Any]:
+    status, out, _ = program.run("partitions", queue, "--interval", "0", "--json")
+    assert status == 0
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_queue_is_created_with_partitions(program: Within) -> None:
+    assert program.run("create", "mail", "--partitions", "4")[0] == 0
+    found = listed(program, "mail")
+    assert [one["number"] for one in found] == [0, 1, 2, 3]
+    assert {one["state"] for one in found} == {"open"}
+
+
+def test_partitions_show_their_tasks_and_rates(program: Within) -> None:
+    program.run("create", "mail", "--kind", "utube", "--partitions", "2")
+    program.run("put", "mail", "--key", "someone", "1", "2")
+    status, out, _ = program.run("partitions", "mail", "--interval", "0.01")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert status == 0
+    assert sorted(row[2] for row in rows) == ["0", "2"]
+    assert {(row[6], row[7]) for row in rows} == {("0.0", "0.0")}
+    assert sorted(row[8] for row in rows) == ["", "flag"]
+
+
+def test_a_partition_tells_its_storage_servers_on_a_cluster(program: Within) -> None:
+    program.run("create", "mail", "--partitions", "2")
+    teams = [one["team"] for one in listed(program, "mail")]
+    if program.url.startswith("fdb:"):
+        assert all(teams)
+    else:
+        assert teams == [None, None]
+
+
+def test_a_repartition_changes_the_number(program: Within) -> None:
+    program.run("create", "mail")
+    program.run("put", "mail", "1", "2", "3")
+    assert program.run("repartition", "mail", "4") == (
+        0,
+        "",
+        "fdbqueue: 'mail' goes from 1 to 4 partition(s): done\n",
+    )
+    status, out, _ = program.run("repartition", "mail", "2", "--json")
+    assert (status, json.loads(out)) == (
+        0,
+        {"queue": "mail", "before": 4, "partitions": 2, "is_finished": True},
+    )
+
+
+@pytest.fixture
+def moving(program: Within) -> Within:
+    """A queue whose repartition to 8 waits for ready tasks of moved task keys."""
+    program.run("create", "mail", "--kind", "utube")
+    for key in range(8):
+        program.run("put", "mail", "--key", str(key), "x")
+    program.run("repartition", "mail", "8", "--timeout", "0")
+    return program
+
+
+def test_a_repartition_that_waits_too_long_is_status_1(moving: Within) -> None:
+    status, out, err = moving.run("repartition", "mail", "8", "--timeout", "0.01")
+    assert (status, out) == (1, "")
+    assert "but not done: `fdbqueue" in err
+    status, out, err = moving.run("repartition", "mail", "8", "--timeout", "0", "--json")
+    assert (status, json.loads(out)["is_finished"], err) == (1, False, "")
+
+
+def test_a_second_repartition_is_refused_by_status_1(moving: Within) -> None:
+    status, _, err = moving.run("repartition", "mail", "3")
+    assert status == 1
+    assert "from 1 to 8 partitions" in err
+
+
+@pytest.mark.parametrize("number", ["0", "257", "x"])
+def test_an_impossible_number_changes_nothing(program: Within, number: str) -> None:
+    assert program.run("create", "mail", "--partitions", number)[0] == 2
+    program.run("create", "mail")
+    assert program.run("repartition", "mail", number)[0] == 2
+    assert len(listed(program, "mail")) == 1
+
+
+def test_a_plain_queue_has_no_partitions(program: Within) -> None:
+    assert program.run("create", "plain", "--kind", "queue", "--partitions", "2")[0] == 2
+    program.run("create", "plain", "--kind", "queue")
+    assert program.run("partitions", "plain")[0] == 2
+    assert program.run("repartition", "plain", "2")[0] == 2
