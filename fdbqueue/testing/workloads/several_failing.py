@@ -1,4 +1,4 @@
-"""A queue of the workload `several` whose takes fail for a while, like those of a queue with damage."""
+"""A queue of the workload `several` that fails for a while, like one with damaged keys."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ TTR_S = 2.0
 
 
 def failing(client: Client) -> TaskQueue:
-    """Return a handle whose takes fail for some time, of a queue with a task."""
+    """Put a task into the queue. Return a handle of it; its takes fail for some time."""
     until_s = client.runtime.monotonic() + client.random.choice(FAILS_S)
 
     class Failing(TaskQueue):
