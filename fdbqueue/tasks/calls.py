@@ -91,7 +91,7 @@ class TaskCalls:
         self._lock = database.runtime.lock()
         self.acks = Acks(database, self.parts, care.callbacks)
         self._puts = Writes(database, shape.root, self._put_all)
-        self._turns = count()
+        self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
@@ -148,6 +148,10 @@ class TaskCalls:
         return Lease(session.id, token_of(random, session.run_id))
 
     # Putting.
+
+    def _first_turn(self) -> int:
+        """A random one: many processes may put one task each, and all of them would use partition 0."""
+        return int.from_bytes(self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
 
     def put(self, drafts: Sequence[Draft], timeout_s: float, stop: Stop | None = None) -> list[Task]:
         """Raises: QueueFull if there is no room at the end of `timeout_s`; WaitStopped once `stop` is set."""

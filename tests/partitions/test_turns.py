@@ -1,0 +1,26 @@
+"""Tasks without a task key go to the partitions in turn, and each process begins at a random one."""
+
+from pathlib import Path
+
+import fdbqueue
+from fdbqueue import TaskQueue
+
+
+def test_processes_with_one_put_each_use_many_partitions(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path}/data"
+    with fdbqueue.open(url) as db:
+        TaskQueue.create(db, "q", "fifo", partitions=64)
+    for number in range(8):
+        with fdbqueue.open(url) as db:
+            TaskQueue.open(db, "q").put(db, number)
+    with fdbqueue.open(url) as db:
+        used = [one for one in TaskQueue.open(db, "q").partitions(db) if one.ready]
+    assert len(used) > 1
+
+
+def test_puts_of_a_process_use_all_partitions_in_turn() -> None:
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "q", "fifo", partitions=4)
+        for number in range(8):
+            queue.put(db, number)
+        assert [one.ready for one in queue.partitions(db)] == [2, 2, 2, 2]
