@@ -93,3 +93,24 @@ def test_a_plain_queue_has_no_partitions(program: Within) -> None:
     program.run("create", "plain", "--kind", "queue")
     assert program.run("partitions", "plain")[0] == 2
     assert program.run("repartition", "plain", "2")[0] == 2
+
+
+def test_spread_prints_a_line_for_each_partition(program: Within) -> None:
+    program.run("create", "mail", "--partitions", "3")
+    status, out, err = program.run("spread", "mail")
+    if not program.url.startswith("fdb:"):
+        assert (status, out) == (2, "")
+        assert "only a FoundationDB cluster has storage servers" in err
+        return
+    assert status == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [["rangeconfig", "update"]] * 3
+    assert program.run("spread", "mail", "--remove")[1].endswith(" default\n")
+
+
+def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not program.url.startswith("fdb:"):
+        pytest.skip("a directory has no storage servers")
+    monkeypatch.setenv("PATH", "")
+    program.run("create", "mail")
+    status, _, err = program.run("spread", "mail", "--apply")
+    assert (status, "no fdbcli" in err) == (2, True)

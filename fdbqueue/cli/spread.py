@@ -1,0 +1,134 @@
+"""`fdbqueue spread`: boundaries that put the partitions of a queue on different storage servers."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+
+import click
+
+from fdbqueue.cli.exits import CommandError, Refused, say
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.parameters import SecondsRange
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import Columns, field, show, tell
+from fdbqueue.cli.values import line_of
+from fdbqueue.database import Database
+from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
+from fdbqueue.placement.owners import is_cluster
+from fdbqueue.placement.spreading import Spread, Spreading, StorageServers
+from fdbqueue.signals import Signals
+from fdbqueue.tasks.partition_looks import PartitionState
+from fdbqueue.tasks.queue import TaskQueue
+
+FDBCLI = "fdbcli"
+FDBCLI_TIMEOUT_S = 60
+LINES_OF_A_RUN = 100
+"""Commands in one start of fdbcli: the system limits the length of an argument."""
+TIMEOUT = SecondsRange(min=0, min_open=True)
+
+
+@cli.command()
+@queue_argument
+@click.option("--apply", is_flag=True, help="run the lines with fdbcli, and wait for the moves")
+@click.option("--remove", is_flag=True, help="the lines that remove these boundaries")
+@click.option("--timeout", type=TIMEOUT, default=300.0, metavar="S", help="S seconds for each move [300]")
+@json_option
+@in_a_place
+@click.pass_obj
+def spread(
+    signals: Signals, place: Place, queue: str, apply: bool, remove: bool, timeout: float, as_json: bool
+) -> None:
+    """Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.
+
+    With --apply, fdbcli runs them. Then the command waits until FoundationDB has moved the partitions, moves
+    those on busy servers up to three times more, and lists each partition with its servers. Columns: number,
+    team, shares (other partitions on the same team). Status 1: a server has more than its even part, or
+    --timeout is over. Boundaries stay until `spread --remove --apply`; minutes after that, the keys come
+    together again. Each move restarts the cluster's data distributor, which takes half a minute.
+    """
+    with place.tasks(queue) as (database, found):
+        if not is_cluster(database):
+            raise CommandError(f"{place.url} is a directory: only a FoundationDB cluster has storage servers")
+        prefixes = _prefixes(database, found)
+        if not apply:
+            lines = lines_to_remove(prefixes) if remove else lines_for(pieces_of(prefixes))
+            _print(signals, lines, as_json)
+            return
+        run_lines = _fdbcli(place.url)
+        if remove:
+            run_lines(lines_to_remove(prefixes))
+            tell(signals, f"{queue!r} has no boundaries", {"queue": queue, "removed": True}, as_json)
+            return
+        servers = StorageServers(database)
+        if not servers.are_settled():
+            raise Refused("the cluster is not healthy, or moves data: see `fdbcli --exec status`")
+        told = _quiet if as_json else say
+        done = Spreading(servers, database.runtime, prefixes, run_lines, told, timeout).run()
+    _report(signals, done, timeout, as_json)
+
+
+def _prefixes(database: Database, queue: TaskQueue) -> list[bytes]:
+    """The prefixes of the open partitions: others only lose keys."""
+    found = queue.partitions(database)
+    return [one.prefix for one in found if one.state == PartitionState.OPEN]
+
+
+def _print(signals: Signals, lines: Sequence[str], as_json: bool) -> None:
+    out = stdout_of(signals)
+    for line in lines:
+        out.print(line_of(line) if as_json else f"{line}\n".encode())
+
+
+def _report(signals: Signals, done: Spread, timeout_s: float, as_json: bool) -> None:
+    """Raises Refused."""
+    groups = sharing(done.teams)
+    others = {number: [one for one in group if one != number] for group in groups for number in group}
+    rows = [
+        {"number": number, "team": team, "shares": others.get(number, [])}
+        for number, team in enumerate(done.teams)
+    ]
+    show(signals, rows, COLUMNS, as_json)
+    if not done.is_settled:
+        raise Refused(f"the moves are not over after {timeout_s:g} s: the same command looks again")
+    if done.crowded:
+        number = len(done.crowded)
+        raise Refused(
+            f"{number} partition(s) are still on busy servers: FoundationDB chooses by stored bytes"
+        )
+
+
+def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
+    """The function that runs lines in fdbcli, on the cluster of the URL. Raises CommandError."""
+    program = shutil.which(FDBCLI)
+    if program is None:
+        raise CommandError("there is no fdbcli on the PATH: without --apply, the lines are printed for it")
+    cluster_file = url.removeprefix("fdb:")
+    start = [program, *(["-C", cluster_file] if cluster_file else []), "--exec"]
+
+    def run_lines(lines: Sequence[str]) -> str:
+        some = [lines[at : at + LINES_OF_A_RUN] for at in range(0, len(lines), LINES_OF_A_RUN)]
+        return "".join(_run([*start, ";".join(one)]) for one in some)
+
+    return run_lines
+
+
+def _run(command: list[str]) -> str:
+    """Return the output. Raises CommandError."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FDBCLI_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"fdbcli has not ended in {FDBCLI_TIMEOUT_S} s") from None
+    if done.returncode:
+        raise CommandError(f"fdbcli failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _quiet(_: str) -> None:
+    """With --json, nothing else is told."""
+
+
+COLUMNS: Columns = {
+    "number": field("number"),
+    "team": lambda row: " ".join(row["team"]),
+    "shares": lambda row: " ".join(map(str, row["shares"])),
+}

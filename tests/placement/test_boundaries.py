@@ -1,0 +1,72 @@
+"""Boundaries between partitions: lines of rangeconfig, as pure functions over keys."""
+
+import json
+from itertools import pairwise
+
+from fdbqueue.placement.boundaries import (
+    Piece,
+    boundaries_shown,
+    crowded,
+    end_of,
+    escaped,
+    lines_for,
+    lines_to_remove,
+    nudged,
+    pieces_of,
+    sharing,
+)
+
+PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
+
+
+def test_each_byte_of_a_key_is_escaped() -> None:
+    assert escaped(b'\x00a";\xff\\ ') == r"\x00\x61\x22\x3b\xff\x5c\x20"
+
+
+def test_pieces_cover_the_queue_without_gaps() -> None:
+    pieces = pieces_of(PREFIXES)
+    assert [piece.begin for piece in pieces] == PREFIXES
+    assert all(left.end == right.begin for left, right in pairwise(pieces))
+    assert pieces[-1].end == end_of(PREFIXES[0]) == b"q\x15\x02"
+
+
+def test_the_end_of_a_prefix_of_highest_bytes_is_shorter() -> None:
+    assert end_of(b"q\x15\xff") == b"q\x16"
+
+
+def test_neighbours_have_different_team_ids() -> None:
+    """With equal ones, two ranges would become one, without a boundary between."""
+    ids = [piece.team_id for piece in pieces_of(PREFIXES)]
+    assert len(set(ids)) == len(PREFIXES)
+    assert pieces_of([b"q\x15\x01"])[-1].team_id != pieces_of([b"q\x15\x02"])[0].team_id
+
+
+def test_lines_keep_other_options_of_a_range() -> None:
+    assert lines_for([Piece(b"a", b"b", 7)]) == [r"rangeconfig update \x61 \x62 teamID 7"]
+    assert lines_to_remove([b"a", b"a\x15\x01"]) == [r"rangeconfig set \x61 \x62 default"]
+
+
+def test_a_nudge_is_a_new_boundary_before_all_keys() -> None:
+    piece = Piece(b"p", b"q", 1)
+    first = nudged(piece, {b"p", b"q"})
+    second = nudged(piece, {b"p", b"p\x00", b"q"})
+    assert (first.begin, second.begin) == (b"p\x00", b"p\x00\x00")
+    assert b"p" < first.begin < second.begin < b"p\x02"
+    assert len({piece.team_id, first.team_id, second.team_id}) == 3
+
+
+def test_boundaries_are_read_from_rangeconfig_show() -> None:
+    shown = {"ranges": [{"begin": "q\u0015\u0001", "end": "q\u00ff", "configuration": {"teamID": 1}}]}
+    assert boundaries_shown(json.dumps(shown)) == {b"q\x15\x01", b"q\xff"}
+
+
+def test_partitions_beyond_the_even_part_are_crowded() -> None:
+    assert crowded([["a"], ["a"], ["a"], ["b"]], servers=2) == [2]
+    assert crowded([["a"], ["b"], ["c"]], servers=3) == []
+    assert crowded([["a", "b"], ["a", "b"], ["b", "c"]], servers=3) == [2]
+    assert crowded([], servers=0) == []
+
+
+def test_partitions_with_the_same_servers_share_a_team() -> None:
+    assert sharing([["a", "b"], ["b", "a"], ["a", "c"]]) == [[0, 1]]
+    assert sharing([["a"], ["b"]]) == []
