@@ -55,4 +55,4 @@ def rebuild(keyed: Keyed, tr: Transaction, key: bytes) -> None:
     state = replace(old, taken=taken)
     if head is not None and not old.head:
         state = keyed.begin(state, now())
-    keyed.store(tr, key, old, state, head if keyed.open(state) else None)
+    keyed.store(tr, key, old, state, head if keyed.is_open(state) else None)

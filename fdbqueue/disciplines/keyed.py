@@ -83,7 +83,7 @@ class Keyed(ABC):
 
     @abstractmethod
     def open(self, state: KeyState) -> bool:
-        """True if the first task of the key may be taken."""
+        """True if the first task of the key may be taken, unless the key is held."""
 
     @abstractmethod
     def point(self, state: KeyState, head: Record) -> bytes:
@@ -193,17 +193,18 @@ class Keyed(ABC):
         if not state.held:
             return False
         free = replace(state, held=False)
-        first = self._first_of(tr, key, fifo, set(), ()) if self._is_open(free) else None
-        if self._is_open(free):
+        first = self._first_of(tr, key, fifo, set(), ()) if self.is_open(free) else None
+        if self.is_open(free):
             self._rely_on(tr, key, first)
         begun = free if first is None else self.begin(free, now())
         self.store(tr, key, state, begun, first)
         return True
 
-    # Implementation:
-
-    def _is_open(self, state: KeyState) -> bool:
+    def is_open(self, state: KeyState) -> bool:
+        """True if the first task of the key may be taken now."""
         return not state.held and self.open(state)
+
+    # Implementation:
 
     def _ask(self, tr: Transaction, reads: ReadTransaction, key: bytes, *, counts: bool) -> Asked:
         slug = slug_of(key)
@@ -244,7 +245,7 @@ class Keyed(ABC):
             self._file(tr, records)
             self.store(tr, key, state, replace(state, held=True), None)
             return
-        leads = self._is_open(state) and (not state.head or self.place(first) < state.head)
+        leads = self.is_open(state) and (not state.head or self.place(first) < state.head)
         if leads:
             tr.add_read_conflict_key(self.state_key(key))
         self._file(tr, records)
@@ -271,8 +272,8 @@ class Keyed(ABC):
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
             self.tell(tr, state)
-        first = self._first_of(tr, key, fifo, gone, shift.enter) if self._is_open(state) else None
-        if self._is_open(state) and (not old.head or old.head in gone):
+        first = self._first_of(tr, key, fifo, gone, shift.enter) if self.is_open(state) else None
+        if self.is_open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
         for record in shift.leave:
             tr.clear(self.filed(record))
@@ -376,7 +377,7 @@ class Keyed(ABC):
             place, record, state, rest = heappop(heap)
             yield place, record
             state = self.after(state, [record], 0, now())
-            following = next(rest, None) if self._is_open(state) else None
+            following = next(rest, None) if self.is_open(state) else None
             if following is not None:
                 heappush(heap, (self.point(state, following), following, state, rest))
 

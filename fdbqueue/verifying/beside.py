@@ -32,6 +32,7 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
+from fdbqueue.verifying.partitions import HeldChecks
 from fdbqueue.verifying.slices import Mend, Suspect, resized
 
 NUMBER_BYTES = 8
@@ -43,6 +44,7 @@ class BesideChecks:
         self._keys = shape.keys
         self._keyed = keyed
         self._mending = mending
+        self._held = HeldChecks(shape, keyed, mending)
         self.counters: dict[bytes, Numbers] = {}
         """The stored counters of the task keys, in the slices so far."""
         self._asks: dict[int, Callable[[Row, bytes], Iterable[Ask]]] = {
@@ -152,6 +154,8 @@ class BesideChecks:
             yield self._keys.ready_at(state.pointer)
             yield self._first_of(key_of(rest))
             yield self._keyed.counts.counts_key(rest)
+            if state.held:
+                yield from self._held.asks()
 
     def _judge_state(self, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
         key = key_of(rest)
@@ -164,15 +168,17 @@ class BesideChecks:
         if wrong:
             text = f"The state of the task key {told_key(key)} {wrong}."
             yield Suspect(Flaw.KEY_STATE, row.key, text, self._mending, self._rebuilding(key))
+        elif state is not None and state.held:
+            yield from self._held.judge(row, key, told_key(key), seen)
 
     def _wrong_pointer(self, key: bytes, state: KeyState, seen: Seen) -> str | None:
         first = next(iter(seen.rows(self._first_of(key))), None)
         if not state.pointer:
-            waits = first is not None and self._keyed.open(state)
+            waits = first is not None and self._keyed.is_open(state)
             return "has no pointer, and its tasks wait for ever" if waits else None
         if first is None:
             return "has a pointer, and the key has no ready task"
-        if not self._keyed.open(state):
+        if not self._keyed.is_open(state):
             return "has a pointer, and no task of the key may be taken"
         if seen.value(self._keys.ready_at(state.pointer)) is None:
             return "has a pointer that takes do not find"

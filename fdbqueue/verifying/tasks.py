@@ -13,6 +13,7 @@ from fdbqueue.dead.redrive import is_readable
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.partitions.keys import PARTITION
 from fdbqueue.persistent.owners import OWNERS, claim_of
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import (
@@ -37,8 +38,10 @@ from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
+from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
+from fdbqueue.verifying.partitions import PartitionChecks, SharedChecks
 from fdbqueue.verifying.root import unless_ending
-from fdbqueue.verifying.slices import Mend, Suspect, resized
+from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
 
 Part = tuple[Callable[[Row, bytes], Iterable[Ask]], Callable[[Row, bytes, Seen], Iterable[Suspect]]]
 """The two functions of a column: each is given the row and the part of its key behind the column."""
@@ -52,6 +55,8 @@ class TaskChecks:
         self._cures = cures
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
+        self._shared = None if self.keys.partition else SharedChecks(shape, cures)
+        self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
         self._knows_index = isinstance(discipline, Fifo | Keyed)
         self._beside = (
@@ -76,6 +81,7 @@ class TaskChecks:
             columns.CLASSED: (self._ask_entry, self._judge_classed),
             columns.CLASS_COUNT: (_nothing, self._judge_class_count),
             columns.REDRIVE: (_nothing, self._judge_redrive),
+            columns.PAUSED: (self._ask_paused, self._judge_paused),
         }
 
     def weight(self, row: Row) -> int:
@@ -93,6 +99,8 @@ class TaskChecks:
             return self._beside.asks(row)
         if column == OWNERS:
             return self._claim_of(row)
+        if column in SHARED_COLUMNS:
+            return () if self._shared is None else self._shared.asks(column, row, rest)
         part = self._parts.get(column)
         return () if part is None else part[0](row, rest)
 
@@ -106,6 +114,8 @@ class TaskChecks:
             return self._beside.judge(row, seen)
         if column == OWNERS:
             return self._judge_owner(row, seen)
+        if column in SHARED_COLUMNS and self._shared is not None:
+            return self._shared.judge(column, row, rest, seen)
         part = self._parts.get(column)
         return () if part is None else part[1](row, rest, seen)
 
@@ -129,6 +139,8 @@ class TaskChecks:
     def _has_shape(self, row: Row, column: int) -> bool:
         if column == columns.BESIDE:
             return self._beside is not None
+        if column in (*SHARED_COLUMNS, PARTITION) and self.keys.partition:
+            return False
         return column == OWNERS or self.keys.has_shape(row.key)
 
     def _unknown(self, row: Row) -> Iterator[Suspect]:
@@ -150,6 +162,8 @@ class TaskChecks:
         classed = self._classed_key(record)
         if classed is not None:
             yield classed
+        if self._partition is not None:
+            yield from self._partition.ask_task(rest)
 
     def _judge_task(self, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
         record = sound_record(row.value, rest)
@@ -171,6 +185,8 @@ class TaskChecks:
                 f"The task {id_text(rest)} is BURIED, and has no entry among those of its class of failure."
             )
             yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(classed, b""))
+        if self._partition is not None:
+            yield from self._partition.judge_task(row, rest, seen)
         if not is_held_by(record):
             stored = sum(len(piece.value) for piece in seen.rows(under(self.keys.payloads_of(record.id))))
             if stored != record.size_bytes:
@@ -224,15 +240,21 @@ class TaskChecks:
 
     # The keys that name a task.
 
-    def _ask_ready(self, row: Row, rest: bytes) -> Iterable[Ask]:
+    def _ask_ready(self, row: Row, rest: bytes) -> Iterator[Ask]:
         if self._beside is not None:
-            return self._beside.ask_pointer(row)
-        return self._ask_entry(row, rest) if self._knows_index else ()
+            yield from self._beside.ask_pointer(row)
+        elif self._knows_index:
+            yield from self._ask_entry(row, rest)
+        if self._partition is not None:
+            yield from self._partition.ask_ready()
 
-    def _judge_ready(self, row: Row, rest: bytes, seen: Seen) -> Iterable[Suspect]:
+    def _judge_ready(self, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
         if self._beside is not None:
-            return self._beside.judge_pointer(row, rest, seen)
-        return self._judge_entry(TaskState.READY, row, rest, seen) if self._knows_index else ()
+            yield from self._beside.judge_pointer(row, rest, seen)
+        elif self._knows_index:
+            yield from self._judge_entry(TaskState.READY, row, rest, seen)
+        if self._partition is not None:
+            yield from self._partition.judge_ready(row, seen)
 
     def _ask_entry(self, _: Row, rest: bytes) -> Iterator[Ask]:
         if len(rest) >= ID_BYTES:
@@ -267,10 +289,14 @@ class TaskChecks:
             text = f"The task {id_text(id_)} is taken by the session {session.hex()}, which does not exist."
             cure = command("release-all", self.queue)
             # A request of a session that has ended may be served, until it is overdue.
-            excuses = (unless_ending(self.shape.root, session), unless_in_line(self._line.keys, id_))
+            excuses = (unless_ending(self.shape.root, session), *self._unless_in_line(id_))
             yield Suspect(Flaw.SESSION, row.key, text, cure, excuses=excuses)
         if self._beside is not None:
             yield from self._beside.judge_taken(row, seen)
+
+    def _unless_in_line(self, id_: bytes) -> list[Excuse]:
+        lines = [self._line.keys] if self._partition is None else [self._line.keys, self._partition.wide_line]
+        return [unless_in_line(keys, id_) for keys in lines]
 
     def _judge_timer(self, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
         id_ = rest[-ID_BYTES:]
@@ -292,8 +318,8 @@ class TaskChecks:
         record = sound_record(stored, id_)
         if stored is None:
             text = f"A piece of a payload belongs to the task {id_text(id_)}, which is missing."
-            excuse = unless_in_line(self._line.keys, id_)
-            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key), [excuse])
+            excuses = self._unless_in_line(id_)
+            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key), excuses)
         elif record is not None and is_held_by(record):
             text = f"The task {id_text(id_)} has its payload in its record, and a piece of another one."
             yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, _clear(row.key))
@@ -335,6 +361,12 @@ class TaskChecks:
             text = f"The counters of the tasks are damaged: {row.value.hex()}."
             mend = resized(row, len(LIVE) * _NUMBER_BYTES)
             yield Suspect(Flaw.COUNTER, row.key, text, self._mending, mend)
+
+    def _ask_paused(self, _: Row, __: bytes) -> Iterable[Ask]:
+        return () if self._partition is None else self._partition.ask_paused()
+
+    def _judge_paused(self, row: Row, _: bytes, seen: Seen) -> Iterable[Suspect]:
+        return () if self._partition is None else self._partition.judge_paused(row, seen)
 
     def _claim_of(self, row: Row) -> Iterator[Ask]:
         claim = claim_of(self.keys.prefix, row.key)

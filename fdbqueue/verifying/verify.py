@@ -1,6 +1,6 @@
 """Verify: every key of a queue, or of a root, checked while the system is in use."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.verification import Finding, Verification
-from fdbqueue.verifying.asking import Row, Under
+from fdbqueue.verifying.asking import Row, Under, under
 from fdbqueue.verifying.counters import (
     Count,
     compared,
@@ -39,6 +39,7 @@ from fdbqueue.verifying.counters import (
 from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.orphans import orphans
+from fdbqueue.verifying.partitions import stored_partitions, strays
 from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.root import RootChecks
 from fdbqueue.verifying.slices import Checks, Suspect, below, judged, slices
@@ -89,6 +90,14 @@ class Subject:
     checks: Checks
     counts: Iterable[Count]
     mending: str
+    apart: Under | None = None
+    """The keys of its partitions: each is a subject of its own."""
+
+    @property
+    def ranges(self) -> Sequence[Under]:
+        if self.apart is None:
+            return (self.keys,)
+        return Under(self.keys.start, self.apart.start), Under(self.apart.stop, self.keys.stop)
 
 
 class Verifier:
@@ -135,15 +144,33 @@ class Verifier:
 
     def subject(self, subject: Subject) -> None:
         self._queues += 1
-        self._scan(subject.name, subject.keys.start, subject.checks, subject.keys)
+        for part in self._parts(subject):
+            self._part(part, subject.keys.start)
+
+    def _parts(self, subject: Subject) -> Iterator[Subject]:
+        """The queue without its partitions, and each partition that has keys."""
+        yield subject
+        if isinstance(subject.checks, TaskChecks) and subject.apart is not None:
+            shape = subject.checks.shape
+            for number in stored_partitions(self._database, shape):
+                for suspect in run(self._database, partial(strays, shape, number)):
+                    self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
+                if number:
+                    yield _of_tasks(shape.partition(number), registered=True)
+
+    def _part(self, subject: Subject, prefix: bytes) -> None:
+        """Verify a queue, or a partition of the queue with that prefix."""
+        compare = partial(self._compare, subject.name, prefix)
+        for keys in subject.ranges:
+            self._scan(subject.name, prefix, subject.checks, keys, subject.keys.start)
         for each in subject.counts:
-            self._compare(subject, compared(self._database, each, subject.mending))
+            compare(compared(self._database, each, subject.mending))
         if isinstance(subject.checks, TaskChecks):
             for suspects, told in key_counters(self._database, subject.checks, subject.mending):
                 for suspect in suspects:
-                    self._compare(subject, suspect)
+                    compare(suspect)
                 if not told:
-                    self._compare(subject, "The counters of task keys: there are too many tasks to count.")
+                    compare("The counters of task keys: there are too many tasks to count.")
 
     def _definitions(self) -> Iterator[Definition]:
         after = ""
@@ -151,17 +178,21 @@ class Verifier:
             yield from (one for one in found if one.kind != UNREADABLE)
             after = found[-1].name
 
-    def _scan(self, queue: str | None, prefix: bytes, checks: Checks, keys: Under) -> None:
-        for found in slices(self._database, checks, prefix, keys):
+    def _scan(
+        self, queue: str | None, prefix: bytes, checks: Checks, keys: Under, part: bytes | None = None
+    ) -> None:
+        """Verify a range of a queue, or of its part with the prefix `part`."""
+        columns = part or prefix
+        for found in slices(self._database, checks, columns, keys):
             self._keys += len(found.rows)
             for row, suspect in found.suspects:
-                self._report(queue, prefix, suspect, partial(_mend_again, checks, prefix, row, suspect))
+                self._report(queue, prefix, suspect, partial(_mend_again, checks, columns, row, suspect))
 
-    def _compare(self, subject: Subject, found: Suspect | str | None) -> None:
+    def _compare(self, queue: str, prefix: bytes, found: Suspect | str | None) -> None:
         if isinstance(found, Suspect):
-            self._report(subject.name, subject.keys.start, found, partial(_mend_at_once, found))
+            self._report(queue, prefix, found, partial(_mend_at_once, found))
         elif found is not None:
-            self._uncompared.append(f"The queue {subject.name!r}: {found}")
+            self._uncompared.append(f"The queue {queue!r}: {found}")
 
     def _report(
         self, queue: str | None, prefix: bytes, suspect: Suspect, mend: Callable[[Transaction], None]
@@ -202,8 +233,9 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
 def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
     cures = Cures(shape.name, registered)
     checks = TaskChecks(shape, cures)
-    counts = counts_of_tasks(checks, registered)
-    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cures.mending)
+    counts, keys = counts_of_tasks(checks, registered), shape.shared.partitions
+    apart = under(keys) if registered and not shape.keys.partition else None
+    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cures.mending, apart)
 
 
 def _of_recipe(recipe: Recipe, name: str, *, registered: bool) -> Subject:
