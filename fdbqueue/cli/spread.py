@@ -93,7 +93,7 @@ def _report(signals: Signals, done: Spread, timeout_s: float, as_json: bool) -> 
     if done.crowded:
         number = len(done.crowded)
         raise Refused(
-            f"{number} partition(s) are still on busy servers: FoundationDB chooses by stored bytes"
+            f"{number} partition(s) are still on busy servers: FoundationDB chooses them by bytes"
         )
 
 
