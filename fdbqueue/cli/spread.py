@@ -92,9 +92,7 @@ def _report(signals: Signals, done: Spread, timeout_s: float, as_json: bool) -> 
         raise Refused(f"the moves are not over after {timeout_s:g} s: the same command looks again")
     if done.crowded:
         number = len(done.crowded)
-        raise Refused(
-            f"{number} partition(s) are still on busy servers: FoundationDB chooses them by bytes"
-        )
+        raise Refused(f"{number} partition(s) are still on busy servers: FoundationDB chooses them by bytes")
 
 
 def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
