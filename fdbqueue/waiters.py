@@ -74,12 +74,13 @@ class Waiter:
         self._waiters.runtime.wait_any([self], max(0.0, seconds))
         self.check()
 
-    def sleep(self, watch: Future, seconds: float) -> None:
-        """Wait up to `seconds` for `watch`, and cancel it. Raises WaitStopped, DatabaseClosed."""
+    def sleep(self, watches: Sequence[Future], seconds: float) -> None:
+        """Wait up to `seconds` for one of `watches`, and cancel them. Raises WaitStopped, DatabaseClosed."""
         try:
-            self._waiters.runtime.wait_any([watch, self], max(0.0, seconds))
+            self._waiters.runtime.wait_any([*watches, self], max(0.0, seconds))
         finally:  # an interrupted wait, too: a watch with a callback outlives its last reference
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
         self.check()
 
 

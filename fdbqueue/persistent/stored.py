@@ -67,7 +67,7 @@ class Stored:
         Raises: NotTaken, TooMuchForOneTransaction; WaitStopped once one of `stops` is set.
         """
         work.require_bounded()
-        room = Room(self.database, self.calls.source, waiting_in, lambda: self.maxsize, len(work.puts))
+        room = Room(self.database, self.calls.parts.holding, waiting_in, lambda: self.maxsize, len(work.puts))
         attempt = partial(self._do, work, keep)
         with self.database.waiter(*stops) as waiter:
             return room.put(attempt, float("inf") if until is None else until, waiter) is None
@@ -99,7 +99,7 @@ class Stored:
         """
         with self.database.waiter(stop) as waiter:
             while (changed := run(self.database, self._watch_unless_finished)) is not None:
-                waiter.sleep(changed, limits.LOOK_EVERY_S)
+                waiter.sleep([changed], limits.LOOK_EVERY_S)
                 # The counters of a busy queue change a thousand times for each time that it runs empty.
                 self.runtime.sleep(limits.JOIN_PAUSE_S)
 

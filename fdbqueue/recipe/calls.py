@@ -102,7 +102,7 @@ class SimpleCalls:
                 left = until - self._runtime.monotonic()
                 if look.watch is None:
                     return look.values
-                waiter.sleep(look.watch, min(left, limits.LOOK_EVERY_S))
+                waiter.sleep([look.watch], min(left, limits.LOOK_EVERY_S))
                 if left <= 0:
                     return ()
 

@@ -68,7 +68,7 @@ class Holder:
         with self._database.waiter(stop) as waiter:
             watch = run(self._database, self._watch_if_empty)
             if watch is not None:
-                waiter.sleep(watch, patience_s)
+                waiter.sleep([watch], patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
         return list(self._taker.take(tr, self._ticket.count, b"", self._runtime.now_us()).values)

@@ -165,7 +165,7 @@ class TaskCalls:
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""
         capacity = self.shape.settings.capacity or 0
-        room = Room(self._database, self.source, count_of, lambda: capacity, len(drafts))
+        room = Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
         tasks = room.put(partial(self._put_if_room, drafts), until, waiter)
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)

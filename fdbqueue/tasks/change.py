@@ -152,9 +152,10 @@ class Change:
         """Make tasks of records that have their payloads stored already."""
         if self._file is None:
             self.ask_create({record.key for record in records})
+        file, self._file = self._file, None  # the next tasks may have other task keys
         self._arrive(records)
-        if self._file is not None:
-            self._file(records)
+        if file is not None:
+            file(records)
         if self._partitioning is not None:
             self._partitioning.note((), records)
 

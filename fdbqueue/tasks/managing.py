@@ -130,7 +130,8 @@ class Managing(TaskHandle):
         if not is_transaction(tr):
             settling = Settling(parts, self._of(tr).runtime.monotonic)
             while run(tr, settling.step):
-                plan = parts.plan
+                pass
+            plan = parts.plan  # as the last step has found it
         is_finished = plan is None or not plan.before
         return Repartition(before, count, is_finished)
 

@@ -49,7 +49,7 @@ def wait(
             found.cancel()
             return None
         # The end of a lease by its time changes no key.
-        waiter.sleep(found, min(limits.LOOK_EVERY_S, patience_s))
+        waiter.sleep([found], min(limits.LOOK_EVERY_S, patience_s))
     return found
 
 

@@ -4,7 +4,7 @@ An attempt that finds no room waits for a change of the queue's counters. Before
 sessions once: a take for a released task may make room.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Full:
-    """A full queue: a watch of its counters, and the time at which a task may expire."""
+    """A full queue: watches of its counters, and the time at which a task may expire."""
 
-    changed: Future
+    changed: Sequence[Future]
     due_us: int | None
 
 
@@ -35,15 +35,16 @@ class Room:
     def __init__(
         self,
         database: Database,
-        source: TaskSource,
+        sources: Callable[[], Sequence[TaskSource]],
         size_of: Callable[[bytes | None], int],
         size_max: Callable[[], int],
         wanted: int,
     ) -> None:
-        """`size_of` tells the size by the value of the queue's counters. `size_max` may change meanwhile."""
+        """`sources`: the partitions that may hold a task; together they have the room. `size_of` tells the
+        size by the value of the counters of one. `size_max` may change meanwhile.
+        """
         self._database = database
-        self._source = source
-        self._keys = source.shape.keys
+        self._sources = sources
         self._size_of = size_of
         self._size_max = size_max
         self._wanted = wanted
@@ -56,7 +57,7 @@ class Room:
         """
         answer = self._attempts(attempt, until, waiter)
         if isinstance(answer, NoRoom):
-            keeper = keeper_of(self._database, self._source.shape.root)
+            keeper = keeper_of(self._database, self._sources()[0].shape.root)
             if keeper.ended_overdue(self._ask_fits):
                 return self._attempts(attempt, until, waiter)
         return answer
@@ -71,14 +72,11 @@ class Room:
         return answer
 
     def _ask_fits(self, tr: Transaction) -> Callable[[], bool]:
-        live = tr.snapshot.get(self._keys.live)
-        return lambda: self._fits(live.value)
-
-    def _fits(self, live: bytes | None) -> bool:
-        return self._size_of(live) + self._wanted <= self._size_max()
+        asked = [tr.snapshot.get(source.shape.keys.live) for source in self._sources()]
+        return lambda: sum(self._size_of(live.value) for live in asked) + self._wanted <= self._size_max()
 
     def _wait(self, until: float, waiter: Waiter) -> None:
-        full = run(self._database, partial(self._source.look, verb=self._watch_if_full))
+        full = run(self._database, partial(self._sources()[0].look, verb=self._watch_if_full))
         if full is None:
             return
         runtime = self._database.runtime
@@ -88,6 +86,9 @@ class Room:
         waiter.sleep(full.changed, patience_s)
 
     def _watch_if_full(self, change: Change) -> Full | None:
-        tr = change.tr
-        live, due = tr.snapshot.get(self._keys.live), self._source.ask_next_due(tr)
-        return None if self._fits(live.value) else Full(tr.watch(self._keys.live), due())
+        tr, sources = change.tr, self._sources()
+        fits, asked = self._ask_fits(tr), [source.ask_next_due(tr) for source in sources]
+        if fits():
+            return None
+        due_us = min((due for reply in asked if (due := reply()) is not None), default=None)
+        return Full([tr.watch(source.shape.keys.live) for source in sources], due_us)

@@ -35,7 +35,7 @@ def test_an_interrupted_sleep_leaves_no_watch() -> None:
         tr = client.db.create_transaction()
         watch = tr.watch(KEY)
         tr.commit().wait()
-        waiter.sleep(watch, 60)
+        waiter.sleep([watch], 60)
 
     def wait(client: Client) -> None:
         with client.db.waiter() as waiter:

@@ -1,11 +1,14 @@
 """A bench to try a kind of queue on: `bench("fifottl", ttl=60)`."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
+from tests.conftest import TEST_ROOT, open_engine
+from tests.tasks.partitions import MakeBench, PartitionsBench
 from tests.tasks.support import Bench, StillClock
 
 
@@ -26,3 +29,13 @@ def bench(still_db: fdbqueue.Database, clock: StillClock) -> Callable[..., Bench
         return Bench(still_db, clock, kind, **options)
 
     return make
+
+
+@pytest.fixture
+def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeBench]:
+    """A bench on each engine: `parted("utube", partitions=4)`."""
+    root = TEST_ROOT["partitions"]
+    with open_engine(engine, tmp_path / "data", clock) as database:
+        database.clear_range_startswith(root.key())
+        yield lambda kind="fifottl", **options: PartitionsBench(database, clock, root, kind, options)
+        database.clear_range_startswith(root.key())

@@ -1,0 +1,328 @@
+"""Partitions: a queue that is several keeps the promises of one. Each rule is a test, on every engine."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fdbqueue import DeadLetters, Failure, QueueFull, TaskQueue, limits
+from fdbqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.kinds import key_bytes
+from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.partitions import MakeBench, PartitionsBench
+
+KINDS = ("fifottl", "utube", "fair", "bag")
+KEYED = ("utube", "utubettl", "fair")
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("count", [0, -1, 257, 1.5, "4", True, None])
+def test_a_bad_number_is_refused_and_changes_nothing(parted: MakeBench, count: Any) -> None:
+    b = parted(partitions=2)
+    before = b.contents()
+    with pytest.raises(InvalidArgument):
+        b.repartition(count)
+    with pytest.raises(InvalidArgument):
+        TaskQueue.create(b.db, "other", partitions=count, root=b.root)
+    assert (b.contents(), b.queue.options["partitions"]) == (before, 2)
+    with pytest.raises(QueueNotFound):
+        TaskQueue.open(b.db, "other", root=b.root)
+
+
+def test_256_partitions_work(parted: MakeBench) -> None:
+    b = parted(partitions=256)
+    ids = b.put_each(range(300))
+    assert {partition_of(id_bytes(id_)) for id_ in ids} == set(range(256))
+    assert sorted(b.taken_data()) == list(range(300))
+
+
+def test_the_present_number_changes_nothing(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    before = b.contents()
+    assert b.repartition(4).is_finished
+    assert (b.contents(), b.plan().epoch) == (before, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_without_partitions_keeps_its_keys(parted: MakeBench, kind: str) -> None:
+    b = parted(kind)
+    b.put_each(range(9))
+    b.queue.bury(b.db, b.take())
+    assert len(b.taken_data()) == 8
+    columns = {key[len(b.queue.contents.key()) + 1] for key in b.contents()}
+    assert max(columns) < 24
+    assert b.plan() is None
+    assert "partitions" not in b.queue.options or b.queue.options["partitions"] in (None, 1)
+
+
+# Routing.
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_the_tasks_of_a_key_lie_in_one_partition(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    for key in range(20):
+        ids = [b.put(key, key=key) for _ in range(3)]
+        assert {b.places()[id_] for id_ in ids} == {home_of(key_bytes(key), 4)}
+    assert set(b.places().values()) == {0, 1, 2, 3}
+
+
+def test_tasks_without_keys_spread(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    b.put_each(range(8))
+    assert Counter(b.places().values()) == dict.fromkeys(range(4), 2)
+
+
+def test_tasks_that_are_put_together_stay_together(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    tasks = b.queue.put_many(b.db, range(9))
+    assert len({b.places()[task.id] for task in tasks}) == 1
+    assert b.taken_data() == list(range(9))
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_a_transaction_puts_tasks_of_several_keys(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    tr = begin(b.db)
+    ids = [b.queue.put(tr, n, key=n % 5).id for n in range(20)]
+    assert len(set(ids)) == 20
+    assert commit_code(tr) == 0
+    done: dict[int, list[int]] = {}
+    while task := b.take():
+        done.setdefault(task.key, []).append(task.data)
+        b.queue.ack(b.db, task)
+    assert done == {key: list(range(key, 20, 5)) for key in range(5)}
+
+
+# Taking.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_take_finds_the_tasks_of_any_partition(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=8)
+    b.put_each(range(40))
+    assert len(set(b.places().values())) == 8
+    assert sorted(b.taken_data()) == list(range(40))
+    assert b.take() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_take_in_a_transaction_finds_them_too(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=8)
+    b.put_each(range(20))
+    tr, taken = begin(b.db), []
+    while (task := b.queue.take(tr, session=b.session)) is not None:
+        taken.append(task.data)
+    assert sorted(taken) == list(range(20))
+    assert commit_code(tr) == 0
+    assert b.counts("ready", "taken") == (0, 20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> None:
+    """A put anywhere conflicts with the answer, before the flags are cleared, and after."""
+    b = parted(kind, partitions=8)
+    b.put_each(range(16))
+    assert len(b.taken_data()) == 16
+    for number in range(16):
+        tr = begin(b.db)
+        assert b.queue.take(tr, session=b.session) is None
+        tr.set(b.root.pack(("answer",)), b"nothing")
+        b.put_each([100 + number])
+        assert commit_code(tr) == NOT_COMMITTED
+        assert b.take().data == 100 + number
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_ready_task_is_without_a_flag(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    for number in range(12):
+        b.put_each([number, 100 + number])
+        assert all(part.may_be_ready for part in b.queue.partitions(b.db) if part.ready)
+        assert b.take() is not None
+        if number % 3 == 0:
+            assert len(b.taken_data()) > 0
+            assert not any(part.may_be_ready for part in b.queue.partitions(b.db))
+
+
+def test_a_put_conflicts_with_the_clear_of_its_flag(parted: MakeBench) -> None:
+    b = parted(partitions=2)
+    b.put_each(range(2))
+    assert {b.take().data for _ in range(2)} == {0, 1}
+    puts = [begin(b.db) for _ in range(2)]
+    for tr in puts:
+        b.queue.put(tr, "x")  # in each partition one: both have seen its flag
+    assert b.take() is None  # it clears the flags
+    assert [commit_code(tr) for tr in puts] == [NOT_COMMITTED] * 2
+
+
+# Verbs about many tasks, and numbers.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_sums_over_all_partitions(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    b.put_each(range(20))
+    for _ in range(5):
+        b.queue.bury(b.db, b.take())
+    b.queue.ack(b.db, b.take())
+    held = [b.take() for _ in range(3)]
+    assert b.counts("ready", "taken", "buried", "total", "put", "take", "ack") == (11, 3, 5, 19, 20, 9, 1)
+    parts = b.queue.partitions(b.db)
+    assert [sum(getattr(part, name) for part in parts) for name in ("ready", "taken", "buried")] == [11, 3, 5]
+    listed = {task.id for state in "rt!" for task in _all_pages(b, state)}
+    assert len(listed) == 19
+    assert {task.id for task in held} <= listed
+
+
+def _all_pages(b: PartitionsBench, state: str) -> list[Any]:
+    found: list[Any] = []
+    after = None
+    while True:
+        page = b.queue.tasks(b.db, state, 2, after=after)
+        found += page
+        after = page.next
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kick_goes_through_all_partitions(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    for id_ in b.put_each(range(12)):
+        b.queue.bury(b.db, id_)
+    assert b.queue.kick(b.db, 5) == 5
+    assert b.counts("ready", "buried") == (5, 7)
+    assert b.queue.kick(b.db, 99) == 7
+    assert len(b.taken_data()) == 12
+
+
+def test_a_pause_holds_for_all_partitions(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    b.put_each(range(8))
+    b.queue.pause(b.db)
+    assert b.take() is None
+    b.repartition(8)
+    b.put_each(range(8, 16))
+    assert b.take() is None
+    assert b.queue.paused(b.db)
+    b.queue.resume(b.db)
+    assert sorted(b.taken_data()) == list(range(16))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_truncate_empties_all_partitions(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    ids = b.put_each(range(12))
+    b.queue.bury(b.db, ids[0])
+    b.take()
+    b.queue.truncate(b.db)
+    assert b.counts("ready", "taken", "buried", "total") == (0, 0, 0, 0)
+    assert b.take() is None
+    b.put_each(range(12))
+    assert len(b.taken_data()) == 12
+
+
+def test_a_truncate_in_steps_empties_all_partitions(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    b.put_each(range(12))
+    assert [b.queue.truncate_some(b.db, 5) for _ in range(4)] == [5, 5, 2, 0]
+    assert b.counts("total") == (0,)
+
+
+def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    b.put_each(range(4))
+    held = [b.take() for _ in range(4)]
+    for task in held:
+        with pytest.raises(QueueBusy):
+            b.queue.drop(b.db)
+        b.queue.ack(b.db, task)
+    b.queue.drop(b.db)
+    assert b.contents() == {}
+
+
+def test_release_all_goes_through_all_partitions(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    b.put_each(range(8))
+    assert len(b.taken_data()) == 8
+    b.queue.release_all(b.db)
+    assert b.counts("ready", "taken") == (8, 0)
+
+
+# Capacity.
+
+
+def test_the_capacity_is_that_of_all_partitions(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=10, partitions=4)
+    b.put_each(range(10))
+    with pytest.raises(QueueFull) as full:
+        b.put("x")
+    assert (full.value.current_size, full.value.capacity) == (10, 10)
+    b.queue.ack(b.db, b.take())
+    b.put("x")
+    with pytest.raises(QueueFull):
+        b.queue.put_many(b.db, "ab")
+
+
+def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=10, partitions=4)
+    puts = [begin(b.db) for _ in range(30)]
+    for tr in puts:
+        b.queue.put(tr, "x")
+    committed = [commit_code(tr) for tr in puts].count(0)
+    assert committed <= 10
+    assert b.counts("total") == (committed,)
+
+
+def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=4, partitions=4)
+    b.put_each(range(4))
+    began, commits = b.clock.monotonic(), b.db.counters.commits
+    with pytest.raises(QueueFull):
+        b.queue.put(b.db, "x", timeout=5.0)
+    assert b.clock.monotonic() - began >= 5
+    assert b.db.counters.commits - commits < 20
+
+
+@pytest.mark.parametrize("partition", range(4))
+def test_room_in_any_partition_is_room_for_a_put(parted: MakeBench, partition: int) -> None:
+    b = parted("limfifottl", capacity=4, partitions=4, ttl=100)
+    ids = b.put_each(range(4))
+    [id_] = [id_ for id_ in ids if b.places()[id_] == partition]
+    b.queue.delete(b.db, id_)
+    assert b.queue.put(b.db, "x", timeout=5.0)
+    assert b.counts("total") == (4,)
+
+
+def test_a_task_that_expires_anywhere_makes_room(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=4, partitions=4)
+    for number in range(4):
+        b.put(number, ttl=3 if number == 2 else None)
+    began = b.clock.monotonic()
+    assert b.queue.put(b.db, "x", timeout=50.0)
+    assert b.clock.monotonic() - began < 4
+
+
+# Dead letters.
+
+
+@pytest.mark.parametrize("kind", ["limfifottl", "utube"])
+def test_tasks_move_into_partitions_with_their_failures(parted: MakeBench, kind: str) -> None:
+    b = parted(kind)
+    capacity = {"capacity": 6} if kind == "limfifottl" else {}
+    into = TaskQueue.create(b.db, "into", kind, partitions=4, root=b.root, **capacity)
+    for id_ in b.put_each(range(8)):
+        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
+    letters = DeadLetters.open(b.db, "bench", root=b.root)
+    letters.begin_redrive(b.db, into="into")
+    for _ in range(9):
+        letters.step_redrive(b.db)
+        b.clock.advance(limits.SWEEP_EVERY_S)
+    assert into.statistics(b.db)["tasks"]["ready"] == (6 if capacity else 8)
+    for task in iter(lambda: into.take(b.db, 0, session=b.session), None):
+        assert [failure.message for failure in into.failures(b.db, task)] == ["no"]

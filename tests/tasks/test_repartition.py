@@ -1,0 +1,315 @@
+"""Repartitions: the number of partitions changes under load, and no promise is broken meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import Failure, Session, limits
+from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.kinds import key_bytes
+from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+
+YEAR_S = 365 * 86400.0
+KINDS = ("fifottl", "utube", "utubettl", "fair", "bag")
+KEYED = ("utube", "utubettl", "fair")
+KEY = moving_key(1, 4)
+
+
+def done_by_key(b: PartitionsBench) -> dict[Any, list[Any]]:
+    """Take and ack until nothing is left. The data of each task key, in order."""
+    found: dict[Any, list[Any]] = {}
+    while (task := b.take()) is not None:
+        found.setdefault(task.key, []).append(task.data)
+        b.queue.ack(b.db, task)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("counts", [(4, 2), (2, 1), (8, 3, 1), (1,)])
+def test_no_task_is_lost_or_doubled(parted: MakeBench, kind: str, counts: tuple[int, ...]) -> None:
+    b = parted(kind)
+    ids = b.put_each(range(20))
+    acked = []
+    for number, count in enumerate(counts, 1):
+        b.repartition(count)
+        ids += b.put_each(range(20 * number, 20 * number + 20))
+        while not b.repartition(count).is_finished:
+            acked.append(b.queue.ack(b.db, b.take()).id)
+    while (task := b.take()) is not None:
+        acked.append(b.queue.ack(b.db, task).id)
+    assert sorted(acked) == sorted(ids)
+    assert b.counts("total", "put", "take", "ack") == (0, len(ids), len(ids), len(ids))
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_a_key_stays_in_order_while_it_moves(parted: MakeBench, kind: str) -> None:
+    b = parted(kind)
+    for number in range(4):
+        b.put(number, key=KEY)
+    first = b.take()
+    b.repartition(4)
+    for number in range(4, 8):
+        b.put(number, key=KEY)
+    assert set(b.places().values()) == {0, home_of(key_bytes(KEY), 4)}
+    b.queue.release(b.db, first)
+    assert done_by_key(b) == {KEY: list(range(8))}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_key_concurrency_holds_while_a_key_moves(parted: MakeBench, concurrency: int) -> None:
+    b = parted("utube", key_concurrency=concurrency)
+    for number in range(3):
+        b.put(number, key=KEY)
+    held = [b.take() for _ in range(concurrency)]
+    b.repartition(4)
+    for number in range(3, 9):
+        b.put(number, key=KEY)
+    assert b.take() is None
+    done = []
+    while held:
+        task = held.pop(0)
+        done.append(task.data)
+        b.queue.ack(b.db, task)
+        while (task := b.take()) is not None:
+            held.append(task)
+        assert b.counts("taken")[0] <= concurrency
+    assert done == list(range(9))
+
+
+def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
+    b = parted("utube")
+    b.put("old", key=KEY)
+    b.queue.ack(b.db, b.take())
+    b.repartition(4)
+    b.put("new", key=KEY)
+    assert b.take().data == "new"
+
+
+def test_tasks_without_keys_move_at_once(parted: MakeBench) -> None:
+    b = parted()
+    b.put_each(range(4))
+    assert b.repartition(4).is_finished
+    b.put_each(range(4, 12))
+    assert len(set(b.places().values())) == 4
+    assert sorted(b.taken_data()) == list(range(12))
+
+
+def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeBench) -> None:
+    """It moves when the tasks are gone that it had at the change, however many follow."""
+    b = parted("utube")
+    for number in range(5):
+        b.put(number, key=KEY)
+    task = b.take()
+    b.repartition(4)
+    done = []
+    for number in range(5, 12):
+        b.put(number, key=KEY)
+        done.append(b.queue.ack(b.db, task).data)
+        task = b.take()
+    assert done == list(range(7))
+    assert b.places()[task.id] == home_of(key_bytes(KEY), 4)
+    b.settle()
+    assert b.plan().before == 0
+
+
+@pytest.mark.parametrize("kind", ["utubettl", "fair"])
+@pytest.mark.parametrize("state", ["buried", "delayed"])
+def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeBench, kind: str, state: str) -> None:
+    b = parted(kind, partitions=4)
+    id_ = b.put("waits", key=KEY, delay=YEAR_S if state == "delayed" else 0)
+    if state == "buried":
+        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
+    assert b.repartition(1).is_finished
+    b.put("goes on", key=KEY)
+    assert b.take().data == "goes on"
+    assert b.state(id_) == ("!" if state == "buried" else "~")
+    assert b.queue.partitions(b.db)[home_of(key_bytes(KEY), 4)].state == "closed"
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair", "bag"])
+@pytest.mark.parametrize("counts", [(1,), (1, 4), (2, 8)])
+@pytest.mark.parametrize("state", ["buried", "delayed"])
+def test_a_task_joins_the_present_partition_and_keeps_its_id(
+    parted: MakeBench, kind: str, counts: tuple[int, ...], state: str
+) -> None:
+    b = parted(kind, partitions=4)
+    large = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
+    ids = {}
+    for n in range(8):
+        key = {"key": n} if b.keyed else {}
+        ids[b.put([n, large], delay=YEAR_S if state == "delayed" else 0, **key)] = n
+    if state == "buried":
+        for id_ in ids:
+            b.queue.bury(b.db, id_, failure=Failure("ValueError", str(ids[id_])))
+    for count in counts:
+        b.repartition(count)
+    b.queue.kick(b.db, 99)
+    b.clock.advance(YEAR_S)
+    b.settle()
+    places, wanted = b.places(), counts[-1]
+    for id_, n in ids.items():
+        assert places[id_] < wanted
+        if b.keyed:
+            assert places[id_] == home_of(key_bytes(n), wanted)
+        assert b.queue.peek(b.db, id_).data == [n, large]
+        failures = [failure.message for failure in b.queue.failures(b.db, id_)]
+        assert failures == ([str(n)] if state == "buried" else [])
+    assert {task.data[0] for task in iter(b.take, None)} == set(ids.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verbs_find_a_task_that_has_moved(parted: MakeBench, kind: str) -> None:
+    b = parted(kind, partitions=4)
+    ids = b.put_each(range(8))
+    for id_ in ids:
+        b.queue.bury(b.db, id_)
+    b.repartition(1)
+    b.queue.kick(b.db, 99)
+    assert any(partition_of(id_bytes(id_)) for id_ in ids)
+    assert set(b.places().values()) == {0}
+    taken = [b.take() for _ in range(4)]
+    assert all(task.id in ids for task in taken)
+    b.queue.ack(b.db, taken[0])
+    b.queue.release(b.db, taken[1])
+    if b.queue._shape.kind.supports("ttr"):
+        b.queue.touch(b.db, taken[2], 5)
+    b.queue.bury(b.db, taken[3])
+    for task in b.queue.tasks(b.db, "r", 9):
+        assert b.queue.peek(b.db, task.id).id == task.id
+        assert b.queue.explain(b.db, task.id).task.id == task.id
+        b.queue.cancel(b.db, task.id)
+    b.queue.delete(b.db, taken[3].id)
+    b.queue.ack(b.db, taken[2])
+    for id_ in ids:
+        with pytest.raises(TaskNotFound):
+            b.queue.peek(b.db, id_)
+    assert b.counts("total") == (0,)
+    shared = b.queue._shape.shared
+    assert not [key for key in b.contents() if shared.all_moved.start <= key < shared.all_moved.stop]
+
+
+def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) -> None:
+    b = parted("utube")
+    b.put("x", key=KEY)
+    assert not b.repartition(4).is_finished
+    before = b.contents()
+    with pytest.raises(RepartitionUnderWay) as refused:
+        b.repartition(2)
+    assert (refused.value.before, refused.value.partitions) == (1, 4)
+    assert b.contents() == before
+    b.queue.ack(b.db, b.take())
+    assert b.repartition(4).is_finished
+    assert b.repartition(2).is_finished
+
+
+def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeBench) -> None:
+    b = parted("utube")
+    other = b.other_process()
+    tr = begin(other._database)
+    other.put(tr, "early", key=KEY)
+    b.repartition(4)
+    assert commit_code(tr) == NOT_COMMITTED
+    id_ = other.put(other._database, "late", key=KEY).id
+    assert b.places()[id_] == home_of(key_bytes(KEY), 4)
+
+
+@pytest.mark.parametrize("verb", ["take", "ack", "statistics", "peek", "kick", "delete"])
+def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, verb: str) -> None:
+    b = parted("utube")
+    other = b.other_process()
+    b.repartition(4)
+    session = Session(other._database, ttr=1e9, root=b.root)
+    id_ = b.put("x", key=KEY)
+    if verb == "take":
+        assert other.take(other._database, session=session).id == id_
+    elif verb == "ack":
+        assert other.ack(other._database, b.take()).id == id_
+    elif verb == "statistics":
+        assert other.statistics(other._database)["tasks"]["ready"] == 1
+    elif verb == "peek":
+        assert other.peek(other._database, id_).id == id_
+    elif verb == "kick":
+        b.queue.bury(b.db, id_)
+        assert other.kick(other._database) == 1
+    else:
+        assert other.delete(other._database, id_).id == id_
+    session.end()
+
+
+def test_a_dead_repartition_is_finished_by_any_process(parted: MakeBench) -> None:
+    b = parted("utube")
+    b.put("old", key=KEY)
+    b.queue.repartition(tr := begin(b.db), 4)  # the process that begins it takes no further step
+    assert commit_code(tr) == 0
+    b.queue.ack(b.db, b.take())
+    b.settle()
+    assert b.plan().before == 0
+
+
+def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
+    b = parted("utube")
+    b.put("old", key=KEY)
+    assert not b.repartition(4).is_finished
+    b.queue.ack(b.db, b.take())
+    other = b.other_process()
+    again = other.repartition(other._database, 4)
+    assert (again.before, again.partitions, again.is_finished) == (1, 4, True)
+
+
+def test_tasks_of_a_dead_session_come_back_everywhere(parted: MakeBench) -> None:
+    b = parted("utubettl", partitions=4)
+    dead = Session(b.other_process()._database, ttr=5, root=b.root)
+    b.put_each(range(12))
+    taken = [b.queue.take(b.db, session=dead) for _ in range(12)]
+    assert len({b.places()[task.id] for task in taken}) == 4
+    b.clock.advance(60)
+    b.settle()
+    assert b.counts("ready", "taken") == (12, 0)
+    with pytest.raises(NotTaken):
+        b.queue.ack(b.db, taken[0])
+    assert sorted(b.taken_data()) == list(range(12))
+
+
+def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
+    b = parted("utubettl", partitions=4)
+    b.put_each(range(12))
+    assert len(done_by_key(b)) == 12
+    assert b.repartition(1).is_finished
+    b.clock.advance(limits.PARTITIONS_LOWERED_EVERY_S)
+    b.settle()
+    assert b.plan().high == 1
+    assert [part.number for part in b.queue.partitions(b.db)] == [0]
+    assert b.counts("put", "take", "ack") == (12, 12, 12)
+    under = b.queue._shape.shared.partitions
+    assert not [key for key in b.contents() if under.start <= key < under.stop]
+
+
+def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) -> None:
+    b = parted("fifottl", partitions=2)
+    ids = b.put_each(range(2))
+    [id_] = [one for one in ids if b.places()[one] == 1]
+    b.queue.bury(b.db, id_)
+    b.repartition(1)
+    for has_gone in (False, True):
+        b.clock.advance(limits.PARTITIONS_LOWERED_EVERY_S)
+        b.settle()
+        assert b.plan().high == (1 if has_gone else 2)
+        assert b.state(id_) == "!" if not has_gone else True
+        if not has_gone:
+            b.queue.delete(b.db, id_)
+    with pytest.raises(TaskNotFound):
+        b.queue.peek(b.db, id_)
+
+
+def test_the_room_of_a_full_queue_is_that_after_a_repartition(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=6)
+    b.put_each(range(3))
+    b.repartition(4)
+    b.put_each(range(3, 6))
+    tr = begin(b.db)
+    with pytest.raises(Exception, match="full"):
+        b.queue.put(tr, "x")
+    assert sorted(b.taken_data()) == list(range(6))
