@@ -1916,6 +1916,14 @@ PLANTS = (
         near=885,
     ),
     Plant(
+        "the end of a watch that clears the mark of another key",
+        doorbell.Doorbell.unwatch,
+        "del self._watched[bucket]\n        self._mark",
+        "del self._watched[bucket]\n    self._mark",
+        "rings",
+        50,
+    ),
+    Plant(
         "a doorbell without marks for keys that were watched before it listened",
         doorbell.Doorbell._take_slot,
         "for bucket in (_ANY_KEY, *self._watched):",
@@ -1937,7 +1945,7 @@ PLANTS = (
         "    self._look([key])",
         "    pass",
         "rings",
-        100,
+        150,
     ),
     Plant(
         "a look at the log that begins one commit too late",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 from fdbqueue.database import Database, run
 from fdbqueue.fdberror import FDBError
@@ -13,6 +14,13 @@ from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 
 NAME, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"
+BUCKETS = 1023
+TWINS = [
+    key
+    for key in (b"twin/%d" % number for number in range(8 * BUCKETS))
+    if crc32(key) % BUCKETS == crc32(BALL) % BUCKETS
+]
+"""Keys that share their mark on the board of doorbells with the ball."""
 CROWD = 70
 """Watched keys of a process that then reads the commit log to see which have changed."""
 PATIENCE_S = 30.0
@@ -54,6 +62,10 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
         found, seen = 0, -1
         while found < 2 * size.steps and found != seen:
             seen, watch = run(client.db, lambda tr: (number_of(tr, BALL), tr.watch(BALL)))
+            if is_crowded:  # a watch in the same bucket ends, and the one of the ball goes on
+                twin = run(client.db, lambda tr: tr.watch(TWINS[number]))
+                run(client.db, partial(increment, TWINS[number]))
+                del twin
             if seen % 2 == number:
                 client.call(NAME, "write", BALL, lambda: run(client.db, partial(increment, BALL)))
                 found = seen + 1
