@@ -183,6 +183,7 @@ PLANTS = (
         "60 * 1_000_000",
         "recipe",
         50,
+        near=31,
     ),
     Plant(
         "receipts of dead processes that are never cleared",
@@ -191,6 +192,7 @@ PLANTS = (
         "if not slot.value",
         "recipe",
         50,
+        near=14,
     ),
     Plant(
         "a sweep that ends a lease while it is renewed",
@@ -199,6 +201,7 @@ PLANTS = (
         "type(change)(change.tr.snapshot, change.shape, change.now_us).read(",
         "cancels",
         50,
+        near=10,
     ),
     Plant(
         "closing clears the receipts of calls in flight",
@@ -444,6 +447,7 @@ PLANTS = (
     return list(self._taker""",
         "holding",
         300,
+        near=77,
     ),
     Plant(
         "a holder that does not return the items that it did not show",
@@ -765,6 +769,7 @@ PLANTS = (
     )""",
         "hooked",
         50,
+        near=13,
     ),
     Plant(
         "a snooze without its delay",
@@ -773,6 +778,7 @@ PLANTS = (
         "hold.lease, 0)",
         "hooked",
         50,
+        near=13,
     ),
     Plant(
         "a transactional attempt that may be as slow as its transaction",
@@ -837,6 +843,7 @@ PLANTS = (
         "raise",
         "several",
         50,
+        near=7,
     ),
     Plant(
         "a queue that fails, and is tried again at once",
@@ -1922,6 +1929,7 @@ PLANTS = (
         "del self._watched[bucket]\n    self._mark",
         "rings",
         50,
+        near=12,
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
