@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import fdbqueue
-from benchmarks import storage_servers
+from benchmarks import partitions, storage_servers
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -56,3 +56,10 @@ def test_the_busiest_storage_server_comes_first():
     _, first, second = storage_servers.table({"idle": idle, "busy": busy}, Counter(busy=2), tasks=100)
     assert first.split() == ["busy", "2", "1.0", "MB", "100.0%", "10,000", "500", "700"]
     assert second.split() == ["idle", "0", "0.0", "MB", "0.0%", "0", "0", "0"]
+
+
+def test_clients_of_partitions_are_counted_together_and_leave_nothing(url):
+    found = partitions.counts(url, clients=3, partitions=4, tasks=12, backlog=2)
+    assert found.commits >= 3 * 12 - 12  # callers of one process may share a commit
+    with fdbqueue.open(url) as db:
+        assert not list(db.get_range(b"", b"\xff"))
