@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import fdbqueue
-from benchmarks import partitions, storage_servers
+from benchmarks import hot_queue, partitions, storage_servers
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -58,8 +58,15 @@ def test_the_busiest_storage_server_comes_first():
     assert second.split() == ["idle", "0", "0.0", "MB", "0.0%", "0", "0", "0"]
 
 
-def test_clients_of_partitions_are_counted_together_and_leave_nothing(url):
+def test_clients_of_partitions_are_counted_together(url):
     found = partitions.counts(url, clients=3, partitions=4, tasks=12, backlog=2)
     assert found.commits >= 3 * 12 - 12  # callers of one process may share a commit
     with fdbqueue.open(url) as db:
         assert not list(db.get_range(b"", b"\xff"))
+
+
+def test_partitions_end_at_receipts_where_calls_are_single():
+    server = hot_queue.Server(writes_per_s=16_000)
+    assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 1, server) == ("partitions", 1_000)
+    assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 256, server) == ("receipts", 16_000 / 3)
+    assert hot_queue.end_of(hot_queue.in_batches(100), 16, server)[0] == "partitions"
