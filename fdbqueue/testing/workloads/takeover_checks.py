@@ -85,9 +85,11 @@ def beats_hold(ttr_s: float) -> Checker:
 
 
 def ended_in_whole(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that a session holds nothing once a call has ended it. For runs in which no other one does."""
+    """Check that a session holds nothing once a call has ended it, unless another opener is ending it."""
     for op in trace.of(NAME, "left"):
-        if op.done and op.result[1] and not op.result[0]:
+        ends = [end for end in trace.of(NAME, "end") if end.argument == op.argument]
+        is_going_on = any(not end.before(op) and not op.before(end) for end in ends)
+        if op.done and op.result[1] and not op.result[0] and not is_going_on:
             yield f"{op.client} has ended the session {op.argument.hex()}, which holds {op.result[1]} tasks"
 
 
