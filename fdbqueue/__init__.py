@@ -29,6 +29,7 @@ from fdbqueue.open import open as open
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures, TaskFigures
 from fdbqueue.overview.overview import Overview
 from fdbqueue.page import Page
+from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue
 from fdbqueue.recipe.queue import Queue
@@ -40,9 +41,7 @@ from fdbqueue.task import EndedTask, Failure, Renewed, Task, TaskState
 from fdbqueue.tasks.all_queues import list_queues, statistics
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import register_kind
-from fdbqueue.tasks.partition_looks import Partition, PartitionState
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.repartition import Repartition
 from fdbqueue.transactional import transactional
 from fdbqueue.unreadable import Unreadable
 from fdbqueue.verification import Finding, Flaw, Verification

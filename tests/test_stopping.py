@@ -263,7 +263,7 @@ def test_an_item_that_was_delivered_to_a_stopped_call_goes_back(
     db: fdbqueue.Database, space: Subspace
 ) -> None:
     q = Queue(space["q"], root=space["root"])
-    line, root = q._recipe.line, RootKeys(space["root"])
+    line, root = q._recipe.zero.line, RootKeys(space["root"])
     place = Place(db, root, line, 1, b"", Nudge(), Memory(db), is_named=False)
     q.enqueue_many(db, ["first", "second"])
     now_us = round(db.runtime.now() * 1e6)

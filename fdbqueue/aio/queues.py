@@ -78,6 +78,8 @@ class Queue(AsideFace[BlockingQueue]):
     items = awaited(BlockingQueue.items)
     empty = awaited(BlockingQueue.empty)
     size = awaited(BlockingQueue.size)
+    partitions = awaited(BlockingQueue.partitions)
+    repartition = awaited(BlockingQueue.repartition)
     clear = awaited(BlockingQueue.clear)
 
 

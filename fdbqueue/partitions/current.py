@@ -14,6 +14,8 @@ import msgspec
 
 from fdbqueue.database import conflict_in
 from fdbqueue.errors import DefinitionUnreadable, QueueDropped
+from fdbqueue.partitions.flags import ring
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.seam import Transaction, Value
@@ -30,7 +32,7 @@ class Current:
         """The plan; None for a queue that never had partitions. Ask the guard first, then read it: so a
         transaction never relies on an older plan than the one it checks."""
         self.on_partitions: Callable[[], None] = _do_nothing
-        """Called when the queue, which had no partitions, has some."""
+        """Called when the queue, which had no partitions, has some, or the other way round."""
         self._key = registry.keys.definition(definition.name)
         self._stored = definition.to_bytes()
 
@@ -45,17 +47,21 @@ class Current:
             raise conflict_in(tr)
 
     def _keep(self, value: bytes | None) -> None:
-        """Keep a newer plan. Raises: QueueDropped."""
+        """Keep another plan. Raises: QueueDropped."""
         found = None if value is None else Definition.from_bytes(self.definition.name, value)
         if found is None or _unplanned(found) != _unplanned(self.definition):
             raise QueueDropped(name=self.definition.name)
         plan = plan_of(found)
+        had_parts = self.plan is not None
         if epoch_of(plan) > epoch_of(self.plan):
             # In this order: a call that asks its guard meanwhile has the newer plan, and conflicts.
-            has_parts, self.plan = self.plan is not None, plan
+            self.plan = plan
             self.definition, self._stored = found, found.to_bytes()
-            if not has_parts:
-                self.on_partitions()
+        else:  # an earlier read version, or data that were restored from a backup
+            self.definition, self._stored = found, found.to_bytes()
+            self.plan = plan
+        if had_parts != (plan is not None):
+            self.on_partitions()
 
 
 def _do_nothing() -> None:
@@ -80,6 +86,13 @@ def plan_of(definition: Definition) -> Plan | None:
 
 def with_plan(definition: Definition, plan: Plan) -> Definition:
     return replace(definition, options={**definition.options, OPTION: msgspec.to_builtins(plan)})
+
+
+def store(tr: Transaction, registry: Registry, name: str, keys: SharedKeys, plan: Plan) -> None:
+    """Store the plan, and wake the takes that wait for all partitions. Conflicts: every call on the queue."""
+    found = registry.find(tr, name)
+    tr.set(registry.keys.definition(name), with_plan(found, plan).to_bytes())
+    ring(tr, keys)
 
 
 def _unplanned(definition: Definition) -> tuple[int, str, Mapping[str, Any]]:

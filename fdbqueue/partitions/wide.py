@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
+from fdbqueue.database import runtime_of
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Source, Swept
@@ -49,13 +50,11 @@ class Wide:
         keys: SharedKeys,
         holding: Sources,
         turn: Callable[[], int],
-        now_us: Callable[[], int],
     ) -> None:
         """`holding`: partitions that may hold an item, by the present plan. `turn`: the flagged partition to
         begin with.
         """
         self._keys = keys
-        self._now_us = now_us
         self._holding = holding
         self._turn = turn
         self.hands_out_leases = zero.hands_out_leases
@@ -67,16 +66,16 @@ class Wide:
         """Without a flag, no partition has an available item."""
         self.line = Line(LineKeys(keys.line), self)
 
-    def taker(self, ask_session: Ask) -> Taker:
-        """Takes for one session."""
-        return Taker(self.line, (self.guard, ask_session), self.hand_out)
+    def taker(self, *asks: Ask) -> Taker:
+        """Takes that may go on if the replies to `asks` do not raise."""
+        return Taker(self.line, (self.guard, *asks), self.hand_out)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
-        return self._each(offers, _partition_of, lambda part, few: part.hand_out(tr, few, params))
+        return self._each(offers, partition_of, lambda part, few: part.hand_out(tr, few, params))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether an item is available. Reads by snapshot."""
-        check, found = self.guard(tr), self.available(tr, 1, self._now_us())
+        check, found = self.guard(tr), self.available(tr, 1, runtime_of(tr).now_us())
 
         def reply() -> bool:
             check()
@@ -91,7 +90,7 @@ class Wide:
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
-        return bool(self.ask_tidy(tr, self._now_us())())
+        return bool(self.ask_tidy(tr, runtime_of(tr).now_us())())
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         asked = [part.ask_tidy(tr, now_us) for part in self._holding()]
@@ -106,15 +105,15 @@ class Wide:
         return islice(self._offers(tr, flags, limit, now_us), limit)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
-        for number, few in _grouped(offers, _partition_of).items():
-            self._source(number).claim(tr, few)
+        for number, few in grouped(offers, partition_of).items():
+            self.part(number).claim(tr, few)
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         def deliver(source: Part, few: Sequence[Offer]) -> list[Delivery]:
             number = bytes((source.partition,))
             return [Delivery(one.id, one.value + number) for one in source.deliver(tr, few, params)]
 
-        return self._each(offers, _partition_of, deliver)
+        return self._each(offers, partition_of, deliver)
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
         return self._each(
@@ -125,8 +124,8 @@ class Wide:
         return self.collect(tr, self.deliver(tr, offers, params))
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
-        for number, few in _grouped(deliveries, _partition_in).items():
-            self._source(number).give_back(tr, [*map(_unplaced, few)])
+        for number, few in grouped(deliveries, _partition_in).items():
+            self.part(number).give_back(tr, [*map(_unplaced, few)])
 
     def require_none_passed(self, tr: Transaction) -> None:
         for source in self._holding():
@@ -166,10 +165,10 @@ class Wide:
         partition_of: Callable[[T], int],
         act: Callable[[Part, Sequence[T]], list[Any]],
     ) -> list[Any]:
-        groups = _grouped(things, partition_of).items()
-        return list(chain.from_iterable(act(self._source(number), few) for number, few in groups))
+        groups = grouped(things, partition_of).items()
+        return list(chain.from_iterable(act(self.part(number), few) for number, few in groups))
 
-    def _source(self, number: int) -> Part:
+    def part(self, number: int) -> Part:
         """The partition; partition 0 in place of one that has gone, with its last task and its counters."""
         holding = self._holding()
         return holding[number] if number < len(holding) else holding[0]
@@ -184,14 +183,14 @@ def _ask_first(tr: Transaction, source: Part) -> Range:
     return tr.snapshot.get_range(source.ready.start, source.ready.stop, limit=1)
 
 
-def _grouped(things: Sequence[T], partition_of: Callable[[T], int]) -> dict[int, list[T]]:
+def grouped(things: Sequence[T], partition_of: Callable[[T], int]) -> dict[int, list[T]]:
     groups: dict[int, list[T]] = {}
     for thing in things:
         groups.setdefault(partition_of(thing), []).append(thing)
     return groups
 
 
-def _partition_of(offer: Offer) -> int:
+def partition_of(offer: Offer) -> int:
     assert isinstance(offer, Placed)
     return offer.partition
 

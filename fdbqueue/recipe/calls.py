@@ -9,10 +9,14 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, run
 from fdbqueue.line.taking import Takes
-from fdbqueue.recipe.items import Recipe
+from fdbqueue.partitions.homes import Homes
+from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
+
+_WIDE = -1
+"""The number of all partitions together, among the takes."""
 
 
 class Calls(Protocol):
@@ -38,11 +42,18 @@ class Calls(Protocol):
 class QueueCalls:
     """Calls that have their effect once (calls/once.py); those of several threads combine."""
 
-    def __init__(self, database: Database, recipe: Recipe, root: RootKeys) -> None:
+    def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
         self._database = database
+        self._runtime = database.runtime
+        self._root = root
         self._recipe = recipe
+        self._lock = database.runtime.lock()
+        self._homes = Homes(database, root)
+        self._process = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self._appends = Writes(database, root, self._append)
-        self._takes = Takes(database, root, recipe.line, recipe.taker.take_in_turn)
+        self._takes: dict[int, Takes] = {}
+        if recipe.current is not None:
+            recipe.current.on_partitions = self._end_waits_elsewhere
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -54,14 +65,48 @@ class QueueCalls:
         self._appends.call(payloads, sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        return self._takes.take(count, stop) or self._none()
+        return self._first(count, stop) or self._none()
+
+    def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
+        """Take from the home, and then from all partitions."""
+        plan = self._recipe.plan
+        numbers = (0,) if plan is None else (self._homes.next(plan, self._process), _WIDE)
+        return next((found for one in numbers if (found := self._takes_of(one).take(count, stop))), ())
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        return self._takes.wait(timeout_s, stop=stop) or self._none()
+        until = self._runtime.monotonic() + timeout_s
+        while True:
+            plan = self._recipe.plan
+            found = () if plan is None else self._first(1, stop)
+            left_s = max(0.0, until - self._runtime.monotonic())
+            found = found or self._takes_of(0 if plan is None else _WIDE).wait(left_s, stop=stop)
+            if found or (plan is None) == (self._recipe.plan is None):
+                return found or self._none()
+
+    def _takes_of(self, number: int) -> Takes:
+        """The takes from a partition, or from all."""
+        with self._lock:
+            found = self._takes.get(number)
+            if found is None:
+                found = self._takes[number] = self._new_takes(number)
+            return found
+
+    def _new_takes(self, number: int) -> Takes:
+        if number == _WIDE:
+            wide = self._recipe.wide
+            return Takes(self._database, self._root, wide.line, wide.taker().take_in_turn)
+        part = self._recipe.part(number)
+        return Takes(self._database, self._root, part.line, part.taker.take_in_turn)
+
+    def _end_waits_elsewhere(self) -> None:
+        """Let takes that wait for partition 0 wait for all; or the other way round."""
+        waiting = self._takes.get(_WIDE if self._recipe.plan is None else 0)
+        if waiting is not None:
+            waiting.end_waits()
 
     def _none(self) -> Sequence[Any]:
         """An empty answer. Raises: the error of an item that was passed over, if one is left."""
-        if self._recipe.passed:
+        if self._recipe.has_passed():
             run(self._database, self._recipe.require_none_passed)
         return ()
 
@@ -73,7 +118,7 @@ class QueueCalls:
 class SimpleCalls:
     """The recipe of FoundationDB's documentation: plain takes, retried after a conflict. For comparison."""
 
-    def __init__(self, database: Database, recipe: Recipe, root: RootKeys) -> None:
+    def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
         self._database = database
         self._runtime = database.runtime
         self._recipe = recipe

@@ -19,7 +19,7 @@ from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.line.take import Taker
-from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
@@ -28,17 +28,18 @@ from fdbqueue.seam import Future, Transaction
 class Holder:
     """The first items of one queue, a few at a time: `hold`, show them, `settle`."""
 
-    def __init__(self, database: Database, root: RootKeys, recipe: Recipe) -> None:
+    def __init__(self, database: Database, root: RootKeys, recipe: RecipeParts) -> None:
         self._database = database
         self._runtime = database.runtime
         self._root = root
         self._recipe = recipe
         self._ticket = Ticket(b"", b"", 0)
-        self._taker = Taker(recipe.line, (recipe.guard,), self._keep)
+        self._source = recipe.holding_source()
 
     def hold(self, count: int) -> list[Any]:
         """Hold the first items until `settle`: at most `count` and limits.SERVE_MAX. Return their values."""
         # Made outside the body: a retry after an unknown result finds the items under the same name.
+        self._source = self._recipe.holding_source()
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self._ticket = Ticket(b"", rid, min(checked_count("count", count), limits.SERVE_MAX))
         return run_once(self._database, self._root, self._hold, wrote=bool)
@@ -53,7 +54,7 @@ class Holder:
         turn = run_once(
             self._database,
             self._root,
-            lambda tr: self._recipe.line.look(tr, self._ticket, self._look(shown)),
+            lambda tr: self._source.line.look(tr, self._ticket, self._look(shown)),
             wrote=lambda turn: turn.wrote,
         )
         return turn.outcome is not Outcome.GONE
@@ -71,15 +72,16 @@ class Holder:
                 waiter.sleep([watch], patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
-        return list(self._taker.take(tr, self._ticket.count, b"", self._runtime.now_us()).values)
+        taker = Taker(self._source.line, (self._source.guard,), self._keep)
+        return list(taker.take(tr, self._ticket.count, b"", self._runtime.now_us()).values)
 
     def _keep(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Lay the offers ready for this holder, as the line does for a request. Returns their values."""
-        kept, values = self._recipe.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers))
+        kept, values = self._source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers))
         if kept:
             notice = Notice(self._runtime.now_us() + DEADLINE_US, crowd=1)
-            deliveries = self._recipe.deliver(tr, kept, params)
-            self._recipe.line.results.leave(tr, self._ticket, deliveries, notice)
+            deliveries = self._source.deliver(tr, kept, params)
+            self._source.line.results.leave(tr, self._ticket, deliveries, notice)
         return values
 
     def _look(self, shown: int) -> Look:

@@ -23,6 +23,9 @@ from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taken, Taker
 from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
+from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.flags import Flag
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.passing import Passed, located
 from fdbqueue.pieces import pieces_of
 from fdbqueue.recipe.keys import (
@@ -59,9 +62,13 @@ class Recipe(Untimed):
         guard: Guard | None = None,
         root: bytes | None = None,
         name: str = "",
+        partition: int = 0,
+        current: Current | None = None,
+        shared: SharedKeys | None = None,
     ) -> None:
         """A queue without a `guard` is not registered: its subspace may hold foreign keys, and those of its
-        `root`. `name` is for messages.
+        `root`. `name` is for messages. `keys` are those of the partition `partition`. `current`: the plan of
+        a queue that may have partitions; `shared` are the keys that all of them share.
         """
         occupancy = Occupancy(keys.prefix, keys.is_key, root)
         self.keys = keys
@@ -76,6 +83,9 @@ class Recipe(Untimed):
         self.passed = Passed(registered=guard is not None)
         self.name = name or repr(keys.prefix)
         self.registered = guard is not None
+        self.partition = partition
+        self._current = current
+        self._shared = shared
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end, in order.
@@ -84,7 +94,8 @@ class Recipe(Untimed):
         Writes: the items and the size.
         Conflicts: none.
         """
-        check = self.guard(tr)
+        check, current = self.guard(tr), self._current
+        flag = None if current is None or current.plan is None else self._flag(tr)
         items, snapshot = self.keys.items, tr.snapshot
         floor = snapshot.get(self.keys.floor)
         last = snapshot.get_range(items.start, items.stop, limit=1, reverse=True).to_list()
@@ -98,6 +109,19 @@ class Recipe(Untimed):
         for index, payload in enumerate(payloads, first):
             self._store(tr, suffix(index, random), payload)
         self._add_size(tr, len(payloads))
+        if flag is not None:
+            flag.set()
+
+    def _flag(self, tr: Transaction) -> Flag | None:
+        """The flag of this partition, which has been asked for; None without partitions.
+
+        Call it after the guard: then it goes by the plan that the guard checks, or by a newer one.
+        """
+        if self._shared is None or self._current is None or self._current.plan is None:
+            return None
+        flag = Flag(tr, self._shared, self.partition)
+        flag.ask()
+        return flag
 
     def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items before the first one, in order.
@@ -106,7 +130,7 @@ class Recipe(Untimed):
         Writes: the items and the size.
         Conflicts: takers, as their first item changes.
         """
-        check = self.guard(tr)
+        check, flag = self.guard(tr), self._flag(tr)
         items, snapshot = self.keys.items, tr.snapshot
         floor = snapshot.get(self.keys.floor)
         head = snapshot.get_range(items.start, items.stop, limit=1).to_list()
@@ -116,6 +140,8 @@ class Recipe(Untimed):
         for number, payload in enumerate(payloads):
             self._store(tr, suffix(before, random + struct.pack(">H", number)), payload)
         self._add_size(tr, len(payloads))
+        if flag is not None:
+            flag.set()
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items, up to `count`, for the transaction of a caller.
@@ -242,6 +268,9 @@ class Recipe(Untimed):
         return self.hand_over(tr, offers, params)
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        flag = self._flag(tr) if deliveries else None
+        if flag is not None:
+            flag.set()
         for delivery in deliveries:
             tr.set(self.keys.item(delivery.id), delivery.value)
         self._add_size(tr, len(deliveries))

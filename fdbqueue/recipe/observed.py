@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue.line.take import Taken
 from fdbqueue.observing import Call
 from fdbqueue.recipe.calls import Calls
-from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.runtime import Runtime, Stop
 from fdbqueue.seam import Transaction
 
@@ -45,7 +45,7 @@ class ObservedCalls:
 class ObservedRecipe:
     """The recipe in a transaction of the caller."""
 
-    def __init__(self, recipe: Recipe, name: str, runtime: Runtime) -> None:
+    def __init__(self, recipe: RecipeParts, name: str, runtime: Runtime) -> None:
         self._recipe = recipe
         self._name = name
         self._runtime = runtime

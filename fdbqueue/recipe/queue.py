@@ -11,8 +11,12 @@ loop deals with an unknown result (1021). Given a *database*, a call is retried 
 once (calls/once.py), and it may wait. Calls of several threads share transactions (calls/combine.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
+from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits, observing
 from fdbqueue.arguments import (
@@ -30,13 +34,19 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.codec import checked_codec, codec_named, encoded_each, stored_codec
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.page import Page, checked_limit, place_bytes
+from fdbqueue.partitions.current import OPTION, Current
+from fdbqueue.partitions.keys import SharedKeys, prefix_of
+from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
+from fdbqueue.partitions.plan import Plan, checked_partitions, first_plan
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.observed import ObservedCalls, ObservedRecipe
+from fdbqueue.recipe.parts import RecipeParts
+from fdbqueue.recipe.repartition import begin
 from fdbqueue.registry.registry import Guard, Registry, codec_of, exists_already
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Stop
@@ -46,7 +56,7 @@ from fdbqueue.sessions.ending import register_sessionless
 D = TypeVar("D")
 
 KIND = register_sessionless("queue")
-CALLS: dict[str, Callable[[Database, Recipe, RootKeys], Calls]] = {
+CALLS: dict[str, Callable[[Database, RecipeParts, RootKeys], Calls]] = {
     "staged": QueueCalls,
     "simple": SimpleCalls,
 }
@@ -76,8 +86,10 @@ class Queue(KeepsAside):
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
         name: str = "",
+        current: Current | None = None,
     ) -> None:
-        """`name` is for messages and observers.
+        """`name` is for messages and observers. `current`: the plan of a named queue, which may have
+        partitions.
 
         Raises: UnknownCodec; InvalidArgument for `contended` or `type`; WrongType for the subspace.
         """
@@ -89,7 +101,9 @@ class Queue(KeepsAside):
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
         self._name = name
-        self._recipe = Recipe(QueueKeys(subspace), self._codec, guard, self._root.prefix, name)
+        self._shared = SharedKeys(subspace)
+        self._current = current
+        self._recipe = RecipeParts(partial(self._new_recipe, subspace, guard), current, self._shared)
         self._aside, self._ask_exists = self._recipe.aside, self._recipe.guard
         self._calls = CALLS[contended]
         # Calls combine only with calls that would do exactly the same.
@@ -105,6 +119,7 @@ class Queue(KeepsAside):
         type: Any = None,
         contended: str = "staged",
         create: bool = True,
+        partitions: int | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "Queue":
         """The queue registered as `name`. With `create`, it is registered now if there is none.
@@ -112,28 +127,37 @@ class Queue(KeepsAside):
         Its codec is chosen when it is created, "json" by default. Its `type` belongs to this handle and is
         not stored. If this process has not registered the codec, a call on a value raises UnknownCodec and
         changes nothing. After a drop, a call raises QueueDropped.
+
+        `partitions`: number of partitions, 1 by default (docs/partitions.md). Order holds within one. A take
+        gives the values of one partition, so `dequeue_many` may give fewer than there are.
         Raises: QueueNotFound without `create`; QueueKindMismatch for a name of another kind; QueueExists for
-        one with another codec.
+        one with another codec, or another number of partitions; InvalidArgument.
         """
         registry = Registry(root)
         _require_contended(contended)
-        options = {"codec": checked_codec("json" if codec is None else codec, type)}
+        plan = None if partitions is None else first_plan(checked_partitions(partitions))
+        options: dict[str, Any] = {"codec": checked_codec("json" if codec is None else codec, type)}
+        if plan is not None:
+            options[OPTION] = msgspec.to_builtins(plan)
         found = (
             registry.find_or_create(target, name, KIND, options)
             if create
             else registry.find(target, name, KIND)
         )
-        stored = codec_of(found)
-        if codec not in (None, stored):
-            raise exists_already(name, found.kind, found.options, KIND, options)
+        stored, current = codec_of(found), Current(registry, found)
+        if codec not in (None, stored) or partitions not in (None, _count_of(current)):
+            asked = options if partitions is None else {**options, OPTION: partitions}
+            there = _shown(found.options) if partitions is None else {OPTION: 1, **_shown(found.options)}
+            raise exists_already(name, found.kind, there, KIND, asked)
         return cls(
             registry.contents(found),
             codec=stored,
             type=type,
             contended=contended,
             root=root,
-            guard=registry.guard(found),
+            guard=current.guard,
             name=name,
+            current=current,
         )
 
     def enqueue(self, tr: DatabaseOrTransaction, value: Any) -> None:
@@ -274,9 +298,50 @@ class Queue(KeepsAside):
         """
         run(tr, lambda tr: self._recipe.clear(writable(tr)))
 
+    def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
+        """The partitions that may hold a value, by number. A queue without partitions is its own only one.
+
+        Reads: the size of each, by snapshot.
+        Conflicts: none.
+        Round trips: 1.
+        """
+        sizes = run(tr, lambda tr: self._recipe.sizes(writable(tr)))
+        count = 1 if self._recipe.plan is None else self._recipe.plan.count
+        return [
+            Partition(
+                number=number,
+                state=PartitionState.OPEN if number < count else PartitionState.CLOSING,
+                ready=size,
+                may_be_ready=size > 0,
+                prefix=self._recipe.part(number).keys.prefix,
+            )
+            for number, size in enumerate(sizes)
+        ]
+
+    def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
+        """Change the number of partitions of a named queue, while it is used.
+
+        New values go to the new partitions at once. Takes drain the partitions that close.
+        Reads: the definition.
+        Writes: the definition.
+        Conflicts: every call on the queue.
+        Raises: InvalidArgument; UnsupportedOption for a queue without a name.
+        """
+        count, current = checked_partitions(partitions), self._current
+        if current is None:
+            raise UnsupportedOption(kind=KIND, option="partitions without a name")
+        registry = Registry(Subspace((), self._root.prefix))
+        return registry.write(tr, lambda tr: begin(tr, registry, current, self._recipe, count))
+
     def holder(self, db: AnyDatabase) -> Holder:
         """Takes items in two steps, for a reader that can fail in between (recipe/holding.py)."""
         return Holder(as_database(db), self._root, self._recipe)
+
+    def _new_recipe(self, subspace: Any, guard: Guard | None, number: int) -> Recipe:
+        keys = QueueKeys(Subspace((), prefix_of(subspace, number)))
+        return Recipe(
+            keys, self._codec, guard, self._root.prefix, self._name, number, self._current, self._shared
+        )
 
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         if is_transaction(target):
@@ -299,6 +364,16 @@ class Queue(KeepsAside):
 
     def _new_calls(self, database: Database) -> Calls:
         return self._calls(database, self._recipe, self._root)
+
+
+def _count_of(current: Current) -> int:
+    return 1 if current.plan is None else current.plan.count
+
+
+def _shown(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with partitions as their number."""
+    plan = options.get(OPTION)
+    return dict(options) if plan is None else {**options, OPTION: msgspec.convert(plan, Plan).count}
 
 
 def _require_contended(contended: Any) -> None:

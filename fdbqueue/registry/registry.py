@@ -259,7 +259,7 @@ def require_options(definition: Definition, known: Collection[str]) -> None:
 
 def codec_of(definition: Definition) -> str:
     """The codec of a plain queue. Raises DefinitionUnreadable."""
-    require_options(definition, ["codec"])
+    require_options(definition, ["codec", "partitions"])
     codec = definition.options.get("codec")
     if not isinstance(codec, str):
         raise DefinitionUnreadable(name=definition.name, reason="it names no codec")

@@ -19,6 +19,7 @@ from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
 from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.homes import Homes
+from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
@@ -96,7 +97,7 @@ class TaskCalls:
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
         if shape.current is not None:
-            shape.current.on_partitions = self._end_waits_in_one
+            shape.current.on_partitions = self._end_waits_elsewhere
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -221,18 +222,20 @@ class TaskCalls:
         Overdue sessions are ended before the answer is empty.
         """
         until = self._runtime.monotonic() + timeout_s
-        if self.parts.plan is None:
-            found = self._take_from(self.source, session, count, timeout_s, stop)
-            if found or self.parts.plan is None:
+        while True:
+            plan = self.parts.plan
+            found = (
+                self._take_from(self.source, session, count, timeout_s, stop)
+                if plan is None
+                else self._take_at_home(plan, session, count, stop)
+                or self._take_from(self.parts.wide, session, count, timeout_s, stop)
+            )
+            if found or (plan is None) == (self.parts.plan is None):
                 return found
             timeout_s = until - self._runtime.monotonic()  # the queue has got partitions meanwhile
-        return self._take_at_home(session, count, stop) or self._take_from(
-            self.parts.wide, session, count, timeout_s, stop
-        )
 
-    def _take_at_home(self, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
-        plan = self.parts.plan
-        number = 0 if plan is None else self._homes.next(plan, session.id)
+    def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
+        number = self._homes.next(plan, session.id)
         return self._takes_of(session, self.parts.source(number), number).take(count, stop)
 
     def _take_from(
@@ -258,10 +261,11 @@ class TaskCalls:
         for source, number in ((self.source, 0), (self.parts.wide, _WIDE)):
             self._takes_of(session, source, number).end_waits()
 
-    def _end_waits_in_one(self) -> None:
-        """Let takes that wait for partition 0 wait for all."""
+    def _end_waits_elsewhere(self) -> None:
+        """Let takes that wait for partition 0 wait for all; or the other way round."""
+        ended = _WIDE if self.parts.plan is None else 0
         for (_, number), takes in list(self._takes.items()):
-            if number == 0:
+            if number == ended:
                 takes.end_waits()
 
     def _takes_of(self, session: Session, source: TaskSource | Wide, number: int) -> Takes:

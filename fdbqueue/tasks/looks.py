@@ -12,6 +12,7 @@ from fdbqueue.errors import (
 from fdbqueue.explanation import Explanation
 from fdbqueue.holder import Holder
 from fdbqueue.page import Page, checked_limit
+from fdbqueue.partitions.looks import Partition
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import Statistics
 from fdbqueue.runtime import Stop
@@ -24,7 +25,7 @@ from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_of_all, checked_keys
 from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.partition_looks import Partition, partitions_in
+from fdbqueue.tasks.partition_looks import partitions_in
 from fdbqueue.tasks.verbs import Target
 
 

@@ -14,6 +14,7 @@ from fdbqueue.errors import (
     QueueBusy,
     TooMuchForOneTransaction,
 )
+from fdbqueue.partitions.looks import Repartition
 from fdbqueue.partitions.plan import checked_partitions
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.sessions.keeper import keeper_of
@@ -21,7 +22,7 @@ from fdbqueue.tasks import in_all
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.dropping import Occupants, cleared, occupants_of_all
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.repartition import Repartition, Settling, begin
+from fdbqueue.tasks.repartition import Settling, begin
 
 
 class Managing(TaskHandle):

@@ -1,41 +1,11 @@
 """Looks at the partitions of a queue: the load and the state of each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
+from fdbqueue.partitions.looks import Partition, PartitionState
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.statistics import CALLS, LIVE, unpacked
 from fdbqueue.tasks.change import Change
-
-
-class PartitionState(StrEnum):
-    OPEN = "open"
-    """It gets new tasks."""
-    CLOSING = "closing"
-    """It gets no new tasks, and takes drain it."""
-    CLOSED = "closed"
-    """It has only delayed, buried and ended tasks. These join another partition when they become ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition of a task queue, and its tasks in each state."""
-
-    number: int
-    state: PartitionState
-    ready: int
-    taken: int
-    buried: int
-    delayed: int
-    puts: int
-    """Number of tasks put into it so far."""
-    takes: int
-    """Number of tasks taken from it so far."""
-    may_be_ready: bool
-    """True if it has a flag: takes look here."""
-    prefix: bytes
-    """All its keys begin with this. Partition 0 is the queue itself: those of others begin with it, too."""
 
 
 def partitions_in(changes: Sequence[Change]) -> list[Partition]:
@@ -52,16 +22,13 @@ def _ask(change: Change) -> Callable[[], Partition]:
     def reply() -> Partition:
         tasks, done = unpacked(LIVE, live.value), unpacked(CALLS, calls.value)
         return Partition(
-            keys.partition,
-            PartitionState.OPEN if plan is None else _state(plan, keys.partition),
-            tasks["ready"],
-            tasks["taken"],
-            tasks["buried"],
-            tasks["delayed"],
-            done["put"],
-            done["take"],
-            plan is None or bool(flag.present()),
-            keys.prefix,
+            number=keys.partition,
+            state=PartitionState.OPEN if plan is None else _state(plan, keys.partition),
+            **tasks,
+            puts=done["put"],
+            takes=done["take"],
+            may_be_ready=plan is None or bool(flag.present()),
+            prefix=keys.prefix,
         )
 
     return reply

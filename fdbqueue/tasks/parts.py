@@ -28,7 +28,7 @@ class Parts:
         self._turns = count()
         self.zero = TaskSource(shape, self._runtime, callbacks)
         self._sources = [self.zero]
-        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__, self._runtime.now_us)
+        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__)
 
     @property
     def plan(self) -> Plan | None:

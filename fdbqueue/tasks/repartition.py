@@ -10,30 +10,18 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fdbqueue import limits
 from fdbqueue.disciplines.key_counts import key_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
-from fdbqueue.partitions.current import plan_of, with_plan
-from fdbqueue.partitions.flags import ring
+from fdbqueue.partitions.current import plan_of, store
 from fdbqueue.partitions.plan import Plan, begun, ended, home_of, lowered
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import CALLS, LIVE, packed, unpacked
 from fdbqueue.seam import Range, Transaction
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.shape import Shape
-
-
-@dataclass(frozen=True)
-class Repartition:
-    """A change of the number of partitions, from `before` to `partitions`."""
-
-    before: int
-    partitions: int
-    is_finished: bool
-    """False while a partition of the old number still has tasks that others wait for."""
 
 
 def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
@@ -66,10 +54,8 @@ def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
 
 def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     """Store the plan, and wake the takes that wait."""
-    found = shape.registry.find(tr, shape.name)
-    tr.set(shape.root.definition(shape.name), with_plan(found, plan).to_bytes())
+    store(tr, shape.registry, shape.name, shape.shared, plan)
     tr.add(shape.keys.calls, packed(CALLS, {"other": 1}))
-    ring(tr, shape.shared)
 
 
 class Settling:

@@ -213,7 +213,7 @@ def subject_of(queue: AnyQueue) -> Subject:
     if isinstance(queue, FairQueue):
         return _of_tasks(queue._items.shape, registered=False)
     if isinstance(queue, Queue):
-        return _of_recipe(queue._recipe, queue._recipe.name, registered=queue._recipe.registered)
+        return _of_recipe(queue._recipe.zero, queue._recipe.name, registered=queue._recipe.registered)
     if isinstance(queue, ElementBase):
         return _of_elements(queue.store, queue.path, registered=False)
     raise WrongType(name="queue", wanted="a name, or a queue", got=type_name(queue))

@@ -92,7 +92,7 @@ def test_items_in_the_hands_of_the_line_are_no_findings(db: Database, space: Sub
     """A served request has its item in a notice, and the pieces of the item stay where they were."""
     queue, keys = Queue(space["q"], root=space["root"]), QueueKeys(space["q"])
     queue.enqueue(db, LARGE)
-    recipe = queue._recipe
+    recipe = queue._recipe.zero
     item = first_item(db, keys)
 
     def serve(tr: Any) -> None:

@@ -1,0 +1,170 @@
+"""RecipeParts: the items of a queue in all its partitions; without partitions, in the queue itself.
+
+It has the methods of one partition (items.py), so a handle and its services need not know how many there are.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from fdbqueue.codec import PayloadCodec
+from fdbqueue.line.shares import Offer
+from fdbqueue.line.take import Taken
+from fdbqueue.page import Page, no_place, place_text
+from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.partitions.wide import Wide, grouped, partition_of
+from fdbqueue.recipe.items import Recipe, size_of
+from fdbqueue.seam import Transaction
+
+MakeRecipe = Callable[[int], Recipe]
+
+
+class WideRecipe(Wide):
+    """All partitions as one source."""
+
+    def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
+        """As Recipe.hold_back."""
+        kept: list[Offer] = []
+        values: list[Any] = []
+        for number, few in grouped(offers, partition_of).items():
+            part = self.part(number)
+            assert isinstance(part, Recipe)
+            some_kept, some_values = part.hold_back(tr, few)
+            kept, values = [*kept, *some_kept], [*values, *some_values]
+        return kept, values
+
+
+class RecipeParts:
+    def __init__(self, make: MakeRecipe, current: Current | None, shared: SharedKeys) -> None:
+        """`make` makes the items of a partition. `current`: the plan; None for a queue without a name."""
+        self.current = current
+        self.zero = make(0)
+        self.codec: PayloadCodec = self.zero.codec
+        self.aside, self.guard = self.zero.aside, self.zero.guard
+        self.keys, self.name, self.registered = self.zero.keys, self.zero.name, self.zero.registered
+        self._make = make
+        self.shared = shared
+        self._known = [self.zero]
+        self._turns = count()
+        self.wide = WideRecipe(self.zero, shared, self.holding, self._turns.__next__)
+
+    @property
+    def plan(self) -> Plan | None:
+        return None if self.current is None else self.current.plan
+
+    @property
+    def doorbell(self) -> bytes:
+        return self.zero.doorbell if self.plan is None else self.wide.doorbell
+
+    def holding(self) -> Sequence[Recipe]:
+        """The partitions that may hold an item, by the present plan."""
+        plan = self.plan
+        return self._upto(1 if plan is None else plan.high)
+
+    def part(self, number: int) -> Recipe:
+        return self._upto(number + 1)[number]
+
+    def _upto(self, high: int) -> Sequence[Recipe]:
+        known = self._known
+        if len(known) < high:
+            known = [*known, *(self._make(number) for number in range(len(known), high))]
+            self._known = known  # replaced as a whole: threads read it without a lock
+        return known[:high]
+
+    def _open_one(self, plan: Plan) -> Recipe:
+        """The open partition whose turn it is."""
+        return self.part(next(self._turns) % plan.count)
+
+    def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items at the end of one partition, in order."""
+        plan = None if self.current is None else self.current.plan
+        (self.zero if plan is None else self._open_one(plan)).append(tr, payloads, random)
+
+    def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items before the first one of a partition, in order."""
+        plan = self.plan
+        (self.zero if plan is None else self._open_one(plan)).prepend(tr, payloads, random)
+
+    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the first items of one partition, up to `count`, for the transaction of a caller.
+
+        Conflicts: other takers of these items. Without partitions, if it finds fewer than `count`, an
+        enqueue; with partitions, if it finds none.
+        """
+        plan = self.plan
+        if plan is None:
+            return self.zero.take(tr, count, now_us)
+        taken = self._open_one(plan).taker.take(tr, count, b"", now_us, is_last=False)
+        return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
+
+    def first(self, tr: Any, count: int) -> list[Any]:
+        """The first values of the partitions, one after the other, up to `count`."""
+        values: list[Any] = []
+        for part in self._occupied(tr):
+            if len(values) < count:
+                values += part.first(tr, count - len(values))
+        return values
+
+    def any(self, tr: Transaction) -> bool:
+        """True if there is an item. Reads serialisably."""
+        return any(part.any(tr) for part in self._occupied(tr))
+
+    def _occupied(self, tr: Any) -> Sequence[Recipe]:
+        """The partitions that may have items: those with a flag. Reads the flags as `tr` reads."""
+        check = self.guard(tr)
+        if self.plan is None:
+            return [self.zero]
+        flags = tr.get_range(self.shared.flags.start, self.shared.flags.stop).to_list()
+        check()
+        return [self.part(self.shared.flagged(flag.key)) for flag in flags]
+
+    def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
+        """The values behind `after`, of the first partition that has some. Reads by snapshot."""
+        parts = self.holding()
+        if self.plan is None:
+            return self.zero.page(tr, limit, after)
+        number, place = (after[0], after[1:] or None) if after else (0, None)
+        if number >= len(parts):
+            raise no_place(place_text(after or b""))
+        for at in range(number, len(parts)):
+            found = parts[at].page(tr, limit, place if at == number else None)
+            found.next = self._next_page(at, found.next, len(parts))
+            if found:
+                return found
+        return Page()
+
+    def _next_page(self, number: int, following: str | None, count: int) -> str | None:
+        if following is not None:
+            return place_text(bytes((number,))) + following
+        return place_text(bytes((number + 1,))) if number + 1 < count else None
+
+    def size(self, tr: Transaction) -> int:
+        """The number of items. Reads the counters by snapshot. Conflicts: none."""
+        return sum(self.sizes(tr))
+
+    def sizes(self, tr: Transaction) -> list[int]:
+        """The number of items of each partition. Reads the counters by snapshot."""
+        check = self.guard(tr)
+        asked = [tr.snapshot.get(part.keys.size) for part in self.holding()]
+        check()
+        return [size_of(counter.value) for counter in asked]
+
+    def clear(self, tr: Transaction) -> None:
+        """Remove every item, and those that were delivered to requests."""
+        for part in self.holding():
+            part.clear(tr)
+        if self.plan is not None:
+            self.wide.line.results.clear_all(tr)
+
+    def holding_source(self) -> Recipe | WideRecipe:
+        """The source of a `Holder`."""
+        return self.zero if self.plan is None else self.wide
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        for part in self.holding():
+            part.require_none_passed(tr)
+
+    def has_passed(self) -> bool:
+        return any(part.passed for part in self.holding())

@@ -1,0 +1,56 @@
+"""A change of the number of partitions of a recipe queue. Its items have no task keys, so it ends at once."""
+
+from fdbqueue.partitions.current import Current, plan_of, store
+from fdbqueue.partitions.looks import Repartition
+from fdbqueue.partitions.plan import Plan, begun, ended, lowered
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.parts import RecipeParts
+from fdbqueue.registry.registry import Registry
+from fdbqueue.seam import Range, Transaction
+
+
+def begin(
+    tr: Transaction, registry: Registry, current: Current, parts: RecipeParts, count: int
+) -> Repartition:
+    """Store the plan for `count` partitions. Closed ones that are empty go.
+
+    Reads: the definition; the closed partitions, serialisably.
+    Writes: the definition; the flag of partition 0.
+    Conflicts: every call on the queue.
+    Raises: QueueNotFound, QueueDropped.
+    """
+    current.guard(tr)()
+    name = current.definition.name
+    plan = plan_of(registry.find(tr, name))
+    before = 1 if plan is None else plan.count
+    if plan is None and count == 1:
+        return Repartition(before, count, is_finished=True)
+    new = plan if plan is not None and before == count else ended(begun(plan, count))
+    if plan is None:  # its items have no flag yet
+        tr.set(parts.shared.flag(0), b"")
+    new = _lowered(tr, parts, new)
+    if new != plan:
+        store(tr, registry, name, parts.shared, new)
+    return Repartition(before, count, is_finished=True)
+
+
+def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
+    """The plan without the last closed partitions that are empty."""
+    high = plan.high
+    while high > plan.count and _is_empty(tr, parts.part(high - 1)):
+        high -= 1
+        under = parts.shared.under(high)
+        tr.clear_range(under.start, under.stop)
+        tr.clear(parts.shared.flag(high))
+    return plan if high == plan.high else lowered(plan, high)
+
+
+def _is_empty(tr: Transaction, part: Recipe) -> bool:
+    """True if it has no item and no request. Reads serialisably."""
+    line = slice(part.keys.line, part.keys.line + b"\xff")
+    asked = [_first(tr, under) for under in (part.keys.items, line)]
+    return not any(first.to_list() for first in asked)
+
+
+def _first(tr: Transaction, under: slice) -> Range:
+    return tr.get_range(under.start, under.stop, limit=1)
