@@ -14,11 +14,10 @@ from fdbqueue.cli.progress import PLAIN_EVERY_S
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.database import Database
+from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.placement.owners import owners_of_partitions
 from fdbqueue.signals import Interrupted, Signals
-from fdbqueue.tasks.partition_looks import Partition, PartitionState
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.repartition import Repartition
 
 LOOK_EVERY_S = 0.5
 INTERVAL = SecondsRange(min=0, max=limits.DOCTOR_WATCH_S_MAX)

@@ -13,11 +13,11 @@ from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
+from fdbqueue.partitions.looks import PartitionState
 from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
 from fdbqueue.placement.owners import is_cluster
 from fdbqueue.placement.spreading import Spread, Spreading, StorageServers
 from fdbqueue.signals import Signals
-from fdbqueue.tasks.partition_looks import PartitionState
 from fdbqueue.tasks.queue import TaskQueue
 
 FDBCLI = "fdbcli"
