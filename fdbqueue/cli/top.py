@@ -19,8 +19,9 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.overview.figures import TaskFigures
+from fdbqueue.overview.overview import Overview
 from fdbqueue.signals import Signals
-from fdbqueue.task import TaskState
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import is_kind, kind_named
 from fdbqueue.tasks.queue import TaskQueue
@@ -44,11 +45,12 @@ def top(
     """Watch task queues: numbers of tasks by state, rates, and the wait of the next task.
 
     With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
-    buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable.
-    `waits` is the time since the put of the next task. `due` counts delayed tasks that should be ready, up to
-    1,000. `acked`, `expired` and `deleted` count tasks by their end. `unreadable` counts the values that were
-    set aside (`fdbqueue aside`). A terminal also shows each worker, and the first taken tasks with their
-    holders. A pipe gets one line per queue in each interval; keys and taken tasks (`held`) only with --json.
+    buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable,
+    partitions. `waits` is the time since the put of the next task; of several partitions, the longest. `due`
+    counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks by
+    their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
+    each worker, and the first taken tasks with their holders. A pipe gets one line per queue in each
+    interval; keys and taken tasks (`held`) only with --json.
     """
     with place.database() as database:
         for name in queue:
@@ -107,20 +109,27 @@ class Samples:
 
     def _row(self, queue: TaskQueue) -> Row:
         found, now = queue.statistics(self._database), self._runtime.now()
-        first = next(iter(queue.tasks(self._database, TaskState.READY, 1)), None)
+        tasks = self._figures(queue.name)
         row: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
         row |= {state: found["tasks"][state] for state in STATES}
         row |= {"due": found["tasks"]["due"], "unreadable": found["tasks"]["unreadable"]}
         row["ends"] = found["ends"]
         row |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
-        row["waits_s"] = None if first is None else max(0.0, now - first.created)
-        row["paused"] = queue.paused(self._database)
+        row |= {"waits_s": tasks.next_age_s, "paused": tasks.paused, "partitions": tasks.partitions}
+        row["repartition_from"] = tasks.partitions_before or None
         if self._names and kind_named(queue.kind).supports("key"):
             row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
         if self._with_held:
             row["held"] = held_rows(self._database, queue, HELD_SHOWN) if row["taken"] else []
         row["workers"] = len(workers(self._database, queue.name, root=self._place.root))
         return row
+
+    def _figures(self, name: str) -> TaskFigures:
+        """Raises: QueueNotFound if the queue was dropped meanwhile."""
+        found = Overview(name, keys=0, root=self._place.root).figures(self._database).by_name.get(name)
+        if found is None or found.tasks is None:
+            raise QueueNotFound(name=name)
+        return found.tasks
 
     def _rates(self, name: str, calls: Mapping[str, int]) -> dict[str, float | None]:
         """Return rates per second since the read before; None at the first."""
@@ -172,6 +181,10 @@ def _rate(name: str) -> Any:
     return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
 
 
+def _partitions(count: int, before: int | None) -> str:
+    return str(count) if before is None else f"{before} to {count}"
+
+
 def _end(name: str) -> Any:
     return lambda row: str(row["ends"][name])
 
@@ -189,6 +202,7 @@ END_COLUMNS: Columns = {
     "due": field("due"),
     **{end: _end(end) for end in ("acked", "expired", "deleted", "cancelled")},
     "unreadable": field("unreadable"),
+    "partitions": lambda row: _partitions(row["partitions"], row["repartition_from"]),
 }
 KEY_COLUMNS: Columns = {
     "key": lambda row: line_of(row["key"]).decode().strip(),

@@ -163,9 +163,13 @@ def _has_keys(registry: Registry, definition: Definition) -> bool:
 
 
 def _waiting(tr: Transaction, registry: Registry, definition: Definition, now: float) -> list[WaitingCall]:
-    keys = LineKeys(shape_of(registry, definition).keys.line)
-    live = ask_live(tr.snapshot, keys, round(now * 1_000_000), limits.ROWS_SHOWN)
+    shape = shape_of(registry, definition)
+    lines = [shape.keys.line] if shape.plan is None else [shape.keys.line, shape.shared.line]
+    asked = [
+        ask_live(tr.snapshot, LineKeys(line), round(now * 1_000_000), limits.ROWS_SHOWN) for line in lines
+    ]
     return [
         WaitingCall(ticket.params[:SESSION_BYTES].hex(), ticket.count, deadline_us / 1_000_000)
+        for live in asked
         for ticket, deadline_us in live()
     ]

@@ -1,6 +1,7 @@
 """Queues: the figures of all queues at two looks, as checks."""
 
 from collections.abc import Iterator
+from math import ceil
 
 from fdbqueue import limits
 from fdbqueue.diagnosis.check import Check, failure, fine, warning
@@ -34,6 +35,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         yield from _idle(name, before.tasks, queue.tasks)
         yield from _stored(name, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
+        yield from _repartition(name, before.tasks, queue.tasks)
 
 
 def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
@@ -65,10 +67,25 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
 
 def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
     rate = max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
-    if rate > limits.HOT_TASKS_PER_S:
-        text = f"{name} is hot: {rate:.0f} tasks a second, near the limit of one storage team"
-        cure = "Take and put in batches, or spread its tasks over queues on several teams (docs/scaling.md)."
-        yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate)
+    if rate > limits.HOT_TASKS_PER_S * now.partitions:
+        what = "of one storage team" if now.partitions == 1 else f"of its {now.partitions} partitions"
+        text = f"{name} is hot: {rate:.0f} tasks a second, near the limit {what}"
+        wanted = min(limits.PARTITIONS_MAX, 2 * ceil(rate / limits.HOT_TASKS_PER_S))
+        cure = f"Take and put in batches, or `{command('repartition', name, str(wanted))}` (docs/scaling.md)."
+        yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate, partitions=now.partitions)
+
+
+def _repartition(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
+    """A repartition that waits for tasks of the old partitions while none is taken and none ends."""
+    is_open = before.partitions_before and now.partitions_before
+    if not is_open or any(now.calls[call] != before.calls[call] for call in ("take", "ack")):
+        return
+    held_by = _told(now.taken, "taken task") if now.taken else _told(now.ready, "ready task")
+    text = (
+        f"{name} is under repartition from {now.partitions_before} to {now.partitions}, and its tasks stand"
+        f" still: it ends with those of the old partitions, with {held_by} in all"
+    )
+    yield warning(CHECK, text, command("partitions", name), queue=name, partitions=now.partitions)
 
 
 def _told(count: int, thing: str) -> str:

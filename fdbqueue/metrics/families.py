@@ -92,6 +92,11 @@ def _oldest(queue: QueueFigures) -> Iterator[Sample]:
         yield (bound,), queue.tasks.oldest_age_s or 0.0
 
 
+def _partitioned(number: Callable[[TaskFigures], float]) -> Samples:
+    """A number of queues with partitions only."""
+    return _of_tasks(lambda tasks: [] if tasks.fullest_ready is None else [((), number(tasks))])
+
+
 def _busiest(tasks: TaskFigures) -> Iterable[Sample]:
     ready: Counter[str] = Counter()
     for key in tasks.busiest:
@@ -166,6 +171,24 @@ _FAMILIES = (
         "The largest number of tasks that a queue takes; missing without a bound.",
         (),
         _of_tasks(lambda tasks: [] if tasks.capacity is None else [((), tasks.capacity)]),
+    ),
+    _Family(
+        "fdbqueue_partitions",
+        "Open partitions of a queue that has some.",
+        (),
+        _partitioned(lambda tasks: tasks.partitions),
+    ),
+    _Family(
+        "fdbqueue_repartition",
+        "1 while a repartition of a queue with partitions is under way, else 0.",
+        (),
+        _partitioned(lambda tasks: bool(tasks.partitions_before)),
+    ),
+    _Family(
+        "fdbqueue_fullest_partition_ready_tasks",
+        "Ready tasks of the partition that has the most.",
+        (),
+        _partitioned(lambda tasks: tasks.fullest_ready or 0),
     ),
     _Family(
         "fdbqueue_key_ready_tasks",

@@ -44,6 +44,14 @@ class TaskFigures:
     """Live workers that may take from the queue."""
     busiest: tuple[KeyFigures, ...]
     """Task keys with the most ready tasks, busiest first."""
+    partitions: int = 1
+    """The number of open partitions; 1 for a queue that has none. Counts are sums over all, ages and lags
+    the largest of all.
+    """
+    partitions_before: int = 0
+    """The number of open partitions before the repartition that is under way; 0 if none is."""
+    fullest_ready: int | None = None
+    """Ready tasks of the partition that has the most; None without partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Overview:
         """The figures of the queues that exist now. It sweeps nothing, so a `sweep_lag_s` that grows shows.
 
         Given a database, each limits.FIGURES_QUEUES queues are one transaction.
-        Reads: by snapshot; of each queue its counters, and the first entry of three indexes.
+        Reads: by snapshot; of each partition its counters, and the first entry of three indexes.
         Conflicts: none.
         Round trips: 1 if no queue was created since the last look, else 2; for each limits.FIGURES_QUEUES
             queues.

@@ -55,6 +55,8 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
         ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
         ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
         ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
+        ({"calls": calls(put=3_999), "partitions": 2}, [(Severity.FINE, "")]),
+        ({"calls": calls(put=4_001), "partitions": 2}, [(Severity.WARNING, "Take")]),
     ],
 )
 def test_a_queue_in_trouble_is_told(changes: dict[str, object], wanted: list[tuple[Severity, str]]) -> None:
@@ -82,3 +84,17 @@ def test_a_name_with_a_dash_in_front_is_no_option() -> None:
     paused = replace(IDLE, ready=1, paused=True)
     (check,) = check_queues(figures(0, paused, name="-q"), figures(1, paused, name="-q"))
     assert check.cure == "fdbqueue resume -- -q"
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [
+        ({}, [(Severity.WARNING, "partitions")]),
+        ({"taken": 1}, [(Severity.WARNING, "partitions")]),
+        ({"calls": calls(ack=1)}, [(Severity.FINE, "")]),
+        ({"partitions_before": 0}, [(Severity.FINE, "")]),
+    ],
+)
+def test_a_repartition_that_stands_still_is_told(now: dict[str, object], wanted: object) -> None:
+    under_way = replace(IDLE, partitions=2, partitions_before=4)
+    assert found(under_way, replace(under_way, **now)) == wanted
