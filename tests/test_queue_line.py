@@ -809,7 +809,7 @@ def test_a_take_in_the_line_leaves_expired_callers_their_answer(
 ) -> None:
     for pause in ("LOOK_EVERY_S", "REQUEST_RENEW_S"):
         monkeypatch.setattr(limits, pause, 100 * PATIENCE_S)
-    takes = Queue(space[0], root=space[1])._calls_of(db)._takes_of(0)
+    takes = Queue(space[0], root=space[1])._calls_of(db)._narrow
     with in_threads(1, lambda _: takes.wait(100 * PATIENCE_S)) as answers:
         steps = Steps(db, space)
         wait_until(lambda: steps.keys() == 1)
@@ -998,7 +998,7 @@ def test_an_interrupted_take_leaves_the_line_to_other_callers(db: Database, spac
     steps, client = Steps(db, space), apart(db)
     theirs = steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue(db, "theirs")
-    takes = steps.queue._calls_of(client)._takes_of(0)
+    takes = steps.queue._calls_of(client)._narrow
 
     class Interrupted(BaseException):
         pass

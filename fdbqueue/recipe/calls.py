@@ -49,9 +49,11 @@ class QueueCalls:
         self._recipe = recipe
         self._lock = database.runtime.lock()
         self._homes = Homes(database, root)
-        self._process = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        self._process = b""
+        """The name of this process among the homes, made when it is needed."""
         self._appends = Writes(database, root, self._append)
-        self._takes: dict[int, Takes] = {}
+        self._narrow = self._new_takes(0)
+        self._takes = {0: self._narrow}
         if recipe.current is not None:
             recipe.current.on_partitions = self._end_waits_elsewhere
 
@@ -65,11 +67,15 @@ class QueueCalls:
         self._appends.call(payloads, sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+        current = self._recipe.current
+        if current is None or current.plan is None:
+            return self._narrow.take(count, stop) or self._none()
         return self._first(count, stop) or self._none()
 
     def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
         plan = self._recipe.plan
+        self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         numbers = (0,) if plan is None else (self._homes.next(plan, self._process), _WIDE)
         return next((found for one in numbers if (found := self._takes_of(one).take(count, stop))), ())
 
