@@ -59,6 +59,9 @@ LAST_ID_BYTES = 8
 _INT_ZERO, _INT_BYTES_MAX = 0x14, 8
 """The tuple layer's code of the number 0; that of a number of n bytes is larger by n."""
 
+_BYTES = b"\x01"
+"""The tuple layer's code of a byte string."""
+
 
 class RootKeys:
     def __init__(self, root: Any) -> None:
@@ -128,6 +131,12 @@ class RootKeys:
 
     def receipt(self, process: bytes, slot: int) -> bytes:
         return self._pack(RECEIPT, process, slot)
+
+    def receipts_in(self, parts: int) -> list[bytes]:
+        """The first bytes of even parts of the receipts, in order: names of processes are random."""
+        first = self._pack(RECEIPT)
+        names = [256 * number // parts for number in range(1, parts)]
+        return [first, *(first + _BYTES + bytes((name,)) for name in names)]
 
     def session(self, session: bytes) -> bytes:
         return self._pack(SESSION, session)

@@ -17,6 +17,7 @@ from fdbqueue.partitions.looks import PartitionState
 from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
 from fdbqueue.placement.owners import is_cluster
 from fdbqueue.placement.spreading import Spread, Spreading, StorageServers
+from fdbqueue.root_keys import RootKeys
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -30,13 +31,21 @@ TIMEOUT = SecondsRange(min=0, min_open=True)
 @cli.command()
 @queue_argument
 @click.option("--apply", is_flag=True, help="run the lines with fdbcli, and wait for the moves")
+@click.option("--receipts", is_flag=True, help="spread the receipts of its root in as many parts instead")
 @click.option("--remove", is_flag=True, help="the lines that remove these boundaries")
 @click.option("--timeout", type=TIMEOUT, default=300.0, metavar="S", help="S seconds for each move [300]")
 @json_option
 @in_a_place
 @click.pass_obj
 def spread(
-    signals: Signals, place: Place, queue: str, apply: bool, remove: bool, timeout: float, as_json: bool
+    signals: Signals,
+    place: Place,
+    queue: str,
+    apply: bool,
+    receipts: bool,
+    remove: bool,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.
 
@@ -45,11 +54,14 @@ def spread(
     team, shares (other partitions on the same team). Status 1: a server has more than its even part, or
     --timeout is over. Boundaries stay until `spread --remove --apply`; minutes after that, the keys come
     together again. Each move restarts the cluster's data distributor, which takes half a minute.
+    Each transaction writes a receipt below the root: --receipts spreads those, for all queues of the root.
     """
     with place.tasks(queue) as (database, found):
         if not is_cluster(database):
             raise CommandError(f"{place.url} is a directory: only a FoundationDB cluster has storage servers")
         prefixes = _prefixes(database, found)
+        if receipts:
+            prefixes = RootKeys(place.root).receipts_in(len(prefixes))
         if not apply:
             lines = lines_to_remove(prefixes) if remove else lines_for(pieces_of(prefixes))
             _print(signals, lines, as_json)
@@ -57,7 +69,7 @@ def spread(
         run_lines = _fdbcli(place.url)
         if remove:
             run_lines(lines_to_remove(prefixes))
-            tell(signals, f"{queue!r} has no boundaries", {"queue": queue, "removed": True}, as_json)
+            tell(signals, f"{queue!r}: no boundaries", {"queue": queue, "removed": True}, as_json)
             return
         servers = StorageServers(database)
         if not servers.are_settled():

@@ -105,6 +105,7 @@ def test_spread_prints_a_line_for_each_partition(program: Within) -> None:
     assert status == 0
     assert [line.split()[:2] for line in out.splitlines()] == [["rangeconfig", "update"]] * 3
     assert program.run("spread", "mail", "--remove")[1].endswith(" default\n")
+    assert len(program.run("spread", "mail", "--receipts")[1].splitlines()) == 3
 
 
 def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import json
 from itertools import pairwise
 
+from fdb.subspace_impl import Subspace
+
 from fdbqueue.placement.boundaries import (
     Piece,
     boundaries_shown,
@@ -15,6 +17,7 @@ from fdbqueue.placement.boundaries import (
     pieces_of,
     sharing,
 )
+from fdbqueue.root_keys import RootKeys
 
 PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
 
@@ -70,3 +73,12 @@ def test_partitions_beyond_the_even_part_are_crowded() -> None:
 def test_partitions_with_the_same_servers_share_a_team() -> None:
     assert sharing([["a", "b"], ["b", "a"], ["a", "c"]]) == [[0, 1]]
     assert sharing([["a"], ["b"]]) == []
+
+
+def test_parts_of_receipts_are_even_and_in_order() -> None:
+    keys = RootKeys(Subspace(("root",)))
+    parts = keys.receipts_in(4)
+    names = [bytes((number,)) + bytes(11) for number in range(256)]
+    counts = [sum(keys.receipt(name, 1) >= part for name in names) for part in parts]
+    assert counts == [256, 192, 128, 64]
+    assert keys.receipts_in(256) == sorted(set(keys.receipts_in(256)))
