@@ -14,7 +14,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.queue_set import QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
-from fdbqueue.explanation import Explanation, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
@@ -74,6 +74,7 @@ __all__ = [
     "Flaw",
     "Fleet",
     "FleetStatus",
+    "HeldKey",
     "HeldTask",
     "Holder",
     "HolderProcess",

@@ -17,6 +17,8 @@ class Why(StrEnum):
     TAKEN = "taken"
     DELAYED = "delayed"
     UNSWEPT = "not swept"
+    KEY_HELD = "key held"
+    """Its task key has moved to another partition, and waits for its tasks in the old one."""
     KEY_BUSY = "key busy"
     KEY_BEHIND = "behind its key"
     BEHIND = "behind"
@@ -57,6 +59,18 @@ class TaskPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A task key that waits in its new partition, since a repartition from `before` to `partitions`."""
+
+    partition: int
+    """Its old partition."""
+    tasks: int
+    """Its ready and taken tasks there."""
+    before: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyHolder:
     """A taken task that keeps the task key of another one busy."""
 
@@ -88,7 +102,7 @@ class Explanation:
     key_holders: tuple[KeyHolder, ...]
     """Of a ready task: the taken tasks of its key, the first limits.EXPLAINED_HOLDERS."""
     waiting: int
-    """Live calls that wait in the line of the queue, up to limits.EXPLAINED_MAX."""
+    """Live calls that wait in the lines of the queue, up to limits.EXPLAINED_MAX."""
     workers: int
     """Live workers that may take from the queue, among the first limits.EXPLAINED_WORKERS of the root."""
     tasks: int
@@ -97,3 +111,5 @@ class Explanation:
     last_failure: Failure | None
     reasons: tuple[Reason, ...] = ()
     """In order of weight."""
+    held: HeldKey | None = None
+    """Of a ready task: the reason why its task key waits in its partition."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from fdbqueue.aside import DAMAGED
+from fdbqueue.disciplines.beside import readable_state
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.fair import Fair
-from fdbqueue.disciplines.key_state import IDLE, KeyState, state_of
+from fdbqueue.disciplines.key_state import IDLE
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.explanation import TaskPlace
 from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import EXACT, Transaction, Value
+from fdbqueue.seam import EXACT, Transaction
 
 
 def ask_place(
@@ -24,7 +24,8 @@ def ask_place(
     before = snapshot.get_range(fifo.start, keyed.filed(record), limit=limit, streaming_mode=EXACT)
 
     def pointers() -> Callable[[], TaskPlace]:
-        known, ahead = _readable(state), list(read_index(tr, before.to_list(), no_mending))
+        stored = readable_state(state.value if state.present() else None)
+        known, ahead = stored or IDLE, list(read_index(tr, before.to_list(), no_mending))
         if not known.pointer:  # its key is busy: the pointer is the one that the key will get
             known = keyed.begin(known, now())
         at = known.pointer or keyed.point(known, ahead[0] if ahead else record)
@@ -39,10 +40,3 @@ def ask_place(
         return place
 
     return pointers
-
-
-def _readable(state: Value) -> KeyState:
-    try:
-        return state_of(state.value) if state.present() else IDLE
-    except DAMAGED:
-        return IDLE

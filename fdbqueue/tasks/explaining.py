@@ -30,6 +30,7 @@ from fdbqueue.sessions.workers import ask_workers
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_failures
+from fdbqueue.tasks.held import ask_held
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.reasons import reasons_of
@@ -48,10 +49,11 @@ def explain(change: Change, id_: bytes) -> Explanation:
     snapshot, keys = tr.snapshot, shape.keys
     stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
     failures = ask_failures(tr, keys, id_)
-    waiting = ask_waiting(snapshot, LineKeys(keys.line), now_us, limits.EXPLAINED_MAX)
+    waiting = _ask_waiting(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
+    is_held = ask_held(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held = place(), key_holders()
     found = Explanation(
@@ -68,8 +70,19 @@ def explain(change: Change, id_: bytes) -> Explanation:
         tasks=count_of(live.value),
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
+        held=is_held(),
     )
     return replace(found, reasons=reasons_of(found))
+
+
+def _ask_waiting(change: Change) -> Callable[[], int]:
+    """Ask for the number of live calls that wait: for the partition of the task, and for all."""
+    shape = change.shape
+    lines = [shape.keys.line] if change.plan is None else [shape.keys.line, shape.shared.line]
+    asked = [
+        ask_waiting(change.tr.snapshot, LineKeys(line), change.now_us, limits.EXPLAINED_MAX) for line in lines
+    ]
+    return lambda: min(limits.EXPLAINED_MAX, sum(reply() for reply in asked))
 
 
 def holder_of(change: Change, id_: bytes) -> Holder | None:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from fdbqueue import limits
-from fdbqueue.explanation import Explanation, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.holder import Holder
 from fdbqueue.task import TaskState
 from fdbqueue.visible import shortened, visible
@@ -75,6 +75,8 @@ def _ready(found: Explanation) -> Iterator[Reason]:
     place = found.place or TaskPlace()
     if not found.swept:
         yield Reason(Why.UNSWEPT, "It has become ready, and no process has swept it.", _SWEEP, found.now)
+    if found.held is not None:
+        yield _key_held(found.held)
     if not place.key_is_open:
         yield _key_busy(found)
     if place.ahead_in_key:
@@ -83,6 +85,15 @@ def _ready(found: Explanation) -> Iterator[Reason]:
     if place.ahead or (place.round or 0) > (place.current_round or 0) + 1:
         yield Reason(Why.BEHIND, _behind(place), _MORE)
     yield _takers(found)
+
+
+def _key_held(held: HeldKey) -> Reason:
+    number = "1 task" if held.tasks == 1 else f"{held.tasks:,} tasks"
+    text = (
+        f"Its key waits for {number} of it in partition {held.partition}, since a repartition from"
+        f" {held.before} to {held.partitions}."
+    )
+    return Reason(Why.KEY_HELD, text, "These tasks end.")
 
 
 def _key_busy(found: Explanation) -> Reason:
@@ -110,7 +121,7 @@ def _behind(place: TaskPlace) -> str:
 def _takers(found: Explanation) -> Reason:
     if found.waiting:
         text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
-        if _is_next(found.place):
+        if found.held is None and _is_next(found.place):
             return Reason(Why.NEXT, text, "One of them takes it.", found.now)
         return Reason(Why.NEXT, text, "Its turn comes.")
     if found.workers:

@@ -46,6 +46,7 @@ LEFT_OUT = {
             "Holder",
             "HolderProcess",
             "KeyFigures",
+            "HeldKey",
             "KeyHolder",
             "KeyStatistics",
             "Page",

@@ -7,7 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Overview, TaskFigures, TaskQueue
 from tests.overview.test_figures import Trips, trips_of
-from tests.partitions.support import PARTITIONS, key_in
+from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.tasks.support import StillClock
 
 
@@ -65,17 +65,12 @@ def test_a_queue_without_partitions_has_one(db: Database) -> None:
 
 def test_a_task_key_that_moves_is_told_once(db: Database) -> None:
     queue = TaskQueue.create(db, "q", "utube", partitions=2)
-    moving = next(key_in(0, 2, n) for n in range(99) if key_in(0, 2, n) not in staying(99))
+    moving = moving_key(0, 2, 4)
     queue.put(db, "old", key=moving)
     queue.repartition(db, 4)
     queue.put(db, "new", key=moving)
     [found] = figures_of(db).busiest
     assert (found.key, found.ready) == (moving, 2)
-
-
-def staying(count: int) -> set[str]:
-    """Task keys that are in partition 0 of 4, too."""
-    return {key_in(0, 4, n) for n in range(count)}
 
 
 def test_a_look_at_partitions_is_one_round_trip(clock: StillClock) -> None:

@@ -22,3 +22,9 @@ def bury_in(queue: TaskQueue, db: Database, partition: int, error: str = "A", da
     id_ = queue.put(db, data, key=key_in(partition)).id
     queue.bury(db, id_, failure=Failure(error, f"in {partition}"))
     return id_
+
+
+def moving_key(partition: int, count: int, new_count: int) -> str:
+    """A task key that lies in that partition of `count`, and in another one of `new_count`."""
+    stays = {key_in(partition, new_count, n) for n in range(99)}
+    return next(key for n in range(99) if (key := key_in(partition, count, n)) not in stays)

@@ -18,7 +18,7 @@ from fdbqueue.records.keys import TaskKeys, id_bytes
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.shape import Shape
-from tests.partitions.support import PARTITIONS, key_in
+from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.verifying.places import missing_id
 
 MEND = "--mend"
@@ -181,7 +181,7 @@ def test_a_repartition_and_moved_tasks_are_sound(place: Place) -> None:
 
 def test_a_task_key_that_waits_for_its_old_partition_is_sound(place: Place) -> None:
     """Its mending, and that of its counter, leaves it held."""
-    key = next(key_in(1, nth=n) for n in range(99) if key_in(1, nth=n) in moving(1, 8))
+    key = moving_key(1, PARTITIONS, 8)
     place.queue.put(place.db, "old", key=key)
     assert not place.queue.repartition(place.db, 8).is_finished
     id_ = place.queue.put(place.db, "new", key=key).id
@@ -195,12 +195,6 @@ def test_a_task_key_that_waits_for_its_old_partition_is_sound(place: Place) -> N
     assert place.queue.peek(place.db, id_).state == "r"
     taken = [task.data for task in iter(lambda: place.queue.take(place.db, 0, session=place.session), None)]
     assert "new" not in taken
-
-
-def moving(partition: int, count: int) -> set[str]:
-    """Task keys that leave that partition when there are `count`."""
-    here = {key_in(partition, nth=n) for n in range(99)}
-    return here - {key_in(partition, count, n) for n in range(99)}
 
 
 @pytest.mark.parametrize("is_mended", [False, True])
