@@ -35,6 +35,8 @@ class Current:
         """Called when the queue, which had no partitions, has some, or the other way round."""
         self._key = registry.keys.definition(definition.name)
         self._stored = definition.to_bytes()
+        self._version = 0
+        """The latest read version at which another plan was met."""
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask for the definition. The reply raises QueueDropped, or a conflict if the plan has changed."""
@@ -43,23 +45,32 @@ class Current:
     def _check(self, tr: Transaction, found: Value, expected: bytes) -> None:
         value = found.value
         if value != expected:
-            self._keep(value)
+            self._keep(tr, value)
             raise conflict_in(tr)
 
-    def _keep(self, value: bytes | None) -> None:
-        """Keep another plan. Raises: QueueDropped."""
+    def _keep(self, tr: Transaction, value: bytes | None) -> None:
+        """Keep a later plan. Raises: QueueDropped."""
         found = None if value is None else Definition.from_bytes(self.definition.name, value)
-        if found is None or _unplanned(found) != _unplanned(self.definition):
+        if found is None or value is None or _unplanned(found) != _unplanned(self.definition):
             raise QueueDropped(name=self.definition.name)
-        plan = plan_of(found)
+        plan, version = plan_of(found), tr.get_read_version().wait()
+        if epoch_of(plan) > epoch_of(self.plan) or self._is_restored(version):
+            self._version = version
+            self._follow(found, value, plan)
+
+    def _is_restored(self, version: int) -> bool:
+        """True if a plan of before, read at this version, is the present one: data of a backup.
+
+        Else the transaction began before the present plan was stored, and conflicts with it.
+        """
+        known, self._version = self._version, max(self._version, version)
+        return 0 < known < version
+
+    def _follow(self, found: Definition, value: bytes, plan: Plan | None) -> None:
         had_parts = self.plan is not None
-        if epoch_of(plan) > epoch_of(self.plan):
-            # In this order: a call that asks its guard meanwhile has the newer plan, and conflicts.
-            self.plan = plan
-            self.definition, self._stored = found, found.to_bytes()
-        else:  # an earlier read version, or data that were restored from a backup
-            self.definition, self._stored = found, found.to_bytes()
-            self.plan = plan
+        # In this order: a call that asks its guard meanwhile has the later plan, and conflicts.
+        self.plan = plan
+        self.definition, self._stored = found, value
         if had_parts != (plan is not None):
             self.on_partitions()
 

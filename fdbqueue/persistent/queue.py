@@ -16,7 +16,7 @@ from fdbqueue.registry.registry import Registry, exists_already, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase
 from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.calls import require_alone
 from fdbqueue.tasks.creating import opened_or_created, usable
 from fdbqueue.tasks.kinds import Settings
 from fdbqueue.tasks.shape import shape_of
@@ -62,7 +62,7 @@ class PersistentQueue(KeepsAside, Proxy):
         there = usable(database, registry, name)
         found = of_kind(there or opened_or_created(database, registry, name, KIND, asked), KIND)
         shape = shape_of(registry, found, type)
-        calls_of(database, shape).require_alone()
+        require_alone(shape)
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())

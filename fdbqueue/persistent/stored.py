@@ -18,7 +18,7 @@ from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.task import Task
-from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.calls import TaskCalls, calls_of, require_alone
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.room import Room
@@ -117,7 +117,7 @@ class Stored:
 
     def _live(self, tr: Transaction) -> bytes | None:
         calls = self.calls
-        calls.require_alone()
+        require_alone(calls.shape)
         return calls.source.look(tr, live_counters)
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:

@@ -74,6 +74,12 @@ class Care:
         return self.callbacks.callback is not None
 
 
+def require_alone(shape: Shape) -> None:
+    """Raises: UnsupportedOption if the queue has partitions."""
+    if shape.plan is not None:
+        raise UnsupportedOption(kind=shape.kind.name, option="a PersistentQueue with partitions")
+
+
 def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
     return take() or None
 
@@ -128,13 +134,8 @@ class TaskCalls:
 
         Raises: UnsupportedOption if the queue has some.
         """
-        self.require_alone()
+        require_alone(self.shape)
         return self.source.within(tr, verb)
-
-    def require_alone(self) -> None:
-        """Raises: UnsupportedOption if the queue has partitions."""
-        if self.parts.plan is not None:
-            raise UnsupportedOption(kind=self.shape.kind.name, option="a PersistentQueue with partitions")
 
     def all_within(self, tr: Transaction, verb: Callable[[Sequence[Change]], T]) -> T:
         """Run a verb about all partitions."""
