@@ -1,4 +1,4 @@
-"""`fdbqueue partitions` and `fdbqueue repartition`: the parts of a task queue, and their number."""
+"""`fdbqueue partitions` and `fdbqueue repartition`: the parts of a queue, and their number."""
 
 import shlex
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.database import Database
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.placement.owners import owners_of_partitions
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -35,9 +36,9 @@ def partitions(signals: Signals, place: Place, queue: str, interval: float, as_j
 
     Columns: number, state, ready, taken, buried, delayed, put/s, take/s, flag, team. `flag`: takes look there
     for ready tasks. `team`: on a cluster, the storage servers that have its keys. With --interval 0 there is
-    one look, and no rates.
+    one look, and no rates. Plain queues count no calls, so they have none.
     """
-    with place.tasks(queue) as (database, found):
+    with place.partitioned(queue) as (database, found):
         before, began_s = found.partitions(database), database.runtime.monotonic()
         if interval:
             database.runtime.sleep(interval)
@@ -67,9 +68,9 @@ def repartition(
     in an old partition. Status 1: not done within --timeout, or another repartition is under way. Any process
     that uses QUEUE goes on with it, and so does the same command.
     """
-    with place.tasks(queue) as (database, found):
+    with place.partitioned(queue) as (database, found):
         try:
-            before, ended = _repartition(signals, database, found, number, timeout, as_json)
+            before, ended = _repartition(signals, database, found, queue, number, timeout, as_json)
         except Interrupted:
             say(f"interrupted: `{_again(queue, number)}` waits again")
             raise
@@ -84,7 +85,8 @@ def repartition(
 def _repartition(
     signals: Signals,
     database: Database,
-    queue: TaskQueue,
+    queue: Queue | TaskQueue,
+    name: str,
     number: int,
     timeout_s: float | None,
     as_json: bool,
@@ -97,14 +99,14 @@ def _repartition(
     first = step = _step(signals, database, queue, number)
     while not step.is_finished and monotonic() < ends_s:
         if monotonic() >= next_s and not as_json:
-            say(f"{_told(queue.name, first.before, number)}: {_left(queue.partitions(database))}")
+            say(f"{_told(name, first.before, number)}: {_left(queue.partitions(database))}")
             next_s = monotonic() + PLAIN_EVERY_S
         database.runtime.sleep(min(LOOK_EVERY_S, max(0.0, ends_s - monotonic())))
         step = _step(signals, database, queue, number)
     return first.before, step
 
 
-def _step(signals: Signals, database: Database, queue: TaskQueue, number: int) -> Repartition:
+def _step(signals: Signals, database: Database, queue: Queue | TaskQueue, number: int) -> Repartition:
     with signals.deferred():
         return queue.repartition(database, number)
 
@@ -129,8 +131,8 @@ def _again(queue: str, number: int) -> str:
 def _row(found: Partition, before: Partition, elapsed_s: float, team: list[str] | None) -> Row:
     row = asdict(found)
     for verb in ("put", "take"):
-        grown = row[f"{verb}s"] - getattr(before, f"{verb}s")
-        row[f"{verb}_per_s"] = grown / elapsed_s if elapsed_s else None
+        now, then = row[f"{verb}s"], getattr(before, f"{verb}s")
+        row[f"{verb}_per_s"] = None if now is None or not elapsed_s else (now - then) / elapsed_s
     return {**row, "prefix": found.prefix.hex(), "team": team}
 
 

@@ -162,7 +162,8 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
 def _create(database: Database, place: Place, name: str, kind: str, options: dict[str, Any]) -> None:
     if kind == PLAIN:
         place.registry.create(database, name, PLAIN, {"codec": options["codec"]})
-        Queue.named(database, name, root=place.root, create=False)
+        queue = Queue.named(database, name, root=place.root, create=False)
+        queue.repartition(database, options["partitions"])
     else:
         TaskQueue.create(database, name, kind, root=place.root, **options)
 
@@ -176,9 +177,9 @@ def _drop_tasks(signals: Signals, database: Database, queue: TaskQueue, there: i
 
 
 def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
-    usual = {"pri": 0, "key_concurrency": 1, "partitions": 1}
+    usual = {"pri": 0, "key_concurrency": 1}
     for name, value in options.items():
-        if name != "codec" and value != usual.get(name):
+        if name not in ("codec", "partitions") and value != usual.get(name):
             raise click.UsageError(f"a plain queue has no {name}")
 
 

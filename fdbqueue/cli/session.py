@@ -86,6 +86,15 @@ class Place:
         with self.database() as database:
             yield database, self.tasks_in(database, name)
 
+    @contextmanager
+    def partitioned(self, name: str) -> Iterator[tuple[Database, Queue | TaskQueue]]:
+        """Open the queue of that name, of a kind that may have partitions. Raises CommandError."""
+        with self.database() as database:
+            if self.definition(database, name).kind == PLAIN:
+                yield database, Queue.named(database, name, create=False, root=self.root)
+            else:
+                yield database, self.tasks_in(database, name)
+
     def tasks_in(self, database: Database, name: str) -> TaskQueue:
         """Return the task queue of that name. Raises CommandError."""
         found = self.definition(database, name)

@@ -17,6 +17,7 @@ from fdbqueue.partitions.looks import PartitionState
 from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
 from fdbqueue.placement.owners import is_cluster
 from fdbqueue.placement.spreading import Spread, Spreading, StorageServers
+from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
@@ -56,7 +57,7 @@ def spread(
     together again. Each move restarts the cluster's data distributor, which takes half a minute.
     Each transaction writes a receipt below the root: --receipts spreads those, for all queues of the root.
     """
-    with place.tasks(queue) as (database, found):
+    with place.partitioned(queue) as (database, found):
         if not is_cluster(database):
             raise CommandError(f"{place.url} is a directory: only a FoundationDB cluster has storage servers")
         prefixes = _prefixes(database, found)
@@ -79,7 +80,7 @@ def spread(
     _report(signals, done, timeout, as_json)
 
 
-def _prefixes(database: Database, queue: TaskQueue) -> list[bytes]:
+def _prefixes(database: Database, queue: Queue | TaskQueue) -> list[bytes]:
     """The prefixes of the open partitions: others only lose keys."""
     found = queue.partitions(database)
     return [one.prefix for one in found if one.state == PartitionState.OPEN]

@@ -88,11 +88,23 @@ def test_an_impossible_number_changes_nothing(program: Within, number: str) -> N
     assert len(listed(program, "mail")) == 1
 
 
-def test_a_plain_queue_has_no_partitions(program: Within) -> None:
-    assert program.run("create", "plain", "--kind", "queue", "--partitions", "2")[0] == 2
-    program.run("create", "plain", "--kind", "queue")
-    assert program.run("partitions", "plain")[0] == 2
-    assert program.run("repartition", "plain", "2")[0] == 2
+def test_a_plain_queue_has_partitions(program: Within) -> None:
+    assert program.run("create", "plain", "--kind", "queue", "--partitions", "3")[0] == 0
+    program.run("put", "plain", "1", "2")
+    rows = [
+        line.split("\t") for line in program.run("partitions", "plain", "--interval", "0.01")[1].splitlines()
+    ]
+    assert sum(int(row[2]) for row in rows) == 2
+    assert {(row[6], row[7]) for row in rows} == {("", "")}
+    told = "fdbqueue: 'plain' goes from 3 to 2 partition(s): done\n"
+    assert program.run("repartition", "plain", "2") == (0, "", told)
+    assert len([one for one in listed(program, "plain") if one["state"] == "open"]) == 2
+
+
+def test_an_element_queue_has_no_partitions(program: Within) -> None:
+    program.run("elements", "create", "dirs", "--schema", "body=string")
+    assert program.run("partitions", "dirs")[0] == 2
+    assert program.run("repartition", "dirs", "2")[0] == 2
 
 
 def test_spread_prints_a_line_for_each_partition(program: Within) -> None:
