@@ -29,7 +29,6 @@ class PartFigures:
     """The figures of one partition, or of a queue without partitions."""
 
     items: int
-    unreadable: int
     tasks: Mapping[str, int]
     calls: Mapping[str, int]
     next_s: float | None
@@ -50,13 +49,14 @@ class TaskLook:
 
     def ask(self, tr: Transaction, now_us: int) -> Callable[[LiveWorkers], QueueFigures]:
         paused = tr.snapshot.get(self._shape.keys.paused)
+        unreadable = self._shape.aside.ask_count(tr)
         asked = [part.ask(tr, now_us) for part in self._parts]
 
         def figures(workers: LiveWorkers) -> QueueFigures:
             parts, shape = [reply() for reply in asked], self._shape
             tasks = self._tasks(parts, bool(paused.present()), workers.of(shape.name))
-            items, unreadable = sum(part.items for part in parts), sum(part.unreadable for part in parts)
-            return QueueFigures(shape.name, shape.kind.name, items, unreadable, tasks)
+            items = sum(part.items for part in parts)
+            return QueueFigures(shape.name, shape.kind.name, items, unreadable(), tasks)
 
         return figures
 
@@ -91,7 +91,7 @@ class PartLook:
         """Ask, by snapshot."""
         snapshot, shape, keys = tr.snapshot, self._shape, self._shape.keys
         live, calls = snapshot.get(keys.live), snapshot.get(keys.calls)
-        unreadable, busiest = shape.aside.ask_count(tr), self._ask_busiest(snapshot)
+        busiest = self._ask_busiest(snapshot)
         due, next_, oldest = (_ask_first(snapshot, under) for under in (keys.timers, keys.ready, keys.tasks))
 
         def figures() -> PartFigures:
@@ -100,7 +100,6 @@ class PartLook:
             oldest_s, is_exact = _oldest(shape, next_s, _first_task(oldest()), now_us)
             return PartFigures(
                 count_of(live.value),
-                unreadable(),
                 counted["tasks"],
                 counted["calls"],
                 next_s,

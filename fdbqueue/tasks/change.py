@@ -115,6 +115,7 @@ class Change:
     def lost(self, key: bytes, value: bytes) -> None:
         """Mend the key of a state that names a missing or unreadable task."""
         self.shape.mender.lost(self.tr, key, value)
+        self.expect_ready()  # its task key may be free now
 
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
@@ -287,6 +288,7 @@ class Change:
         damaged, self.damaged = self.damaged, {}
         for id_, value in damaged.items():
             self.shape.mender.record(self.tr, id_, value)
+        self.expect_ready()
 
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys

@@ -35,7 +35,7 @@ def _ask_statistics(change: Change) -> Callable[[], Statistics]:
     live, calls = tr.snapshot.get(keys.live), tr.snapshot.get(keys.calls)
     until = keys.timers_until(change.now_us)
     timers = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_COUNTED_MAX)
-    unreadable = change.shape.aside.ask_count(tr)
+    unreadable = change.shape.aside.ask_count(tr) if not keys.partition else lambda: 0
 
     def reply() -> Statistics:
         found = statistics_of(live.value, calls.value)

@@ -12,6 +12,7 @@ from fdbqueue import limits
 from fdbqueue.aside import Aside
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.keys import (
     ID_BYTES,
     NEVER_US,
@@ -20,6 +21,7 @@ from fdbqueue.records.keys import (
     Record,
     TaskKeys,
     id_in,
+    partition_of,
     record_to_bytes,
     sound_record,
 )
@@ -33,10 +35,11 @@ NO_INDEX = "the entry of a ready task cannot be read"
 
 
 class Mender:
-    """The mending of one queue."""
+    """The mending of one queue, or of one partition."""
 
-    def __init__(self, keys: TaskKeys, discipline: Discipline, aside: Aside) -> None:
+    def __init__(self, keys: TaskKeys, shared: SharedKeys, discipline: Discipline, aside: Aside) -> None:
         self._keys = keys
+        self._shared = shared
         self._discipline = discipline
         self._aside = aside
         self.removed = 0
@@ -111,6 +114,8 @@ class Mender:
         payload, failures = self._keys.payloads_of(id_), self._keys.failures_of(id_)
         tr.add_read_conflict_key(self._keys.task(id_))
         tr.clear(self._keys.task(id_))
+        if partition_of(id_) != self._keys.partition:
+            tr.clear(self._shared.moved(id_))
         tr.clear_range(payload.start, payload.stop)
         tr.clear_range(failures.start, failures.stop)
 

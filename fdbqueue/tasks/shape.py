@@ -57,8 +57,9 @@ class Shape:
         )
         """True if the end of a lease may make another task ready to be taken."""
         self.guard = guard
-        self.aside = Aside(self.keys.prefix, self.keys.line)
-        self.mender = Mender(self.keys, self.discipline, self.aside)
+        # All partitions set values aside in one place, which outlives each of them.
+        self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
+        self.mender = Mender(self.keys, self.shared, self.discipline, self.aside)
         if isinstance(self.discipline, Fifo | Keyed):
             self.discipline.mend = self.mender.entry
         self.owner = owner_of(definition)

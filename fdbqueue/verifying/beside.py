@@ -32,7 +32,7 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN
-from fdbqueue.verifying.partitions import HeldChecks
+from fdbqueue.verifying.partitions import HeldChecks, expect_ready
 from fdbqueue.verifying.slices import Mend, Suspect, resized
 
 NUMBER_BYTES = 8
@@ -80,6 +80,7 @@ class BesideChecks:
 
     def rebuild(self, tr: Transaction, key: bytes) -> None:
         rebuild(self._keyed, tr, key)
+        expect_ready(tr, self._shape)
 
     def _has_shape(self, column: int, rest: bytes) -> bool:
         if column == WAITING:
@@ -233,12 +234,12 @@ class BesideChecks:
     # Mending.
 
     def _rebuilding(self, key: bytes) -> Mend:
-        return lambda tr: rebuild(self._keyed, tr, key)
+        return lambda tr: self.rebuild(tr, key)
 
     def _clearing(self, wrong: bytes, key: bytes) -> Mend:
         def mend(tr: Transaction) -> None:
             tr.clear(wrong)
-            rebuild(self._keyed, tr, key)
+            self.rebuild(tr, key)
 
         return mend
 

@@ -73,7 +73,8 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
         yield Count(f"buried tasks of the class {error!r}", tally, count_in, COUNTER.pack, goes_at_zero=True)
     ended = Tally({"ended": keys.all_ended}, keys.ended_count, keys.has_shape)
     yield Count("ended tasks", ended, count_in, COUNTER.pack)
-    yield count_of_aside(shape.aside)
+    if not keys.partition:
+        yield count_of_aside(shape.aside)
 
 
 def counts_of_recipe(recipe: Recipe) -> Iterator[Count]:

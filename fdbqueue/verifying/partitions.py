@@ -108,8 +108,7 @@ class PartitionChecks:
             yield Suspect(Flaw.STATE, self._flag, text, self._mending, self._raise_flag)
 
     def _raise_flag(self, tr: Transaction) -> None:
-        tr.set(self._flag, b"")
-        ring(tr, self._shared)
+        expect_ready(tr, self._shape)
 
     # A task, and the key that tells where it is.
 
@@ -172,10 +171,18 @@ class HeldChecks:
     def _letting_go(self, key: bytes) -> Mend:
         def mend(tr: Transaction) -> None:
             if self._keyed.let_go(tr, key):
-                tr.set(self._shape.shared.flag(self._shape.keys.partition), b"")
-                ring(tr, self._shape.shared)
+                expect_ready(tr, self._shape)
 
         return mend
+
+
+def expect_ready(tr: Transaction, shape: Shape) -> None:
+    """Set the flag of the partition, in which a mending may make a task ready. Does nothing without
+    partitions.
+    """
+    if shape.plan is not None:
+        tr.set(shape.shared.flag(shape.keys.partition), b"")
+        ring(tr, shape.shared)
 
 
 def _is_ordered(row: Row) -> bool:

@@ -39,7 +39,7 @@ from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
-from fdbqueue.verifying.partitions import PartitionChecks, SharedChecks
+from fdbqueue.verifying.partitions import PartitionChecks, SharedChecks, expect_ready
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
 
@@ -217,8 +217,12 @@ class TaskChecks:
     def _mend_state(self, record: Record, state_key: bytes, value: bytes) -> Mend:
         def mend(tr: Transaction) -> None:
             tr.set(state_key, value)
-            if self._beside is not None and record.state == TaskState.READY:
+            if record.state != TaskState.READY:
+                return
+            if self._beside is not None:
                 self._beside.rebuild(tr, record.key)
+            else:
+                expect_ready(tr, self.shape)
 
         return mend
 
