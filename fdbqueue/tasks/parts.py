@@ -70,14 +70,14 @@ class Parts:
         plan = self.plan
         if plan is None:
             return self.zero.within(tr, verb)
-        return self.holding()[self._place_of(tr, plan, id_)].within(tr, verb, plan)
+        return self._upto(plan.high)[self._place_of(tr, plan, id_)].within(tr, verb, plan)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes nothing."""
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self.holding()[self._place_of(tr, plan, id_)].look(tr, verb)
+        return self._upto(plan.high)[self._place_of(tr, plan, id_)].look(tr, verb)
 
     def _place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
         """The partition of the task. Reads: the key of a task that has moved."""
@@ -109,7 +109,7 @@ class Parts:
         answers: dict[int, T] = {}
         for number, places in groups.items():
             about = partial(_about, verb, [targets[at] for at in places])
-            found = self.holding()[number].within(tr, about, plan)
+            found = self._upto(plan.high)[number].within(tr, about, plan)
             answers.update(zip(places, found, strict=True))
         return [answers[at] for at in range(len(targets))]
 

@@ -12,6 +12,7 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 from collections.abc import Callable
 
 from fdbqueue import limits
+from fdbqueue.database import conflict_in
 from fdbqueue.disciplines.key_counts import key_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
@@ -83,8 +84,10 @@ class Settling:
         Writes: the definition, at the end.
         Conflicts: then, every call on the queue.
         """
-        self._parts.zero.guard(tr)()
         plan = self._parts.plan
+        self._parts.zero.guard(tr)()
+        if self._parts.plan is not plan:  # another thread has met a newer plan than this transaction sees
+            raise conflict_in(tr)
         if plan is None or not self.is_due():
             return False
         if not plan.before:

@@ -5,10 +5,15 @@ from typing import Any
 import pytest
 
 from fdbqueue import Failure, Session, limits
+from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
@@ -313,3 +318,26 @@ def test_the_room_of_a_full_queue_is_that_after_a_repartition(parted: MakeBench)
     with pytest.raises(Exception, match="full"):
         b.queue.put(tr, "x")
     assert sorted(b.taken_data()) == list(range(6))
+
+
+def test_acks_follow_a_plan_that_another_thread_meets(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition of the acked task goes, while the transaction looks for the task."""
+    b = parted(partitions=2)
+    b.put_each(range(2))
+    done = [b.queue.ack(b.db, b.take()) for _ in range(2)]
+    parts, place_of = calls_of(b.db, b.queue._shape).parts, Parts._place_of
+    b.repartition(1)
+
+    def meet(self: Parts, *args: Any) -> int:
+        place = place_of(self, *args)
+        b.clock.advance(limits.PARTITIONS_LOWERED_EVERY_S)
+        b.settle()
+        return place
+
+    monkeypatch.setattr(Parts, "_place_of", meet)
+    targets = [Target(id_bytes(task.id), b"token") for task in done]
+    answers = run(b.db, lambda tr: parts.each(tr, targets, verbs.ack_each))
+    assert [type(answer) for answer in answers] == [NotTaken] * 2
+    assert b.plan().high == 1
