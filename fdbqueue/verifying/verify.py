@@ -156,7 +156,7 @@ class Verifier:
                 for suspect in run(self._database, partial(strays, shape, number)):
                     self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
                 if number:
-                    yield _of_tasks(shape.partition(number), registered=True)
+                    yield partition_subject(shape.partition(number))
 
     def _part(self, subject: Subject, prefix: bytes) -> None:
         """Verify a queue, or a partition of the queue with that prefix."""
@@ -217,6 +217,11 @@ def subject_of(queue: AnyQueue) -> Subject:
     if isinstance(queue, ElementBase):
         return _of_elements(queue.store, queue.path, registered=False)
     raise WrongType(name="queue", wanted="a name, or a queue", got=type_name(queue))
+
+
+def partition_subject(shape: Shape) -> Subject:
+    """A partition of a task queue, but partition 0: that is the queue itself."""
+    return _of_tasks(shape, registered=True)
 
 
 def subject_named(registry: Registry, definition: Definition) -> Subject | None:

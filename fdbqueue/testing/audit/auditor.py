@@ -15,14 +15,17 @@ from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.partitions import Partitioned
 from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.audit.unseen import changed_unseen_in_root
 from fdbqueue.verifying.root import RootChecks
-from fdbqueue.verifying.verify import AnyQueue, subject_named, subject_of
+from fdbqueue.verifying.tasks import TaskChecks
+from fdbqueue.verifying.verify import AnyQueue, partition_subject, subject_named, subject_of
 
 VIOLATIONS_MAX = 5
 
@@ -37,7 +40,7 @@ class Auditor:
         self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
         self._sessions = Sessions(self._registry.keys, self._is_member)
         self._receipts = Receipts()
-        self._named: dict[int, QueueRules] = {}
+        self._named: dict[int, QueueRules | Partitioned] = {}
         self._prefixes: dict[int, bytes] = {}
         """The prefixes of the queues that have definitions, by their ids."""
         self._spaces: list[QueueRules] = []
@@ -112,18 +115,30 @@ class Auditor:
         for key, values in changes.items():
             column, rest = self._registry.keys.shape_of(key)
             if column == columns.DEFINITION:
-                if values.before is not None:
-                    self._forget(Definition.listed(rest[0], values.before))
+                old, lives = (
+                    None if values.before is None else Definition.listed(rest[0], values.before),
+                    Lives(),
+                )
+                if old is not None:
+                    known = self._forget(old)
+                    lives = lives if known is None else known.lives
                 if values.after is not None:
-                    self._know(Definition.listed(rest[0], values.after))
+                    new = Definition.listed(rest[0], values.after)
+                    self._know(new, lives if old is not None and old.id == new.id else Lives())
 
-    def _forget(self, definition: Definition) -> None:
-        self._named.pop(definition.id, None)
+    def _forget(self, definition: Definition) -> QueueRules | Partitioned | None:
         self._prefixes.pop(definition.id, None)
+        return self._named.pop(definition.id, None)
 
-    def _know(self, definition: Definition) -> None:
+    def _know(self, definition: Definition, lives: Lives) -> None:
+        """`lives`: those of a queue whose plan has changed."""
         self._prefixes[definition.id] = self._registry.contents(definition).key()
         with suppress(FdbQueueError):  # of another release: a verification tells of it
             subject = subject_named(self._registry, definition)
-            if subject is not None:
+            if subject is None:
+                return
+            checks = subject.checks
+            if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
+                self._named[definition.id] = Partitioned(subject, partition_subject, lives)
+            else:
                 self._named[definition.id] = QueueRules(subject, registered=True)

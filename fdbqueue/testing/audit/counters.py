@@ -36,6 +36,17 @@ class Counters:
                     yield suspect.text
 
 
+def counted(counts: Iterable[Count], mirror: Mirror) -> Iterator[str]:
+    """Compare counters with all that they count."""
+    for count in counts:
+        [(name, under)] = count.tally.ranges.items()
+        number = sum(count.tally.counts(key) for key in mirror.keys_in(under.start, under.stop))
+        values = {count.tally.counter: mirror.value(count.tally.counter)}
+        suspect = count.compare(Counted({name: number}, values, None), "")
+        if suspect is not None:
+            yield suspect.text
+
+
 def _number(tally: Tally, under: slice, keys: Iterable[bytes]) -> int:
     return sum(tally.counts(key) for key in keys if under.start <= key < under.stop)
 

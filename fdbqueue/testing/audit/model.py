@@ -99,11 +99,11 @@ class Tasks:
             return Counter()
         before, after = step.changes[self.keys.calls]
         old, new = unpacked(CALLS, before), unpacked(CALLS, after)
-        counted = {name: _signed(new[name] - old[name]) for name in CALLS}
+        counted = {name: signed(new[name] - old[name]) for name in CALLS}
         return Counter({name: number for name, number in counted.items() if number})
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
     return number - 2 * _COUNTER_MAX if number >= _COUNTER_MAX else number
 
 

@@ -31,7 +31,7 @@ class QueueRules:
         self._counters = counters.Counters(subject.counts)
         self._agreement = Agreement(subject.checks, self.prefix)
         self._tasks = Tasks(subject.checks, registered) if isinstance(subject.checks, TaskChecks) else None
-        self._lives = Lives()
+        self.lives = Lives()
         self._items = Items(subject.checks.recipe) if isinstance(subject.checks, RecipeChecks) else None
         self._elements = Elements(subject.checks.keys) if isinstance(subject.checks, ElementChecks) else None
         if self._tasks is not None:
@@ -68,7 +68,7 @@ class QueueRules:
         if tasks.registered:
             yield from leases.delivered(shape, step, line, mirror)
             yield from lost_leases(shape, step, line, mirror)
-            yield from self._lives.judge(step)
+            yield from self.lives.judge(step)
             yield from calls.counted(step, line)
             yield from bounds.within_capacity(shape, step)
             yield from bounds.within_concurrency(shape, step)

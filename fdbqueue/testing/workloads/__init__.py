@@ -65,6 +65,7 @@ _MODULES = (
     "named",
     "order",
     "outages",
+    "partitions",
     "pipeline",
     "processes",
     "proxies",

@@ -1,0 +1,150 @@
+"""The rules of a queue with partitions: those of each partition, and those of all together.
+
+A task that moves to another partition keeps its life: rules of lives and bounds see all partitions as one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records import keys as columns
+from fdbqueue.records.keys import Record, id_text, sound_record
+from fdbqueue.records.statistics import CALLS, unpacked
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.testing.audit import bounds, counters
+from fdbqueue.testing.audit.agreement import Agreement
+from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.audit.model import Move, TaskStep, is_taken, signed
+from fdbqueue.testing.audit.unseen import changed_unseen
+from fdbqueue.verifying.tasks import TaskChecks
+from fdbqueue.verifying.verify import Subject
+
+PartOf = Callable[[Shape], Subject]
+_ORDERED = (TaskState.READY, TaskState.TAKEN)
+
+
+class Partitioned:
+    def __init__(self, subject: Subject, part_of: PartOf, lives: Lives) -> None:
+        """`subject`: the queue as of its present plan. `lives`: those of its tasks so far."""
+        assert isinstance(subject.checks, TaskChecks)
+        self.prefix = subject.keys.start
+        self.lives = lives
+        self._name = subject.name
+        shape = subject.checks.shape
+        assert shape.plan is not None
+        self._zero = shape
+        parts = [subject, *(part_of(shape.partition(n)) for n in range(1, shape.plan.high))]
+        self._parts = [replace(part, counts=list(part.counts)) for part in parts]
+
+    def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
+        for number, part in enumerate(self._parts):
+            for text in self.of_part(part, step, mirror):
+                yield f"{self._name}, partition {number}: {text}"
+        tasks = self._tasks(step, mirror)
+        for text in self.of_all(tasks, mirror):
+            yield f"{self._name}: {text}"
+
+    def of_part(self, part: Subject, step: Step, mirror: Mirror) -> Iterator[str]:
+        checks = part.checks
+        assert isinstance(checks, TaskChecks)
+        few = self._own(checks.shape, step)
+        yield from Agreement(checks, part.keys.start).judge(few, mirror)
+        yield from counters.counted(part.counts, mirror)
+        yield from counters.ClassCounters(checks.keys).judge(few, mirror)
+        yield from changed_unseen(checks, few)
+        yield from unflagged(checks.shape, mirror)
+        if isinstance(checks.shape.discipline, Keyed):
+            here = TaskStep(step.commit, few, {}, dict(self._stored(checks.shape, mirror)), Counter())
+            changed = [record for _, record in self._changed(checks.shape, few)]
+            known = {record.id: Move(record, record) for record in changed}
+            yield from counters.key_counters(checks.shape.discipline, replace(here, moves=known), mirror)
+
+    def _own(self, shape: Shape, step: Step) -> Step:
+        """The part of the step that belongs to one partition."""
+        keys, apart = shape.keys, shape.shared.partitions
+
+        def is_own(key: bytes) -> bool:
+            return key.startswith(keys.prefix) and (keys.partition > 0 or not apart.start <= key < apart.stop)
+
+        changes = {key: values for key, values in step.changes.items() if is_own(key)}
+        return replace(step, changes=changes, unseen=[key for key in step.unseen if is_own(key)])
+
+    def _shapes(self) -> Iterator[Shape]:
+        for part in self._parts:
+            assert isinstance(part.checks, TaskChecks)
+            yield part.checks.shape
+
+    def _changed(self, shape: Shape, step: Step) -> Iterator[tuple[bool, Record]]:
+        """The records that the step has removed or replaced, and those that it has stored (True)."""
+        for key, values in step.changes.items():
+            column, rest = shape.keys.parts_of(key)
+            if column == columns.TASK:
+                for is_new, value in enumerate(values):
+                    record = sound_record(value, rest)
+                    if record is not None:
+                        yield bool(is_new), record
+
+    def _stored(self, shape: Shape, mirror: Mirror) -> Iterator[tuple[bytes, Record]]:
+        under = shape.keys.tasks
+        for row in mirror.under(under.start, under.stop):
+            record = sound_record(row.value, row.key[len(under.start) :])
+            if record is not None:
+                yield record.id, record
+
+    def _tasks(self, step: Step, mirror: Mirror) -> TaskStep:
+        """The step of the tasks of all partitions."""
+        olds: dict[bytes, Record] = {}
+        news: dict[bytes, Record] = {}
+        after: dict[bytes, Record] = {}
+        calls: Counter[str] = Counter()
+        for shape in self._shapes():
+            own = self._own(shape, step)
+            for is_new, record in self._changed(shape, own):
+                (news if is_new else olds)[record.id] = record
+            after.update(self._stored(shape, mirror))
+            if (values := own.changes.get(shape.keys.calls)) is not None:
+                old, new = (unpacked(CALLS, value) for value in values)
+                calls.update({name: signed(new[name] - old[name]) for name in CALLS})
+        moves = {id_: Move(olds.get(id_), news.get(id_)) for id_ in {**olds, **news}}
+        return TaskStep(step.commit, step, moves, after, calls)
+
+    def of_all(self, step: TaskStep, mirror: Mirror) -> Iterator[str]:
+        yield from self.lives.judge(step)
+        yield from bounds.within_capacity(self._zero, step)
+        yield from bounds.within_concurrency(self._zero, step)
+        places = {shape.keys.partition: dict(self._stored(shape, mirror)) for shape in self._shapes()}
+        if isinstance(self._zero.discipline, Keyed):
+            for before, after in step.moves.values():
+                if before is not None and after is not None and is_taken(after) and not is_taken(before):
+                    yield from self.overtaken(step, after, places)
+
+    def overtaken(
+        self, step: TaskStep, taken: Record, places: Mapping[int, Mapping[bytes, Record]]
+    ) -> Iterator[str]:
+        """A task is taken after all of its key in the partition that the key leaves, and after the earlier
+        ones in its own partition.
+        """
+        assert self._zero.plan is not None
+        [here] = [number for number, tasks in places.items() if taken.id in tasks]
+        has_moved = here == home_of(taken.key, self._zero.plan.count)
+        place, told = self._zero.partition(here).discipline.place, id_text(taken.id)
+        for number, tasks in places.items():
+            for other in tasks.values():
+                if other.key != taken.key or other.id == taken.id or other.state not in _ORDERED:
+                    continue
+                if number != here and (has_moved or is_taken(other)):
+                    yield f"{told} is taken before {id_text(other.id)} in the partition {number}"
+                is_there = number == here and other.id not in step.moves and other.state == TaskState.READY
+                if is_there and place(other) < place(taken) and other.expires_us > step.commit.now_us:
+                    yield f"{told} is taken before {id_text(other.id)} of the same task key"
+
+
+def unflagged(shape: Shape, mirror: Mirror) -> Iterator[str]:
+    flag, ready = shape.shared.flag(shape.keys.partition), shape.keys.ready
+    if mirror.value(flag) is None and next(mirror.keys_in(ready.start, ready.stop), None) is not None:
+        yield "tasks can be taken, and there is no flag"

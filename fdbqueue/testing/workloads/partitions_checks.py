@@ -1,0 +1,111 @@
+"""The checkers of the workload `partitions`."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fdbqueue.database import Database
+from fdbqueue.partitions.current import plan_of
+from fdbqueue.registry.registry import Registry
+from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.simulation import Checker
+from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.workloads.effects import effects_in
+
+NAME = "partitions"
+SURVIVOR_S = 400.0
+PROMPT_S = 0.8
+KEYS = ("a", "b", "c")
+"""Task keys of many tasks."""
+GONE = {"die", "stall", "unknown_done", "unknown_after_conflict"}
+"""With these faults a task may be held, and no call that has ended tells it."""
+LATE = {"slow_reply", "watch_late", "watch_very_late", "watch_missed", "clock_skew_s", *GONE}
+"""With these faults a take may wait beside a ready task."""
+
+
+def checks(active: set[str], pauses: bool) -> Iterator[Checker]:
+    """Yield the checkers for a run with the faults `active`."""
+    yield from (each_has_one_effect, the_repartition_ends, no_watch_left_behind)
+    if not pauses and not active & GONE:
+        yield nothing_is_true
+    if not pauses and not active & LATE:
+        yield woken_in_time
+
+
+def is_under_way(q: TaskQueue, db: Any) -> bool:
+    """True if a repartition has begun, and no process has finished it."""
+    plan = plan_of(Registry(DEFAULT_ROOT).find(db, q.name))
+    return plan is not None and plan.before > 0
+
+
+def each_has_one_effect(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each put task was acked once, or was removed by its id, and no other value was acked."""
+    effects, puts = effects_in(database), _puts(trace)
+    removals = trace.of(NAME, "remove")
+    removed = {op.result for op in removals if op.done}
+    unknown = {op.argument for op in removals if not op.done and op.error is None}
+    for value, count in effects.items():
+        if count != 1 or value not in puts:
+            yield f"{count} effects of {value!r}"
+    for value, op in puts.items():
+        if op.done and value not in effects and value not in removed and not unknown & set(op.result):
+            yield f"lost: {value!r}"
+
+
+def the_repartition_ends(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no repartition was under way at the end."""
+    if any(op.result for op in trace.of(NAME, "is under way")):
+        yield "the repartition has not ended"
+
+
+def nothing_is_true(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a take answers "nothing" only if no task was ready during the whole call."""
+    takers = _first_takers(trace)
+    for empty in (op for op in trace.of(NAME, "take") if op.done and op.result is None):
+        for value, op in _ready_at_once(trace):
+            taker = takers.get(value)
+            if taker is not None and op.before(empty) and empty.before(taker):
+                yield f"told {empty.client} that there is nothing while {value!r} lay there"
+
+
+def woken_in_time(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a take which waits gets a task soon after its put, and none waits for longer beside it."""
+    takers = _first_takers(trace)
+    for value, op in _ready_at_once(trace):
+        ended_s, taker = op.ended_s, takers.get(value)
+        if ended_s is None or taker is None or taker.ended_s is None:
+            continue
+        for wait in trace.of(NAME, "take"):
+            if wait.ended_s is None or not wait.argument:
+                continue
+            beside_s = min(wait.ended_s, taker.ended_s) - max(wait.began_s, ended_s)
+            if beside_s > PROMPT_S:
+                yield f"{wait.client} waited for {beside_s:.1f} s beside the ready {value!r}"
+
+
+def _puts(trace: Trace) -> dict[str, Operation]:
+    return {value: op for op in trace.of(NAME, "put") for value in op.argument[0]}
+
+
+def _ready_at_once(trace: Trace) -> Sequence[tuple[str, Operation]]:
+    """The tasks that were ready from their put on: without a delay, and of no key that others may hold.
+
+    Not those that a verb was called for by their ids.
+    """
+    touched = {op.argument for op in trace.of(NAME, "remove", "look")}
+    return [
+        (value, op)
+        for op in trace.of(NAME, "put")
+        for value in op.argument[0]
+        if op.done and not op.argument[2] and op.argument[1] not in KEYS and not touched & set(op.result)
+    ]
+
+
+def _first_takers(trace: Trace) -> dict[str, Operation]:
+    found: dict[str, Operation] = {}
+    for op in trace.of(NAME, "take", "finish"):
+        value = op.argument if op.name == "finish" else op.result
+        if value is not None and (value not in found or op.began < found[value].began):
+            found[value] = op
+    return found
