@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from fdbqueue.codec import PayloadCodec
+from fdbqueue.database import conflict_in
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.take import Taken
 from fdbqueue.page import Page, no_place, place_text
@@ -77,15 +78,27 @@ class RecipeParts:
         """The open partition whose turn it is."""
         return self.part(next(self._turns) % plan.count)
 
+    def _require(self, tr: Transaction, plan: Plan | None) -> None:
+        """Raise the conflict of `tr` if another thread has learnt a newer plan since `plan` was read.
+
+        The guard of a partition that was chosen by `plan` then goes by the newer one.
+        """
+        if self.plan is not plan:
+            raise conflict_in(tr)
+
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end of one partition, in order."""
-        plan = None if self.current is None else self.current.plan
+        current = self.current
+        plan = None if current is None else current.plan
         (self.zero if plan is None else self._open_one(plan)).append(tr, payloads, random)
+        if current is not None and current.plan is not plan:  # as in _require, with fewer calls
+            raise conflict_in(tr)
 
     def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items before the first one of a partition, in order."""
         plan = self.plan
         (self.zero if plan is None else self._open_one(plan)).prepend(tr, payloads, random)
+        self._require(tr, plan)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items of one partition, up to `count`, for the transaction of a caller.
@@ -94,6 +107,11 @@ class RecipeParts:
         enqueue; with partitions, if it finds none.
         """
         plan = self.plan
+        taken = self._take(tr, plan, count, now_us)
+        self._require(tr, plan)
+        return taken
+
+    def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
             return self.zero.take(tr, count, now_us)
         taken = self._open_one(plan).taker.take(tr, count, b"", now_us, is_last=False)
@@ -122,10 +140,13 @@ class RecipeParts:
 
     def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
         """The values behind `after`, of the first partition that has some. Reads by snapshot."""
-        parts = self.holding()
-        if self.plan is None:
-            return self.zero.page(tr, limit, after)
-        number, place = (after[0], after[1:] or None) if after else (0, None)
+        plan, parts = self.plan, self.holding()
+        found = self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
+        self._require(tr, plan)
+        return found
+
+    def _page(self, tr: Transaction, parts: Sequence[Recipe], limit: int, after: bytes | None) -> Page[Any]:
+        number, place = (0, None) if after is None else _place_in(after)
         if number >= len(parts):
             raise no_place(place_text(after or b""))
         for at in range(number, len(parts)):
@@ -153,10 +174,12 @@ class RecipeParts:
 
     def clear(self, tr: Transaction) -> None:
         """Remove every item, and those that were delivered to requests."""
+        plan = self.plan
         for part in self.holding():
             part.clear(tr)
-        if self.plan is not None:
+        if plan is not None:
             self.wide.line.results.clear_all(tr)
+        self._require(tr, plan)
 
     def holding_source(self) -> Recipe | WideRecipe:
         """The source of a `Holder`."""
@@ -168,3 +191,10 @@ class RecipeParts:
 
     def has_passed(self) -> bool:
         return any(part.passed for part in self.holding())
+
+
+def _place_in(after: bytes) -> tuple[int, bytes | None]:
+    """The partition of a place, and the place in it; None for its start. Raises: InvalidArgument."""
+    if not after:
+        raise no_place(place_text(after))
+    return after[0], after[1:] or None

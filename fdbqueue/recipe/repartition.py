@@ -48,7 +48,8 @@ def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
 def _is_empty(tr: Transaction, part: Recipe) -> bool:
     """True if it has no item and no request. Reads serialisably."""
     line = slice(part.keys.line, part.keys.line + b"\xff")
-    asked = [_first(tr, under) for under in (part.keys.items, line)]
+    # An item that is on its way to a caller has left its pieces here.
+    asked = [_first(tr, under) for under in (part.keys.items, part.keys.pieces, line)]
     return not any(first.to_list() for first in asked)
 
 

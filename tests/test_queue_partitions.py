@@ -1,0 +1,425 @@
+"""The recipe queue in partitions: every verb finds the values of all, and a repartition loses none."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Queue, limits
+from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.partitions.looks import PartitionState, Repartition
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.registry.registry import Registry
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
+
+PARTITIONS = 4
+VALUES = list(range(20))
+LARGE = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
+
+
+@pytest.fixture
+def queue(db: Database, space: Subspace) -> Queue:
+    return Queue.named(db, "q", partitions=PARTITIONS, root=space)
+
+
+def sizes(queue: Queue, db: Database) -> list[int]:
+    return [one.ready for one in queue.partitions(db)]
+
+
+def all_of(queue: Queue, db: Database) -> list[Any]:
+    """Dequeue every value."""
+    found: list[Any] = []
+    while values := queue.dequeue_many(db, 3):
+        found += values
+    return found
+
+
+def spread(queue: Queue, db: Database) -> None:
+    """Enqueue VALUES one by one."""
+    for value in VALUES:
+        queue.enqueue(db, value)
+
+
+def stored(db: Database, prefix: bytes) -> dict[bytes, bytes]:
+    return {bytes(row.key): bytes(row.value) for row in db.get_range_startswith(prefix)}
+
+
+def emptied(queue: Queue, db: Database, keep: int) -> None:
+    """Dequeue all but `keep` values."""
+    while queue.size(db) > keep:
+        queue.dequeue(db)
+
+
+# The verbs.
+
+
+def test_values_spread_over_the_partitions(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    assert sizes(queue, db) == [5, 5, 5, 5]
+    assert [one.number for one in queue.partitions(db)] == [0, 1, 2, 3]
+    assert {one.state for one in queue.partitions(db)} == {PartitionState.OPEN}
+    assert all(one.may_be_ready for one in queue.partitions(db))
+
+
+def test_a_dequeue_finds_a_value_of_any_partition(db: Database, queue: Queue) -> None:
+    for value in VALUES:
+        queue.enqueue(db, value)
+        assert queue.dequeue(db) == value
+    assert queue.dequeue(db, "nothing") == "nothing"
+    assert queue.empty(db)
+
+
+def test_a_dequeue_in_a_transaction_finds_any_value(db: Database, queue: Queue) -> None:
+    for value in VALUES:
+        queue.enqueue(db, value)
+        tr = begin(db)
+        assert queue.dequeue(tr) == value
+        assert commit_code(tr) == 0
+    assert queue.empty(db)
+
+
+def test_each_value_is_dequeued_once(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    assert sorted(all_of(queue, db)) == VALUES
+    assert sizes(queue, db) == [0, 0, 0, 0]
+
+
+def test_the_values_of_one_enqueue_stay_in_order(db: Database, queue: Queue) -> None:
+    for start in (0, 10, 20):
+        queue.enqueue_many(db, range(start, start + 5))
+    found = all_of(queue, db)
+    assert all(
+        [value for value in found if value // 10 == tens] == [*range(10 * tens, 10 * tens + 5)]
+        for tens in range(3)
+    )
+
+
+def test_looks_see_the_values_of_all_partitions(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    assert queue.size(db) == len(VALUES)
+    assert sorted(queue.items(db, 5)) == [0, 4, 8, 12, 16]
+    assert queue.peek(db) == 0
+    assert not queue.empty(db)
+
+
+def test_a_look_finds_the_value_of_the_last_partition(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    emptied(queue, db, keep=1)
+    assert not queue.empty(db)
+    assert queue.peek(db) == queue.items(db, 1)[0] == queue.dequeue(db)
+    assert queue.peek(db, "nothing") == "nothing"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 7])
+def test_pages_hold_each_value_once(db: Database, queue: Queue, limit: int) -> None:
+    spread(queue, db)
+    found, page = [], queue.items(db, limit)
+    found += page
+    while page.next is not None:
+        page = queue.items(db, limit, after=page.next)
+        found += page
+    assert sorted(found) == VALUES
+
+
+def test_a_place_of_no_page_is_refused(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    for place in ("", "nonsense", "04", "00ff"):
+        with pytest.raises(InvalidArgument):
+            queue.items(db, 5, after=place)
+
+
+def test_clear_empties_every_partition(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    queue.enqueue(db, LARGE)
+    queue.clear(db)
+    assert queue.empty(db)
+    assert queue.size(db) == 0
+    assert queue.dequeue(db) is None
+    spread(queue, db)
+    assert sorted(all_of(queue, db)) == VALUES
+
+
+def test_values_that_are_given_back_are_found(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    given = [queue.dequeue_many(db, 2) for _ in range(5)]
+    for values in given:
+        queue.give_back(db, values)
+    assert sorted(all_of(queue, db)) == VALUES
+
+
+def test_a_holder_holds_values_of_every_partition(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    holder, shown = queue.holder(db), []
+    while values := holder.hold(3):
+        assert holder.settle(1)
+        shown += values[:1]
+    assert sorted(shown) == VALUES
+    assert queue.size(db) == 0
+
+
+def test_a_large_value_is_whole(db: Database, queue: Queue) -> None:
+    for _ in range(PARTITIONS):
+        queue.enqueue(db, LARGE)
+    assert queue.items(db, 1) == [LARGE]
+    assert all_of(queue, db) == [LARGE] * PARTITIONS
+
+
+@pytest.mark.parametrize("contended", ["staged", "simple"])
+@pytest.mark.usefixtures("without_looks")
+def test_a_waiting_dequeue_is_woken_by_any_partition(db: Database, space: Subspace, contended: str) -> None:
+    queue = Queue.named(db, "q", partitions=PARTITIONS, root=space, contended=contended)
+    found: list[Any] = []
+    for value in range(2 * PARTITIONS):
+        waiter = threading.Thread(
+            target=lambda: found.append(queue.dequeue(db, timeout=PATIENCE_S)), daemon=True
+        )
+        waiter.start()
+        queue.enqueue(db, value)
+        waiter.join(PATIENCE_S)
+        assert found == list(range(value + 1))
+
+
+# Conflicts.
+
+
+def saw_nothing(queue: Queue, db: Database, space: Subspace, look: Callable[[Queue, Any], Any]) -> Any:
+    tr = begin(db)
+    assert look(queue, tr) in (None, [], True)
+    tr[space.pack(("saw nothing",))] = b""
+    return tr
+
+
+@pytest.mark.parametrize("turn", range(PARTITIONS))
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+@pytest.mark.parametrize(
+    "look",
+    [Queue.dequeue, lambda queue, tr: queue.dequeue_many(tr, 2), Queue.empty, Queue.peek],
+    ids=["dequeue", "dequeue_many", "empty", "peek"],
+)
+def test_an_answer_of_nothing_conflicts_with_an_enqueue(
+    db: Database, queue: Queue, space: Subspace, look: Callable[[Queue, Any], Any], used: bool, turn: int
+) -> None:
+    if used:  # the flags are there
+        spread(queue, db)
+        emptied(queue, db, keep=0)
+    for _ in range(turn):
+        queue.enqueue(db, 0)
+        assert queue.dequeue(db) == 0
+    tr = saw_nothing(queue, db, space, look)
+    queue.enqueue(db, 1)
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_two_dequeues_of_one_value_conflict(db: Database, queue: Queue) -> None:
+    queue.enqueue(db, 1)
+    first, second = begin(db), begin(db)
+    assert queue.dequeue(first) == queue.dequeue(second) == 1
+    assert commit_code(first) == 0
+    assert commit_code(second) == NOT_COMMITTED
+
+
+def test_enqueues_do_not_conflict(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    transactions = [begin(db) for _ in range(2 * PARTITIONS)]
+    for tr in transactions:
+        queue.enqueue(tr, 1)
+    assert [commit_code(tr) for tr in transactions] == [0] * len(transactions)
+
+
+# Repartitions.
+
+
+@pytest.mark.parametrize("counts", [(4, 2), (2, 1), (8, 3, 1), (1, 5), (16,)], ids=repr)
+@pytest.mark.parametrize("first", [None, 1, 4])
+def test_a_repartition_keeps_every_value(
+    db: Database, space: Subspace, first: int | None, counts: tuple[int, ...]
+) -> None:
+    queue = Queue.named(db, "q", partitions=first, root=space)
+    spread(queue, db)
+    enqueued = list(VALUES)
+    for count in counts:
+        before = sum(one.state == PartitionState.OPEN for one in queue.partitions(db))
+        assert queue.repartition(db, count) == Repartition(before, count, is_finished=True)
+        queue.enqueue(db, count)
+        enqueued.append(count)
+    assert queue.size(db) == len(enqueued)
+    assert sorted(all_of(queue, db)) == sorted(enqueued)
+
+
+def test_closed_partitions_get_nothing_and_go_when_empty(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    queue.repartition(db, 2)
+    spread(queue, db)
+    assert sizes(queue, db) == [15, 15, 5, 5]
+    assert [one.state for one in queue.partitions(db)][2:] == [PartitionState.CLOSING] * 2
+    emptied(queue, db, keep=0)
+    queue.repartition(db, 2)
+    assert sizes(queue, db) == [0, 0]
+    contents = SharedKeys(Subspace((), queue.partitions(db)[0].prefix))
+    assert all(key.startswith(contents.under(1).start) for key in stored(db, contents.partitions.start))
+
+
+def test_a_held_large_value_survives_the_end_of_its_partition(db: Database, space: Subspace) -> None:
+    """Its pieces stay in place while it is held."""
+    queue = Queue.named(db, "q", partitions=2, root=space)
+    for _ in range(2):
+        queue.enqueue(db, LARGE)
+    holder = queue.holder(db)
+    assert holder.hold(2) == [LARGE] * 2
+    queue.repartition(db, 1)
+    queue.repartition(db, 1)
+    assert holder.settle(shown=0)
+    assert all_of(queue, db) == [LARGE] * 2
+
+
+def test_a_held_value_survives_the_end_of_its_partition(db: Database, queue: Queue) -> None:
+    for value in range(PARTITIONS):
+        queue.enqueue(db, value)
+    holder = queue.holder(db)
+    assert sorted(holder.hold(PARTITIONS)) == [0, 1, 2, 3]
+    queue.repartition(db, 1)
+    queue.repartition(db, 1)
+    assert holder.settle(shown=0)
+    assert sorted(all_of(queue, db)) == [0, 1, 2, 3]
+
+
+def test_a_value_never_goes_into_a_partition_that_has_gone(
+    db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread learns the newer plan after the partition was chosen."""
+    chosen, choose = list[int](), queue._recipe._open_one
+
+    def choose_too_early(plan: Plan) -> Recipe:
+        part = choose(plan)
+        if not chosen:
+            queue.repartition(db, 1)
+            queue.repartition(db, 1)
+            queue.size(db)
+        chosen.append(part.partition)
+        return part
+
+    queue.enqueue(db, 0)
+    monkeypatch.setattr(queue._recipe, "_open_one", choose_too_early)
+    queue.enqueue(db, 1)
+    assert chosen == [1, 0]
+    assert queue.items(db, 9) == all_of(queue, db) == [0, 1]
+
+
+def test_a_second_handle_follows_a_repartition(db: Database, queue: Queue, space: Subspace) -> None:
+    other = Queue.named(db, "q", root=space)
+    spread(other, db)
+    queue.repartition(db, 8)
+    for value in range(8):
+        other.enqueue(db, value)
+    assert min(sizes(other, db)) > 0
+    queue.repartition(db, 1)
+    assert sorted(all_of(other, db)) == sorted([*VALUES, *range(8)])
+    other.enqueue(db, "last")
+    assert sizes(queue, db)[0] == 1
+
+
+def test_a_transaction_of_the_old_plan_conflicts(db: Database, queue: Queue) -> None:
+    tr = begin(db)
+    queue.enqueue(tr, 1)
+    queue.repartition(db, 2)
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+@pytest.mark.parametrize("first", [None, 3])
+def test_a_dequeue_that_waits_follows_a_repartition(db: Database, space: Subspace, first: int | None) -> None:
+    queue = Queue.named(db, "q", partitions=first, root=space)
+    found: list[Any] = []
+    waiter = threading.Thread(target=lambda: found.append(queue.dequeue(db, timeout=PATIENCE_S)), daemon=True)
+    waiter.start()
+    queue.repartition(db, 5)
+    for _ in range(4):  # so that the value goes to another partition than 0
+        other = Queue.named(db, "q", root=space)
+        other.enqueue(db, "value")
+    waiter.join(PATIENCE_S)
+    assert found == ["value"]
+
+
+def test_repartitions_under_load_lose_and_double_nothing(db: Database, queue: Queue, space: Subspace) -> None:
+    each, found, lock = 60, list[Any](), threading.Lock()
+    producing = [threading.Thread(target=lambda n=n: produce(n)) for n in range(2)]
+    taking = [threading.Thread(target=lambda: take()) for _ in range(3)]
+
+    def handle() -> Queue:
+        return Queue.named(db, "q", root=space)
+
+    def produce(number: int) -> None:
+        mine = handle()
+        for value in range(each):
+            mine.enqueue(db, [number, value])
+
+    def take() -> None:
+        mine = handle()
+        while (value := mine.dequeue(db, timeout=PATIENCE_S)) != "end":
+            with lock:
+                found.append(tuple(value))
+
+    for thread in (*producing, *taking):
+        thread.start()
+    for count in (1, 6, 2, 8, 3):
+        queue.repartition(db, count)
+    for thread in producing:
+        thread.join(PATIENCE_S)
+    for count in (1, 5):
+        queue.repartition(db, count)
+    for _ in taking:
+        queue.enqueue(db, "end")
+    for thread in taking:
+        thread.join(PATIENCE_S)
+    found += [tuple(value) for value in all_of(queue, db)]
+    assert sorted(found) == [(number, value) for number in range(2) for value in range(each)]
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(("stored", "asked"), [(4, 3), (None, 2), (4, 1)])
+def test_another_number_at_named_is_refused(
+    db: Database, space: Subspace, stored: int | None, asked: int
+) -> None:
+    Queue.named(db, "q", partitions=stored, root=space)
+    with pytest.raises(QueueExists):
+        Queue.named(db, "q", partitions=asked, root=space)
+    assert Queue.named(db, "q", partitions=stored, root=space).partitions(db)
+
+
+def test_a_queue_without_a_name_has_no_partitions(db: Database, space: Subspace) -> None:
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue(db, 1)
+    with pytest.raises(UnsupportedOption):
+        queue.repartition(db, 2)
+    [only] = queue.partitions(db)
+    assert (only.number, only.ready, only.may_be_ready) == (0, 1, True)
+    assert queue.dequeue(db) == 1
+
+
+@pytest.mark.parametrize("number", [0, -1, limits.PARTITIONS_MAX + 1, True, 1.5, "3", None], ids=repr)
+def test_a_bad_number_changes_nothing(db: Database, queue: Queue, space: Subspace, number: Any) -> None:
+    before = stored(db, space.key())
+    with pytest.raises(InvalidArgument):
+        queue.repartition(db, number)
+    if number is not None:
+        with pytest.raises(InvalidArgument):
+            Queue.named(db, "other", partitions=number, root=space)
+    assert stored(db, space.key()) == before
+
+
+def test_a_queue_without_partitions_keeps_its_keys(db: Database, space: Subspace) -> None:
+    """It has none of the keys that partitions share."""
+    queue = Queue.named(db, "q", partitions=1, root=space)
+    assert "partitions" not in Registry(space).find(db, "q").options
+    spread(queue, db)
+    queue.dequeue_many(db, 3)
+    queue.give_back(db, [1])
+    assert queue.repartition(db, 1) == Repartition(1, 1, is_finished=True)
+    contents = queue.partitions(db)[0].prefix
+    assert all(QueueKeys(Subspace((), contents)).is_key(key) for key in stored(db, contents))
