@@ -86,8 +86,10 @@ class Parts:
             return min(put_into, plan.high - 1)
         self.source(min(put_into, plan.high - 1))
         moved = tr.get(self.shape.shared.moved(id_))
+        self.zero.guard(tr)  # the verb reads this and the rest, too: so in the same round trip
         if put_into < plan.high:
-            tr.get(self.shape.partition(put_into).keys.task(id_))  # the verb reads it: in the same round trip
+            tr.get(self.shape.partition(put_into).keys.task(id_))
+            tr.snapshot.get(self.shape.shared.flag(put_into))
         place = moved.value[-1] if moved.present() else put_into
         return min(place, plan.high - 1)
 

@@ -36,16 +36,18 @@ class Trips:
 class Tripping:
     """A transaction, or its snapshot."""
 
-    def __init__(self, trips: Trips, tr: Any) -> None:
+    def __init__(self, trips: Trips, tr: Any, asked: dict[bytes, int] | None = None) -> None:
+        """`asked`: the round trips before the first read of each key; the client keeps its value."""
         self._trips = trips
         self._tr = tr
+        self._asked: dict[bytes, int] = {} if asked is None else asked
 
     @property
     def snapshot(self) -> "Tripping":
-        return Tripping(self._trips, self._tr.snapshot)
+        return Tripping(self._trips, self._tr.snapshot, self._asked)
 
     def get(self, key: Any) -> "Reply":
-        return Reply(self._trips, self._tr.get(key))
+        return Reply(self._trips, self._tr.get(key), self._asked.setdefault(key, self._trips.count))
 
     def get_range(self, *args: Any, **kwargs: Any) -> "Reply":
         return Reply(self._trips, self._tr.get_range(*args, **kwargs))
@@ -55,10 +57,10 @@ class Tripping:
 
 
 class Reply:
-    def __init__(self, trips: Trips, reply: Any) -> None:
+    def __init__(self, trips: Trips, reply: Any, asked_at: int | None = None) -> None:
         self._trips = trips
         self._reply = reply
-        self._asked_at = trips.count
+        self._asked_at = trips.count if asked_at is None else asked_at
         trips.reads += 1
 
     def _arrived(self) -> Any:

@@ -1,0 +1,72 @@
+"""The costs of a queue with partitions: round trips of its calls, watches of a process that waits."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Session, TaskQueue
+from tests.support import wait_until
+from tests.tasks.support import StillClock
+from tests.tasks.test_round_trips import Trips, trips_of
+
+KINDS = [("fifottl", 1, 1, 1), ("bag", 1, 1, 1), ("utube", 1, 2, 2), ("fair", 1, 2, 1)]
+"""A kind, and the round trips of a put, a take and an ack without partitions."""
+
+
+@pytest.fixture
+def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        engine = Trips(db.engine)
+        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("kind", "put", "take", "ack"), KINDS)
+def test_the_round_trips_of_partitions(
+    trips: tuple[Database, Trips], kind: str, put: int, take: int, ack: int, moved: bool
+) -> None:
+    """A put and an ack cost as much as without; so does a take at home, and elsewhere two more."""
+    db, engine = trips
+    queue, session = TaskQueue.create(db, "trips", kind, partitions=4), Session(db, ttr=1e9)
+    if moved:
+        queue.repartition(db, 8)
+    assert queue.take(db, 0, session=session) is None  # it has chosen its homes
+    waits = []
+    for number in range(40):
+        key = number if kind in ("utube", "fair") else None
+        assert trips_of(engine, db, lambda tr, key=key: queue.put(tr, "x", key=key))[0] == put
+    for _ in range(40):
+        waited, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+        waits.append(waited)
+        assert trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task))[0] <= ack
+    assert min(waits) == take
+    assert max(waits) <= take + 2
+
+
+def watches_of(db: Database) -> int:
+    engine: Any = db.engine
+    return int(engine._watches)
+
+
+def test_a_process_waits_with_at_most_three_watches() -> None:
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "waits", partitions=16)
+        other = Database(db.engine)
+        stop = db.runtime.event()
+        threads = [
+            db.runtime.spawn(partial(_take, database, queue, stop), "waits")
+            for database in (db, db, db, other, other)
+        ]
+        wait_until(lambda: watches_of(db) > 3)
+        assert watches_of(db) <= 6  # two processes
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _take(db: Database, queue: TaskQueue, stop: Any) -> None:
+    with pytest.raises(fdbqueue.errors.WaitStopped):
+        queue.take(db, 60, stop=stop)
