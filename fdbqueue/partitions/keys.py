@@ -47,6 +47,14 @@ class SharedKeys:
     def flagged(self, flag_key: bytes) -> int:
         return flag_key[-1]
 
+    def column_of(self, key: bytes) -> int | None:
+        """The column of a key that queues of every kind have: FLAG, BELL or WIDE_LINE; None for another."""
+        if key.startswith(self.line):
+            return WIDE_LINE
+        if key == self.bell:
+            return BELL
+        return FLAG if key.startswith(self._flag) and len(key) == len(self._flag) + 1 else None
+
     def moved(self, id_: bytes) -> bytes:
         return self._moved + id_
 

@@ -8,80 +8,60 @@ A partition is verified like a queue of its own. Beside that:
 - No key lies in a partition beyond those of the plan.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 
-from fdbqueue.aside import Aside
-from fdbqueue.database import Database, run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.errors import DefinitionUnreadable
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.flags import ring
-from fdbqueue.partitions.keys import BELL, FLAG, MOVED, WIDE_LINE
+from fdbqueue.partitions.keys import MOVED
 from fdbqueue.partitions.plan import Plan, home_of
 from fdbqueue.records.keys import id_text, partition_of
 from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.registry.registry import Definition
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
-from fdbqueue.verifying.cures import FOREIGN, Cures, command
-from fdbqueue.verifying.line import LineChecks
-from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
+from fdbqueue.verifying.cures import Cures
+from fdbqueue.verifying.shared import COLUMNS as EVERY_KIND
+from fdbqueue.verifying.shared import Partitioned, SharedChecks, clearing
+from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
-COLUMNS = (FLAG, BELL, WIDE_LINE, MOVED)
+COLUMNS = (*EVERY_KIND, MOVED)
 """Keys that are shared; partitions have none of them."""
-_BELL_BYTES = 8
-_NUMBER_MAX = 255
 
 
-class SharedChecks:
-    """The keys that the partitions share."""
+def partitioned(shape: Shape) -> Partitioned:
+    return Partitioned(shape.name, shape.root.definition(shape.name), shape.shared)
+
+
+class TaskSharedChecks:
+    """The keys that the partitions share: those of every kind, and the places of tasks that have moved."""
 
     def __init__(self, shape: Shape, cures: Cures) -> None:
         self._shape = shape
-        self._shared = shape.shared
+        self._every_kind = SharedChecks(partitioned(shape), shape.keys.prefix, cures)
         self._mending = cures.mending
-        self.line = LineChecks(
-            LineKeys(shape.shared.line), Aside(shape.keys.prefix, shape.shared.line), cures
-        )
 
     def asks(self, column: int, row: Row, rest: bytes) -> Iterable[Ask]:
-        if column == WIDE_LINE:
-            return self.line.asks(row)
-        if column == MOVED and len(row.value) == 1:
-            return (self._shape.partition(row.value[0]).keys.task(rest),)
-        return (_definition_key(self._shape),) if column == FLAG else ()
+        if column != MOVED:
+            return self._every_kind.asks(row)
+        return (self._shape.partition(row.value[0]).keys.task(rest),) if len(row.value) == 1 else ()
 
     def judge(self, column: int, row: Row, rest: bytes, seen: Seen) -> Iterable[Suspect]:
-        if column == WIDE_LINE:
-            return self.line.judge(row, seen)
-        judges = {FLAG: self._judge_flag, BELL: self._judge_bell, MOVED: self._judge_moved}
-        return judges[column](row, rest, seen)
-
-    def _judge_flag(self, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
-        plan = _plan_in(self._shape, seen.value(_definition_key(self._shape)))
-        if plan is None or rest[0] >= plan.high:
-            text = f"A flag names the partition {rest[0]}, which the queue does not have."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
-
-    def _judge_bell(self, row: Row, _: bytes, __: Seen) -> Iterator[Suspect]:
-        if len(row.value) != _BELL_BYTES:
-            text = f"The bell of the partitions is damaged: {row.value.hex()}."
-            yield Suspect(Flaw.VALUE, row.key, text, self._mending, resized(row, _BELL_BYTES))
+        if column != MOVED:
+            return self._every_kind.judge(row, seen)
+        return self._judge_moved(row, rest, seen)
 
     def _judge_moved(self, row: Row, id_: bytes, seen: Seen) -> Iterator[Suspect]:
         if len(row.value) != 1:
             text = f"The key of the partition of the task {id_text(id_)} is damaged: {row.value.hex()}."
-            yield Suspect(Flaw.VALUE, row.key, text, self._mending, _clear(row.key))
+            yield Suspect(Flaw.VALUE, row.key, text, self._mending, clearing(row.key))
             return
         place = row.value[0]
         if place == partition_of(id_) or seen.value(self._shape.partition(place).keys.task(id_)) is None:
             text = f"A key tells that the task {id_text(id_)} has moved to the partition {place}: it has not."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
+            yield Suspect(Flaw.STRAY, row.key, text, self._mending, clearing(row.key))
 
 
 class PartitionChecks:
@@ -138,7 +118,7 @@ class PartitionChecks:
     def judge_paused(self, row: Row, seen: Seen) -> Iterator[Suspect]:
         if seen.value(self._shape.partition(0).keys.paused) is None:
             text = f"The partition {self._here} is paused, and the queue is not: no take finds its tasks."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
+            yield Suspect(Flaw.STRAY, row.key, text, self._mending, clearing(row.key))
 
 
 class HeldChecks:
@@ -146,14 +126,15 @@ class HeldChecks:
 
     def __init__(self, shape: Shape, keyed: Keyed, mending: str) -> None:
         self._shape = shape
+        self._queue = partitioned(shape)
         self._keyed = keyed
         self._mending = mending
 
     def asks(self) -> Iterable[Ask]:
-        return (_definition_key(self._shape),)
+        return (self._queue.definition,)
 
     def judge(self, row: Row, key: bytes, told: str, seen: Seen) -> Iterator[Suspect]:
-        plan = _plan_in(self._shape, seen.value(_definition_key(self._shape)))
+        plan = self._queue.plan_in(seen.value(self._queue.definition))
         excuses = [] if plan is None or not plan.before else [self._unless_behind(plan, key)]
         text = f"The task key {told} waits for its tasks in another partition, which has none."
         yield Suspect(Flaw.KEY_STATE, row.key, text, self._mending, self._letting_go(key), excuses)
@@ -190,54 +171,5 @@ def _is_ordered(row: Row) -> bool:
     return bool(numbers["ready"] or numbers["taken"])
 
 
-def stored_partitions(database: Database, shape: Shape) -> Iterator[int]:
-    """The numbers behind S[28] that have keys, whatever the plan says. Reads: one key each."""
-    keys = shape.shared.partitions
-    start = keys.start
-    while (first := run(database, partial(_first_key, start, keys.stop))) is not None:
-        number = first[len(keys.start)]
-        yield number
-        if number == _NUMBER_MAX:
-            return
-        start = keys.start + bytes((number + 1,))
-
-
-def strays(shape: Shape, number: int, tr: Transaction) -> Sequence[Suspect]:
-    """A contradiction if keys lie behind that number, and the queue does not have the partition."""
-    keys = shape.shared.under(number)
-    stored, first = tr.snapshot.get(_definition_key(shape)), _first_key(keys.start, keys.stop, tr)
-    plan = _plan_in(shape, bytes(stored.value) if stored.present() else None)
-    if first is None or (plan is not None and 0 < number < plan.high):
-        return ()
-    return (_beyond(shape, number, first),)
-
-
-def _first_key(start: bytes, stop: bytes, tr: Transaction) -> bytes | None:
-    rows = tr.snapshot.get_range(start, stop, limit=1).to_list()
-    return bytes(rows[0].key) if rows else None
-
-
-def _beyond(shape: Shape, number: int, key: bytes) -> Suspect:
-    if not number:
-        return Suspect(Flaw.UNKNOWN, key, "No partition has a key of this shape.", FOREIGN)
-    text = f"Keys lie in the partition {number}, which the queue does not have."
-    return Suspect(Flaw.STRAY, key, text, command("repartition", shape.name, str(number + 1)))
-
-
-def _definition_key(shape: Shape) -> bytes:
-    return shape.root.definition(shape.name)
-
-
-def _plan_in(shape: Shape, stored: bytes | None) -> Plan | None:
-    try:
-        return None if stored is None else plan_of(Definition.from_bytes(shape.name, stored))
-    except DefinitionUnreadable:
-        return None
-
-
 def _set(key: bytes, value: bytes) -> Mend:
     return lambda tr: tr.set(key, value)
-
-
-def _clear(key: bytes) -> Mend:
-    return lambda tr: tr.clear(key)

@@ -1,25 +1,44 @@
-"""The checks of a recipe queue: its items, their pieces, its floor and its waiting line."""
+"""The checks of a recipe queue: its items, their pieces, its floor and its waiting line.
+
+A partition is verified like a queue of its own. Beside that, each partition with an item has a flag.
+"""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.partitions.flags import ring
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.recipe.items import Recipe, floor_of
 from fdbqueue.recipe.keys import FLOOR, FORMATS_RESERVED, ITEM, LINE, PIECE, WHOLE, split_sizes
+from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
 from fdbqueue.verifying.cures import FOREIGN, Cures
 from fdbqueue.verifying.line import LineChecks, unless_in_line
+from fdbqueue.verifying.shared import Partitioned, SharedChecks, clearing
 from fdbqueue.verifying.slices import Suspect
 
 _TAKE = "The dequeue that meets it sets it aside."
 
 
 class RecipeChecks:
-    def __init__(self, recipe: Recipe, cures: Cures) -> None:
+    def __init__(self, recipe: Recipe, cures: Cures, queue: Partitioned | None, has_flags: bool) -> None:
+        """`queue`: that of this partition, or this; None for one without a name, which cannot have any. With
+        `has_flags`, an item needs the flag of its partition.
+        """
         self.recipe = recipe
         self._keys = recipe.keys
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(recipe.keys.line), recipe.aside, cures)
+        self._lines = [self._line.keys]
+        self._shared: SharedChecks | None = None
+        self._flag: FlagChecks | None = None
+        if queue is not None and not recipe.partition:
+            self._shared = SharedChecks(queue, recipe.keys.prefix, cures)
+        if queue is not None and has_flags:
+            self._flag = FlagChecks(recipe, queue.keys, cures.mending)
+            self._lines.append(LineKeys(queue.keys.line))
 
     def weight(self, row: Row) -> int:
         column, _ = self._keys.parts_of(row.key)
@@ -32,7 +51,10 @@ class RecipeChecks:
         if column == LINE:
             return self._line.asks(row)
         if column == ITEM:
-            return (self._pieces(suffix),) if row.value[:1] != WHOLE else ()
+            pieces = (self._pieces(suffix),) if row.value[:1] != WHOLE else ()
+            return pieces if self._flag is None else (*pieces, *self._flag.asks())
+        if column is None:
+            return () if self._shared is None else self._shared.asks(row)
         return (self._keys.item(suffix),) if column == PIECE else ()
 
     def judge(self, row: Row, seen: Seen) -> Iterable[Suspect]:
@@ -40,12 +62,18 @@ class RecipeChecks:
         if column == LINE:
             return self._line.judge(row, seen)
         if column == ITEM:
-            return self._judge_item(row, suffix, seen)
+            flags = () if self._flag is None else self._flag.judge(row, seen)
+            return chain(self._judge_item(row, suffix, seen), flags)
         if column == PIECE:
             return self._judge_piece(row, suffix, seen)
         if column is None:
-            return [Suspect(Flaw.UNKNOWN, row.key, "No key of a queue has this shape.", FOREIGN)]
+            return self._judge_other(row, seen)
         return self._judge_floor(row) if column == FLOOR else ()
+
+    def _judge_other(self, row: Row, seen: Seen) -> Iterable[Suspect]:
+        if self._shared is None or not self._shared.is_key(row.key):
+            return [Suspect(Flaw.UNKNOWN, row.key, "No key of a queue has this shape.", FOREIGN)]
+        return self._shared.judge(row, seen)
 
     def note(self, row: Row) -> None:
         """Counts nothing."""
@@ -70,8 +98,8 @@ class RecipeChecks:
         item = seen.value(self._keys.item(suffix))
         if item is None or item[:1] == WHOLE:
             text = "A piece of a payload belongs to no item."
-            excuse = unless_in_line(self._line.keys, suffix)
-            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, lambda tr: tr.clear(row.key), [excuse])
+            excuses = [unless_in_line(line, suffix) for line in self._lines]
+            yield Suspect(Flaw.PAYLOAD, row.key, text, self._mending, clearing(row.key), excuses)
 
     def _judge_floor(self, row: Row) -> Iterator[Suspect]:
         if any(row.value) and not floor_of(row.value):
@@ -80,3 +108,26 @@ class RecipeChecks:
 
     def _pieces(self, suffix: bytes) -> Under:
         return under(self._keys.pieces_of(suffix))
+
+
+class FlagChecks:
+    """A partition with an item has a flag."""
+
+    def __init__(self, recipe: Recipe, shared: SharedKeys, mending: str) -> None:
+        self._partition = recipe.partition
+        self._shared = shared
+        self._flag = shared.flag(recipe.partition)
+        self._first = under(recipe.keys.items, limit=1)
+        self._mending = mending
+
+    def asks(self) -> Iterable[Ask]:
+        return (self._flag, self._first)
+
+    def judge(self, row: Row, seen: Seen) -> Iterator[Suspect]:
+        if seen.rows(self._first)[0].key == row.key and seen.value(self._flag) is None:
+            text = f"The partition {self._partition} has items and no flag: few takes look there."
+            yield Suspect(Flaw.STATE, self._flag, text, self._mending, self._raise)
+
+    def _raise(self, tr: Transaction) -> None:
+        tr.set(self._flag, b"")
+        ring(tr, self._shared)

@@ -39,7 +39,7 @@ from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
-from fdbqueue.verifying.partitions import PartitionChecks, SharedChecks, expect_ready
+from fdbqueue.verifying.partitions import PartitionChecks, TaskSharedChecks, expect_ready
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
 
@@ -55,7 +55,7 @@ class TaskChecks:
         self._cures = cures
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
-        self._shared = None if self.keys.partition else SharedChecks(shape, cures)
+        self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
         self._knows_index = isinstance(discipline, Fifo | Keyed)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from fdb.subspace_impl import Subspace
+
 from fdbqueue import limits
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database, as_database, run
@@ -16,6 +18,8 @@ from fdbqueue.elements.store import Elements
 from fdbqueue.errors import DefinitionUnreadable, FdbQueueError, WrongType
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.misfit import type_name
+from fdbqueue.partitions.current import plan_of
+from fdbqueue.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import KIND as PLAIN
@@ -27,7 +31,7 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.verification import Finding, Verification
-from fdbqueue.verifying.asking import Row, Under, under
+from fdbqueue.verifying.asking import Row, Under
 from fdbqueue.verifying.counters import (
     Count,
     compared,
@@ -39,9 +43,10 @@ from fdbqueue.verifying.counters import (
 from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.orphans import orphans
-from fdbqueue.verifying.partitions import stored_partitions, strays
+from fdbqueue.verifying.partitions import partitioned
 from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.root import RootChecks
+from fdbqueue.verifying.shared import Partitioned, stored_partitions, strays
 from fdbqueue.verifying.slices import Checks, Suspect, below, judged, slices
 from fdbqueue.verifying.tasks import TaskChecks
 
@@ -90,14 +95,16 @@ class Subject:
     checks: Checks
     counts: Iterable[Count]
     mending: str
-    apart: Under | None = None
-    """The keys of its partitions: each is a subject of its own."""
+    partitioned: Partitioned | None = None
+    """The queue, if partitions may lie below it: each is a subject of its own."""
+    partition: Callable[[int], "Subject"] | None = None
 
     @property
     def ranges(self) -> Sequence[Under]:
-        if self.apart is None:
+        if self.partitioned is None:
             return (self.keys,)
-        return Under(self.keys.start, self.apart.start), Under(self.apart.stop, self.keys.stop)
+        apart = self.partitioned.keys.partitions
+        return Under(self.keys.start, apart.start), Under(apart.stop, self.keys.stop)
 
 
 class Verifier:
@@ -150,13 +157,13 @@ class Verifier:
     def _parts(self, subject: Subject) -> Iterator[Subject]:
         """The queue without its partitions, and each partition that has keys."""
         yield subject
-        if isinstance(subject.checks, TaskChecks) and subject.apart is not None:
-            shape = subject.checks.shape
-            for number in stored_partitions(self._database, shape):
-                for suspect in run(self._database, partial(strays, shape, number)):
-                    self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
-                if number:
-                    yield partition_subject(shape.partition(number))
+        if subject.partitioned is None or subject.partition is None:
+            return
+        for number in stored_partitions(self._database, subject.partitioned):
+            for suspect in run(self._database, partial(strays, subject.partitioned, number)):
+                self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
+            if number:
+                yield subject.partition(number)
 
     def _part(self, subject: Subject, prefix: bytes) -> None:
         """Verify a queue, or a partition of the queue with that prefix."""
@@ -213,7 +220,7 @@ def subject_of(queue: AnyQueue) -> Subject:
     if isinstance(queue, FairQueue):
         return _of_tasks(queue._items.shape, registered=False)
     if isinstance(queue, Queue):
-        return _of_recipe(queue._recipe.zero, queue._recipe.name, registered=queue._recipe.registered)
+        return _of_queue(queue)
     if isinstance(queue, ElementBase):
         return _of_elements(queue.store, queue.path, registered=False)
     raise WrongType(name="queue", wanted="a name, or a queue", got=type_name(queue))
@@ -228,8 +235,7 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
     """The named queue; None for a kind that is unknown here. Raises: as `shape_of`."""
     contents, guard, kind = registry.contents(definition), registry.guard(definition), definition.kind
     if kind == PLAIN:
-        recipe = Recipe(QueueKeys(contents), codec_named("bytes"), guard)
-        return _of_recipe(recipe, definition.name, registered=True)
+        return _of_plain(registry, definition)
     if kind in (PIECES, SIMPLE):
         return _of_elements(Elements(ElementKeys(contents), guard), definition.name, registered=True)
     return _of_tasks(shape_of(registry, definition), registered=True) if is_kind(kind) else None
@@ -238,16 +244,53 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
 def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
     cures = Cures(shape.name, registered)
     checks = TaskChecks(shape, cures)
-    counts, keys = counts_of_tasks(checks, registered), shape.shared.partitions
-    apart = under(keys) if registered and not shape.keys.partition else None
-    return Subject(shape.name, below(shape.keys.prefix), checks, counts, cures.mending, apart)
-
-
-def _of_recipe(recipe: Recipe, name: str, *, registered: bool) -> Subject:
-    cures = Cures(name, registered)
-    return Subject(
-        name, below(recipe.keys.prefix), RecipeChecks(recipe, cures), counts_of_recipe(recipe), cures.mending
+    subject = Subject(
+        shape.name,
+        below(shape.keys.prefix),
+        checks,
+        counts_of_tasks(checks, registered),
+        cures.mending,
     )
+    if not registered or shape.keys.partition:
+        return subject
+    return replace(
+        subject,
+        partitioned=partitioned(shape),
+        partition=lambda number: partition_subject(shape.partition(number)),
+    )
+
+
+def _of_plain(registry: Registry, definition: Definition) -> Subject:
+    """A named queue of items."""
+    contents, guard = registry.contents(definition), registry.guard(definition)
+    queue = Partitioned(definition.name, registry.keys.definition(definition.name), SharedKeys(contents))
+
+    def partition(number: int) -> Subject:
+        keys = QueueKeys(Subspace((), prefix_of(contents, number)))
+        recipe = Recipe(keys, codec_named("bytes"), guard, partition=number)
+        return _of_recipe(recipe, definition.name, queue, has_flags=plan_of(definition) is not None)
+
+    return replace(partition(0), partitioned=queue, partition=partition)
+
+
+def _of_queue(queue: Queue) -> Subject:
+    parts = queue._recipe
+    if parts.current is None:
+        return _of_recipe(parts.zero, parts.name, registered=parts.registered)
+    return _of_plain(Registry(Subspace((), queue._root.prefix)), parts.current.definition)
+
+
+def _of_recipe(
+    recipe: Recipe,
+    name: str,
+    queue: Partitioned | None = None,
+    *,
+    registered: bool = True,
+    has_flags: bool = False,
+) -> Subject:
+    cures = Cures(name, registered)
+    checks = RecipeChecks(recipe, cures, queue, has_flags)
+    return Subject(name, below(recipe.keys.prefix), checks, counts_of_recipe(recipe), cures.mending)
 
 
 def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
