@@ -1303,8 +1303,8 @@ PLANTS = (
         "if not call.is_in_doubt:\n            receipts.give_slot(slot)\n        elif doubt",
         "receipts.give_slot(slot)\n        if call.is_in_doubt and doubt",
         "interrupts",
-        600,
-        near=302,
+        2000,
+        near=959,
     ),
     Plant(
         "an interrupted leader leaves its request",
@@ -1321,8 +1321,8 @@ PLANTS = (
         "self._abandon(lambda tr: self._line.find(tr, rid))",
         "pass",
         "interrupts",
-        200,
-        near=49,
+        500,
+        near=245,
     ),
     Plant(
         "an interrupted wait leaves its watches",
@@ -1330,8 +1330,8 @@ PLANTS = (
         "finally:",
         "except ZeroDivisionError:\n        raise\n    else:",
         "interrupts",
-        400,
-        near=185,
+        3000,
+        near=1538,
     ),
     Plant(
         "an explanation that does not tell of a pause",
