@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Queue, limits
+from fdbqueue import Database, Queue, limits, verify
 from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.looks import PartitionState, Repartition
@@ -167,6 +167,19 @@ def test_a_large_value_is_whole(db: Database, queue: Queue) -> None:
         queue.enqueue(db, LARGE)
     assert queue.items(db, 1) == [LARGE]
     assert all_of(queue, db) == [LARGE] * PARTITIONS
+
+
+def test_a_damaged_value_of_any_partition_is_set_aside(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    for part in queue.partitions(db):
+        items = QueueKeys(Subspace((), part.prefix)).items
+        db[db.get_range(items.start, items.stop, limit=1)[0].key] = b"\x00{"
+    assert sorted(all_of(queue, db)) == VALUES[PARTITIONS:]
+    assert queue.unreadable(db) == PARTITIONS
+    found = queue.aside(db, 9)
+    assert [one.values for one in found] == [[b"\x00{"]] * PARTITIONS
+    assert queue.remove_aside(db, [one.id for one in found]) == PARTITIONS
+    assert verify(db, queue).findings == ()
 
 
 @pytest.mark.parametrize("contended", ["staged", "simple"])

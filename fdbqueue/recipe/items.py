@@ -65,10 +65,12 @@ class Recipe(Untimed):
         partition: int = 0,
         current: Current | None = None,
         shared: SharedKeys | None = None,
+        aside: Aside | None = None,
     ) -> None:
         """A queue without a `guard` is not registered: its subspace may hold foreign keys, and those of its
         `root`. `name` is for messages. `keys` are those of the partition `partition`. `current`: the plan of
-        a queue that may have partitions; `shared` are the keys that all of them share.
+        a queue that may have partitions; `shared` are the keys that all of them share. `aside`: the place
+        for values that cannot be read, if that is not in the line of this partition.
         """
         occupancy = Occupancy(keys.prefix, keys.is_key, root)
         self.keys = keys
@@ -79,7 +81,7 @@ class Recipe(Untimed):
         self.ready = keys.items
         self.line = Line(LineKeys(keys.line), self)
         self.taker = Taker(self.line, (self.guard,), self.hand_out)
-        self.aside = Aside(keys.prefix, keys.line)
+        self.aside = aside or Aside(keys.prefix, keys.line)
         self.passed = Passed(registered=guard is not None)
         self.name = name or repr(keys.prefix)
         self.registered = guard is not None

@@ -29,7 +29,7 @@ from fdbqueue.arguments import (
     checked_wait,
     writable,
 )
-from fdbqueue.aside import KeepsAside
+from fdbqueue.aside import Aside, KeepsAside
 from fdbqueue.calls.once import run_once
 from fdbqueue.codec import checked_codec, codec_named, encoded_each, stored_codec
 from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
@@ -338,9 +338,17 @@ class Queue(KeepsAside):
         return Holder(as_database(db), self._root, self._recipe)
 
     def _new_recipe(self, subspace: Any, guard: Guard | None, number: int) -> Recipe:
-        keys = QueueKeys(Subspace((), prefix_of(subspace, number)))
+        keys, zero = QueueKeys(Subspace((), prefix_of(subspace, number))), QueueKeys(subspace)
         return Recipe(
-            keys, self._codec, guard, self._root.prefix, self._name, number, self._current, self._shared
+            keys,
+            self._codec,
+            guard,
+            self._root.prefix,
+            self._name,
+            number,
+            self._current,
+            self._shared,
+            Aside(zero.prefix, zero.line),
         )
 
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
