@@ -68,6 +68,8 @@ class QueueFigures:
     """None for a queue without leases."""
     error: str | None = None
     """The reason why this process cannot read the queue; then all numbers are 0."""
+    partitions: int = 1
+    """The number of open partitions; 1 for a queue that has none. `items` is the sum over all."""
 
 
 @dataclass(frozen=True, slots=True)

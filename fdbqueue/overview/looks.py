@@ -3,8 +3,10 @@
 An overview keeps the look of each queue, so that it can ask before it has read the definition again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from fdb.subspace_impl import Subspace
 
 from fdbqueue.aside import Aside
 from fdbqueue.elements.keys import ElementKeys
@@ -13,6 +15,8 @@ from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument
 from fdbqueue.overview.figures import QueueFigures
 from fdbqueue.overview.task_looks import TaskLook
+from fdbqueue.partitions.current import plan_of
+from fdbqueue.partitions.keys import prefix_of
 from fdbqueue.recipe.items import size_of
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import KIND as PLAIN
@@ -44,11 +48,10 @@ def _look_at(registry: Registry, definition: Definition, keys: int) -> Look:
     if is_kind(definition.kind):
         return TaskLook(shape_of(registry, definition), keys)
     if definition.kind == PLAIN:
-        plain = QueueKeys(contents)
-        return _ItemLook(definition, plain.size, Aside(plain.prefix, plain.line))
+        return _look_at_items(definition, contents)
     if definition.kind in (PIECES, SIMPLE):
         elements = ElementKeys(contents)
-        return _ItemLook(definition, elements.count, Aside(elements.prefix, elements.aside))
+        return _ItemLook(definition, [elements.count], Aside(elements.prefix, elements.aside))
     return _NoLook(definition, f"this process does not know the kind {definition.kind!r}")
 
 
@@ -62,15 +65,31 @@ class _NoLook:
         return lambda _: self._found
 
 
-class _ItemLook:
-    """A queue of items or elements: two counters."""
+def _look_at_items(definition: Definition, contents: Subspace) -> Look:
+    plan = plan_of(definition)
+    high, open_ = (1, 1) if plan is None else (plan.high, plan.count)
+    parts = [QueueKeys(Subspace((), prefix_of(contents, number))) for number in range(high)]
+    aside = Aside(parts[0].prefix, parts[0].line)
+    return _ItemLook(definition, [part.size for part in parts], aside, open_)
 
-    def __init__(self, definition: Definition, count_key: bytes, aside: Aside) -> None:
+
+class _ItemLook:
+    """A queue of items or elements: a counter of each partition, and that of values set aside."""
+
+    def __init__(
+        self, definition: Definition, count_keys: Sequence[bytes], aside: Aside, partitions: int = 1
+    ) -> None:
         self._definition = definition
-        self._count_key = count_key
+        self._count_keys = count_keys
         self._aside = aside
+        self._partitions = partitions
 
     def ask(self, tr: Transaction, now_us: int) -> Reply:  # noqa: ARG002  # its figures have no times
-        count, unreadable = tr.snapshot.get(self._count_key), self._aside.ask_count(tr)
+        counts, unreadable = [tr.snapshot.get(key) for key in self._count_keys], self._aside.ask_count(tr)
         name, kind = self._definition.name, self._definition.kind
-        return lambda _: QueueFigures(name, kind, items=size_of(count.value), unreadable=unreadable())
+
+        def figures(_: LiveWorkers) -> QueueFigures:
+            items = sum(size_of(count.value) for count in counts)
+            return QueueFigures(name, kind, items, unreadable(), partitions=self._partitions)
+
+        return figures

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Overview, TaskFigures, TaskQueue
+from fdbqueue import Database, Overview, Queue, TaskFigures, TaskQueue
 from tests.overview.test_figures import Trips, trips_of
 from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.tasks.support import StillClock
@@ -55,6 +55,16 @@ def test_partitions_and_an_open_repartition_are_told(db: Database) -> None:
     assert not queue.repartition(db, 2).is_finished
     second = overview.figures(db).by_name["q"].tasks
     assert (second.partitions, second.partitions_before, second.ready) == (2, PARTITIONS, 2 * PARTITIONS)
+
+
+def test_items_of_all_partitions_are_counted(db: Database) -> None:
+    queue, overview = Queue.named(db, "q", partitions=PARTITIONS), Overview("q")
+    for n in range(2 * PARTITIONS):
+        queue.enqueue(db, n)
+    for count in (PARTITIONS, 1):
+        queue.repartition(db, count)
+        found = overview.figures(db).by_name["q"]
+        assert (found.items, found.partitions, found.tasks) == (2 * PARTITIONS, count, None)
 
 
 def test_a_queue_without_partitions_has_one(db: Database) -> None:
