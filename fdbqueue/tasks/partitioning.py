@@ -107,7 +107,8 @@ class Partitioning:
         asked: dict[bytes, Callable[[], bool]] = {}
         for key in keys:
             old = home_of(key, self._plan.before)
-            if old != self._here:
+            # Elsewhere a task becomes ready only on the way to its end, in this transaction.
+            if old != self._here and home_of(key, self._plan.count) == self._here:
                 asked[key] = partial(_any_ordered, self._tr.get(self._counts_key(old, key)))
         return asked
 

@@ -2265,8 +2265,8 @@ PLANTS = (
     Plant(
         "a key that moves before its old partition is empty of it",
         partitioning.Partitioning._ask_behind,
-        "old != self._here",
-        "False",
+        "old != self._here and",
+        "False and",
         "partitions",
         150,
         near=8,

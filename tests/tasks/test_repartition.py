@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Failure, Session, limits
+from fdbqueue import Failure, Session, limits, verify
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.partitions.plan import home_of
@@ -342,3 +342,22 @@ def test_acks_follow_a_plan_that_another_thread_meets(
     answers = run(b.db, lambda tr: parts.each(tr, targets, verbs.ack_each))
     assert [type(answer) for answer in answers] == [NotTaken] * 2
     assert b.plan().high == 1
+
+
+@pytest.mark.parametrize("end", ["delete", "expire"])
+def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) -> None:
+    """It ends in the partition of an earlier plan, while its key moves between others."""
+    b = parted("utubettl")
+    key = next(n for n in range(99) if home_of(key_bytes(n), 2) == 1 < home_of(key_bytes(n), 8))
+    id_ = b.put("late", key=key, delay=9, ttl=1 if end == "expire" else None)
+    b.repartition(2)
+    b.put("first", key=key)
+    assert not b.repartition(8).is_finished
+    b.clock.advance(60)
+    b.queue.delete(b.db, id_) if end == "delete" else b.settle()
+    b.queue.ack(b.db, b.take())
+    assert verify(b.db, "bench", root=b.root).findings == ()
+    b.settle()
+    b.repartition(1)
+    b.put("last", key=key)
+    assert b.take().data == "last"
