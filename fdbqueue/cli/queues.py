@@ -16,7 +16,7 @@ from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueBusy, QueueExists
 from fdbqueue.recipe.queue import KIND as PLAIN
-from fdbqueue.recipe.queue import Queue
+from fdbqueue.recipe.queue import Queue, stored_options
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.queue import TaskQueue
@@ -161,9 +161,8 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
 
 def _create(database: Database, place: Place, name: str, kind: str, options: dict[str, Any]) -> None:
     if kind == PLAIN:
-        place.registry.create(database, name, PLAIN, {"codec": options["codec"]})
-        queue = Queue.named(database, name, root=place.root, create=False)
-        queue.repartition(database, options["partitions"])
+        place.registry.create(database, name, PLAIN, stored_options(options["codec"], options["partitions"]))
+        Queue.named(database, name, root=place.root, create=False)
     else:
         TaskQueue.create(database, name, kind, root=place.root, **options)
 

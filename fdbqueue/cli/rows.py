@@ -65,7 +65,7 @@ def queue_row(place: Place, database: Database, definition: Definition) -> Row:
         place.registry.find(database, definition.name)
     if definition.kind == PLAIN:
         queue = Queue.named(database, definition.name, root=place.root, create=False)
-        row |= {"options": dict(definition.options), "items": queue.size(database)}
+        row |= {"options": as_given(definition.options), "items": queue.size(database)}
         return {**row, "unreadable": queue.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
         under, guard = place.registry.contents(definition), place.registry.guard(definition)

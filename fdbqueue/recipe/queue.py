@@ -135,10 +135,8 @@ class Queue(KeepsAside):
         """
         registry = Registry(root)
         _require_contended(contended)
-        plan = None if partitions is None else first_plan(checked_partitions(partitions))
-        options: dict[str, Any] = {"codec": checked_codec("json" if codec is None else codec, type)}
-        if plan is not None:
-            options[OPTION] = msgspec.to_builtins(plan)
+        count = 1 if partitions is None else checked_partitions(partitions)
+        options = stored_options(checked_codec("json" if codec is None else codec, type), count)
         found = (
             registry.find_or_create(target, name, KIND, options)
             if create
@@ -372,6 +370,12 @@ class Queue(KeepsAside):
 
     def _new_calls(self, database: Database) -> Calls:
         return self._calls(database, self._recipe, self._root)
+
+
+def stored_options(codec: str, partitions: int) -> dict[str, Any]:
+    """The options in the definition of a new queue."""
+    plan = first_plan(partitions)
+    return {"codec": codec} if plan is None else {"codec": codec, OPTION: msgspec.to_builtins(plan)}
 
 
 def _count_of(current: Current) -> int:

@@ -89,7 +89,8 @@ def test_an_impossible_number_changes_nothing(program: Within, number: str) -> N
 
 
 def test_a_plain_queue_has_partitions(program: Within) -> None:
-    assert program.run("create", "plain", "--kind", "queue", "--partitions", "3")[0] == 0
+    status, out, _ = program.run("create", "plain", "--kind", "queue", "--partitions", "3", "--json")
+    assert (status, json.loads(out)["options"]) == (0, {"codec": "json", "partitions": 3})
     program.run("put", "plain", "1", "2")
     rows = [
         line.split("\t") for line in program.run("partitions", "plain", "--interval", "0.01")[1].splitlines()
