@@ -68,7 +68,8 @@ class TaskHandle(KeepsAside):
     @property
     def options(self) -> Mapping[str, Any]:
         """The options that the queue was created with."""
-        current = self._shape.current
+        # All handles of a process share the definition that it has met last.
+        current = calls_of(self._database, self._shape).shape.current
         return as_given((self._shape if current is None else current).definition.options)
 
     def require_codec(self) -> None:
