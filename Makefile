@@ -7,7 +7,7 @@ MINUTES ?= 1
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow check docs pictures simulate soak fuzz mutants power faults matrix bench load dist clean
+.PHONY: demo test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -52,6 +52,9 @@ power: $(VENV)/.ready   ## power cuts at any moment of recorded runs; MINUTES=1;
 
 faults: $(VENV)/.ready   ## EIO and ENOSPC at each change of a disk in turn; MINUTES=1; needs a C compiler
 	$(BIN)/python -m tests.power.faults --minutes $(MINUTES)
+
+snapshots: $(VENV)/.ready   ## file-system snapshots under load, opened; MINUTES=1; needs root and btrfs
+	$(BIN)/python -m tests.power.snapshots --minutes $(MINUTES)
 
 matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table; with FDB_CLUSTER_FILE on its cluster, too
 	$(BIN)/python -m tests.matrix

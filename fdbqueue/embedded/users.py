@@ -3,19 +3,18 @@
 LMDB writes `data.mdb` without a flush, so the file is right as long as the page cache lives: for one boot of
 the machine. The file `in-use` has the *mark* of that boot, and a lock that all users share:
 
-    mark    boot id, mount, device and inode of `data.mdb`, as text
+    mark    the text that names this boot and the file `data.mdb` (mark.py)
     lock    a process shares it while it has the directory open; the first one has it alone until the mark is
             there
     entry   another lock, which one process at a time has while it opens the directory. So each process that
             shares the first lock found the directory ready, or has made it so: if the first one dies before
             that, the next one begins again
 
-A directory that was copied, or restored from a snapshot of its file system, has another device or inode.
+A directory that was copied, or restored from a snapshot of its file system, has another mark.
 """
 
-import os
-
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.mark import mark_of
 from fdbqueue.embedded.system import SYSTEM, System
 
 FILE = "in-use"
@@ -23,7 +22,6 @@ _LOCK = 1 << 40
 _CHECKPOINT_LOCK = _LOCK + 1
 _ENTRY_LOCK = _LOCK + 2
 _MARK_BYTES = 512
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Users:
@@ -49,13 +47,13 @@ class Users:
 
     def believes(self, data_fd: int) -> bool:
         """True if the open file `data.mdb` is right in this boot."""
-        mark = _mark(data_fd)
+        mark = mark_of(data_fd)
         found = self._system.pread(self._file.fd, _MARK_BYTES, 0)
         return mark is not None and mark.ljust(_MARK_BYTES, b"\0") == found
 
     def believe(self, data_fd: int) -> None:
         """Note that the open file `data.mdb` is right from now on; for the only user."""
-        mark = _mark(data_fd)
+        mark = mark_of(data_fd)
         if mark is not None:
             self._write(mark)
 
@@ -81,16 +79,3 @@ class Users:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _mark(data_fd: int) -> bytes | None:
-    """Return the mark of this boot for an open file; None if the system does not tell it."""
-    try:
-        with open(_BOOT_ID) as file:
-            boot = file.read().strip()
-        with open(f"/proc/self/fdinfo/{data_fd}") as file:
-            mount = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    except (OSError, StopIteration):
-        return None
-    status = os.fstat(data_fd)
-    return f"{boot} {mount} {status.st_dev} {status.st_ino}".encode()

@@ -18,7 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue import limits
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import layout, recovery, users
+from fdbqueue.embedded import layout, mark, recovery
 from fdbqueue.embedded.commitlog import Written, append
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.directory import Directory
@@ -263,11 +263,11 @@ def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
 
 
 def test_where_the_boot_has_no_id_each_first_user_recovers(path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(users, "_BOOT_ID", "/proc/none")
+    monkeypatch.setattr(mark, "_BOOT_ID", "/proc/none")
     lose_power(path)
     for number in range(3):
         assert entries(path) == ENTRIES
-        assert number or users._mark(0) is None
+        assert number or mark.mark_of(0) is None
 
 
 def test_the_process_that_waited_for_a_dead_one_is_the_first(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ _COMMIT = (
     "watches",
 )
 """Modules of the engine on the path of a commit and of its watches."""
-_JOURNAL = ("base", "checkpoints", "durability", "flush", "flusher", "journal", "recovery", "users")
+_JOURNAL = ("base", "checkpoints", "durability", "flush", "flusher", "journal", "mark", "recovery", "users")
 """Modules that keep commits over a power cut."""
 
 ROOMS: dict[str, tuple[str, ...]] = {

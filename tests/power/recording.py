@@ -34,13 +34,17 @@ def built(folder: Path) -> Path:
     return library
 
 
+def importing() -> dict[str, str]:
+    """The environment of a program that imports this repository."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
 def start(
     library: Path, root: Path, log: Path, module: str, *words: str, **variables: str
 ) -> "subprocess.Popen[str]":
     """Start `python -m module words`; each change below `root` is recorded in `log`."""
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        **importing(),
         "LD_PRELOAD": str(library),
         "RECORDED_DIRECTORY": str(root),
         "RECORD_LOG": str(log),

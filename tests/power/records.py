@@ -53,6 +53,11 @@ class Record:
     data: bytes
 
     @property
+    def size_bytes(self) -> int:
+        """Its size in the file."""
+        return _HEAD.size + len(self.name.encode()) + len(self.data)
+
+    @property
     def note(self) -> Any:
         return json.loads(self.data)
 
