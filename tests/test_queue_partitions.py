@@ -162,6 +162,20 @@ def test_a_holder_holds_values_of_every_partition(db: Database, queue: Queue) ->
     assert queue.size(db) == 0
 
 
+@pytest.mark.parametrize("notice_bytes_max", [0, limits.NOTICE_BYTES_MAX])
+def test_a_holder_removes_the_values_that_were_shown(
+    db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch, notice_bytes_max: int
+) -> None:
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes_max)
+    for first in range(0, 12, 3):
+        queue.enqueue_many(db, range(first, first + 3))
+    holder = queue.holder(db)
+    held = holder.hold(12)
+    assert len(held) == 12
+    assert holder.settle(shown=5)
+    assert sorted(all_of(queue, db)) == sorted(held[5:])
+
+
 def test_a_large_value_is_whole(db: Database, queue: Queue) -> None:
     for _ in range(PARTITIONS):
         queue.enqueue(db, LARGE)

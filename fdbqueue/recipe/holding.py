@@ -8,6 +8,7 @@ between, its items come back after limits.REQUEST_DEADLINE_S. A crash may show a
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
@@ -77,12 +78,14 @@ class Holder:
 
     def _keep(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Lay the offers ready for this holder, as the line does for a request. Returns their values."""
-        kept, values = self._source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers))
-        if kept:
+        found = zip(*self._source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers)), strict=True)
+        held = sorted(found, key=lambda one: one[0].id)  # results are read in the order of their keys
+        if held:
             notice = Notice(self._runtime.now_us() + DEADLINE_US, crowd=1)
-            deliveries = self._source.deliver(tr, kept, params)
+            deliveries = self._source.deliver(tr, [offer for offer, _ in held], params)
+            deliveries.sort(key=attrgetter("id"))
             self._source.line.results.leave(tr, self._ticket, deliveries, notice)
-        return values
+        return [value for _, value in held]
 
     def _look(self, shown: int) -> Look:
         return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
