@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Queue, limits, verify
+from fdbqueue import Database, Queue, limits, transactional, verify
 from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.looks import PartitionState, Repartition
@@ -348,6 +348,19 @@ def test_a_second_handle_follows_a_repartition(db: Database, queue: Queue, space
     assert sorted(all_of(other, db)) == sorted([*VALUES, *range(8)])
     other.enqueue(db, "last")
     assert sizes(queue, db)[0] == 1
+
+
+def test_an_answer_of_nothing_is_true_of_partitions_that_are_new(db: Database, space: Subspace) -> None:
+    """Another process has given the queue its partitions since the last call of this one."""
+    queue = Queue.named(db, "q", root=space)
+    with Database(db.engine, db.runtime) as elsewhere:
+        other = Queue.named(elsewhere, "q", root=space)
+        other.repartition(elsewhere, 2)
+        other.enqueue_many(elsewhere, [0])
+        other.enqueue_many(elsewhere, [1])
+        part = other._recipe.zero
+        transactional(part.take)(elsewhere, 1, 0)
+    assert queue.dequeue(db) == 1
 
 
 def test_a_transaction_of_the_old_plan_conflicts(db: Database, queue: Queue) -> None:

@@ -67,10 +67,11 @@ class QueueCalls:
         self._appends.call(payloads, sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        current = self._recipe.current
-        if current is None or current.plan is None:
-            return self._narrow.take(count, stop) or self._none()
-        return self._first(count, stop) or self._none()
+        while True:
+            plan = self._recipe.plan
+            found = self._narrow.take(count, stop) if plan is None else self._first(count, stop)
+            if found or (plan is None) == (self._recipe.plan is None):
+                return found or self._none()
 
     def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
