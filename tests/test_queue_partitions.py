@@ -9,6 +9,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits, transactional, verify
 from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
+from fdbqueue.line.keys import Notice, Ticket
+from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.looks import PartitionState, Repartition
 from fdbqueue.partitions.plan import Plan
@@ -315,6 +317,51 @@ def test_a_held_value_survives_the_end_of_its_partition(db: Database, queue: Que
     assert sorted(all_of(queue, db)) == [0, 1, 2, 3]
 
 
+def test_a_held_value_keeps_its_place_in_a_partition_that_closed(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", partitions=2, root=space)
+    queue.enqueue_many(db, [0, 1])
+    queue.enqueue_many(db, [2, 3])
+    holder = queue.holder(db)
+    assert len(holder.hold(4)) == 4
+    queue.repartition(db, 1)
+    queue.repartition(db, 2)
+    for value in (4, 5):
+        queue.enqueue(db, value)
+    assert holder.settle(shown=0)
+    for found in (queue.dequeue_many(db, 3), queue.dequeue_many(db, 3)):
+        assert found == sorted(found)
+
+
+@pytest.mark.parametrize("count", [4, 1], ids=["open", "closing"])
+def test_a_value_laid_ready_in_a_partition_comes_back(db: Database, queue: Queue, count: int) -> None:
+    """A process that stood in the line of a partition has died with it."""
+    spread(queue, db)
+    part = queue._recipe.part(3)
+
+    @transactional
+    def lay_ready(tr: Any) -> None:
+        deliveries = part.deliver(tr, list(part.available(tr, 9, 0)), b"")
+        part.line.results.leave(tr, Ticket(b"", b"dead", 5), deliveries, Notice(deadline_us=0, crowd=1))
+
+    lay_ready(db)
+    queue.repartition(db, count)
+    assert sorted(all_of(queue, db)) == VALUES
+
+
+def test_a_request_of_a_dead_process_keeps_no_partition(db: Database, queue: Queue) -> None:
+    part = queue._recipe.part(3)
+    transactional(part.line.register)(db, b"dead", 1, b"", now_us=0)
+    queue.repartition(db, 1)
+    assert len(queue.partitions(db)) == 1
+
+
+def test_a_request_of_a_live_process_keeps_its_partition(db: Database, queue: Queue) -> None:
+    part = queue._recipe.part(3)
+    transactional(part.line.register)(db, b"live", 1, b"", db.runtime.now_us())
+    queue.repartition(db, 1)
+    assert len(queue.partitions(db)) == 4
+
+
 def test_a_value_never_goes_into_a_partition_that_has_gone(
     db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +382,23 @@ def test_a_value_never_goes_into_a_partition_that_has_gone(
     queue.enqueue(db, 1)
     assert chosen == [1, 0]
     assert queue.items(db, 9) == all_of(queue, db) == [0, 1]
+
+
+def test_no_request_joins_the_line_of_a_partition_that_has_gone(db: Database, queue: Queue) -> None:
+    part = queue._recipe.part(3)
+    queue.repartition(db, 1)
+    with pytest.raises(PartitionGone):
+        transactional(part.line.register)(db, b"late", 1, b"", db.runtime.now_us())
+    assert stored(db, part.keys.prefix) == {}
+
+
+def test_a_dequeue_whose_home_has_gone_looks_elsewhere(
+    db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue(db, 0)
+    queue.repartition(db, 1)
+    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    assert queue.dequeue(db) == 0
 
 
 def test_a_second_handle_follows_a_repartition(db: Database, queue: Queue, space: Subspace) -> None:

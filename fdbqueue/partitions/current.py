@@ -24,6 +24,10 @@ OPTION = "partitions"
 """The option of a definition that holds the plan."""
 
 
+class PartitionGone(Exception):
+    """The partition that a take has chosen has gone with the last repartition."""
+
+
 class Current:
     def __init__(self, registry: Registry, definition: Definition) -> None:
         """Raises: DefinitionUnreadable for a plan that is none."""
@@ -41,6 +45,19 @@ class Current:
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask for the definition. The reply raises QueueDropped, or a conflict if the plan has changed."""
         return partial(self._check, tr, tr.get(self._key), self._stored)
+
+    def guard_of(self, partition: int, tr: Transaction) -> Callable[[], None]:
+        """As `guard`, for a partition but partition 0. The reply also raises PartitionGone: no key may come
+        into a partition that the plan does not have.
+        """
+        check = self.guard(tr)
+
+        def reply() -> None:
+            check()
+            if self.plan is None or partition >= self.plan.high:
+                raise PartitionGone
+
+        return reply
 
     def _check(self, tr: Transaction, found: Value, expected: bytes) -> None:
         value = found.value

@@ -1,6 +1,7 @@
 """The services of one process for one recipe queue of one database: combined calls, and takes in line."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, run
 from fdbqueue.line.taking import Takes
+from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.homes import Homes
 from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.root_keys import RootKeys
@@ -78,7 +80,11 @@ class QueueCalls:
         plan = self._recipe.plan
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         numbers = (0,) if plan is None else (self._homes.next(plan, self._process), _WIDE)
-        return next((found for one in numbers if (found := self._takes_of(one).take(count, stop))), ())
+        for one in numbers:
+            with suppress(PartitionGone):  # since its home was chosen
+                if found := self._takes_of(one).take(count, stop):
+                    return found
+        return ()
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
         until = self._runtime.monotonic() + timeout_s

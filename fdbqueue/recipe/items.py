@@ -9,6 +9,7 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -76,6 +77,8 @@ class Recipe(Untimed):
         self.keys = keys
         self.codec = codec
         self.guard = guard or occupancy.ask_until_known
+        if partition and current is not None:
+            self.guard = partial(current.guard_of, partition)
         self._guard_of_all = guard or occupancy.ask
         self.doorbell = keys.size  # the first request waits for 0 -> n; after n -> 0 there is no item to miss
         self.ready = keys.items

@@ -3,27 +3,41 @@
 It has the methods of one partition (items.py), so a handle and its services need not know how many there are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.database import conflict_in
+from fdbqueue.line.results import Results
 from fdbqueue.line.shares import Offer
+from fdbqueue.line.source import Swept
 from fdbqueue.line.take import Taken
 from fdbqueue.page import Page, no_place, place_text
-from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.current import Current, PartitionGone
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide, grouped, partition_of
 from fdbqueue.recipe.items import Recipe, size_of
-from fdbqueue.seam import Transaction
+from fdbqueue.seam import Range, Transaction
 
 MakeRecipe = Callable[[int], Recipe]
 
 
 class WideRecipe(Wide):
     """All partitions as one source."""
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """Ask for items that lie ready, past their deadlines, in the line of a partition: few takes look
+        there. The reply returns those of one partition.
+        """
+        asked = [(part.line.results, part.line.results.ask_due(tr)) for part in self.recipes()]
+        return lambda: _returned_first(tr, asked, now_us)
+
+    def recipes(self) -> Iterator[Recipe]:
+        for part in self._holding():
+            assert isinstance(part, Recipe)
+            yield part
 
     def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
         """As Recipe.hold_back."""
@@ -35,6 +49,16 @@ class WideRecipe(Wide):
             some_kept, some_values = part.hold_back(tr, few)
             kept, values = [*kept, *some_kept], [*values, *some_values]
         return kept, values
+
+
+def _returned_first(tr: Transaction, asked: Sequence[tuple[Results, Range]], now_us: int) -> Swept:
+    """Return the overdue results of the first line that has some: one batch is enough for a transaction."""
+    for results, due in asked:
+        overdue = results.overdue(due, now_us)
+        if overdue:
+            results.return_overdue(tr, overdue)
+            return Swept.MORE
+    return Swept.NOTHING
 
 
 class RecipeParts:
@@ -78,27 +102,26 @@ class RecipeParts:
         """The open partition whose turn it is."""
         return self.part(next(self._turns) % plan.count)
 
-    def _require(self, tr: Transaction, plan: Plan | None) -> None:
-        """Raise the conflict of `tr` if another thread has learnt a newer plan since `plan` was read.
-
-        The guard of a partition that was chosen by `plan` then goes by the newer one.
-        """
-        if self.plan is not plan:
-            raise conflict_in(tr)
+    def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
+        return _GoingBy(self, tr, plan)
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end of one partition, in order."""
         current = self.current
         plan = None if current is None else current.plan
-        (self.zero if plan is None else self._open_one(plan)).append(tr, payloads, random)
-        if current is not None and current.plan is not plan:  # as in _require, with fewer calls
+        if plan is not None:
+            with self._going_by(tr, plan):
+                self._open_one(plan).append(tr, payloads, random)
+            return
+        self.zero.append(tr, payloads, random)
+        if current is not None and current.plan is not None:  # as in _going_by, with fewer calls
             raise conflict_in(tr)
 
     def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items before the first one of a partition, in order."""
         plan = self.plan
-        (self.zero if plan is None else self._open_one(plan)).prepend(tr, payloads, random)
-        self._require(tr, plan)
+        with self._going_by(tr, plan):
+            (self.zero if plan is None else self._open_one(plan)).prepend(tr, payloads, random)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items of one partition, up to `count`, for the transaction of a caller.
@@ -107,9 +130,8 @@ class RecipeParts:
         enqueue; with partitions, if it finds none.
         """
         plan = self.plan
-        taken = self._take(tr, plan, count, now_us)
-        self._require(tr, plan)
-        return taken
+        with self._going_by(tr, plan):
+            return self._take(tr, plan, count, now_us)
 
     def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
@@ -120,14 +142,16 @@ class RecipeParts:
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values of the partitions, one after the other, up to `count`."""
         values: list[Any] = []
-        for part in self._occupied(tr):
-            if len(values) < count:
-                values += part.first(tr, count - len(values))
+        with self._going_by(tr, self.plan):
+            for part in self._occupied(tr):
+                if len(values) < count:
+                    values += part.first(tr, count - len(values))
         return values
 
     def any(self, tr: Transaction) -> bool:
         """True if there is an item. Reads serialisably."""
-        return any(part.any(tr) for part in self._occupied(tr))
+        with self._going_by(tr, self.plan):
+            return any(part.any(tr) for part in self._occupied(tr))
 
     def _occupied(self, tr: Any) -> Sequence[Recipe]:
         """The partitions that may have items: those with a flag. Reads the flags as `tr` reads."""
@@ -141,9 +165,8 @@ class RecipeParts:
     def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
         """The values behind `after`, of the first partition that has some. Reads by snapshot."""
         plan, parts = self.plan, self.holding()
-        found = self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
-        self._require(tr, plan)
-        return found
+        with self._going_by(tr, plan):
+            return self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
 
     def _page(self, tr: Transaction, parts: Sequence[Recipe], limit: int, after: bytes | None) -> Page[Any]:
         number, place = (0, None) if after is None else _place_in(after)
@@ -175,11 +198,11 @@ class RecipeParts:
     def clear(self, tr: Transaction) -> None:
         """Remove every item, and those that were delivered to requests."""
         plan = self.plan
-        for part in self.holding():
-            part.clear(tr)
-        if plan is not None:
-            self.wide.line.results.clear_all(tr)
-        self._require(tr, plan)
+        with self._going_by(tr, plan):
+            for part in self.holding():
+                part.clear(tr)
+            if plan is not None:
+                self.wide.line.results.clear_all(tr)
 
     def holding_source(self) -> Recipe | WideRecipe:
         """The source of a `Holder`."""
@@ -191,6 +214,25 @@ class RecipeParts:
 
     def has_passed(self) -> bool:
         return any(part.passed for part in self.holding())
+
+
+class _GoingBy:
+    """Raises the conflict of `tr` if another thread has learnt a newer plan since `plan` was read.
+
+    The guard of a partition that was chosen by `plan` then goes by the newer one.
+    """
+
+    def __init__(self, parts: RecipeParts, tr: Transaction, plan: Plan | None) -> None:
+        self._parts = parts
+        self._tr = tr
+        self._plan = plan
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is PartitionGone or (kind is None and self._parts.plan is not self._plan):
+            raise conflict_in(self._tr) from None
 
 
 def _place_in(after: bytes) -> tuple[int, bytes | None]:

@@ -1,5 +1,7 @@
 """A change of the number of partitions of a recipe queue. Its items have no task keys, so it ends at once."""
 
+from fdbqueue import limits
+from fdbqueue.database import runtime_of
 from fdbqueue.partitions.current import Current, plan_of, store
 from fdbqueue.partitions.looks import Repartition
 from fdbqueue.partitions.plan import Plan, begun, ended, lowered
@@ -14,7 +16,7 @@ def begin(
 ) -> Repartition:
     """Store the plan for `count` partitions. Closed ones that are empty go.
 
-    Reads: the definition; the closed partitions, serialisably.
+    Reads: the definition; the closed partitions and results that lie ready, serialisably.
     Writes: the definition; the flag of partition 0.
     Conflicts: every call on the queue.
     Raises: QueueNotFound, QueueDropped.
@@ -36,6 +38,8 @@ def begin(
 
 def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
     """The plan without the last closed partitions that are empty."""
+    if plan.high == plan.count or _first(tr, parts.wide.line.keys.due).to_list():
+        return plan  # an item that lies ready for a request may come back to its place
     high = plan.high
     while high > plan.count and _is_empty(tr, parts.part(high - 1)):
         high -= 1
@@ -46,11 +50,17 @@ def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
 
 
 def _is_empty(tr: Transaction, part: Recipe) -> bool:
-    """True if it has no item and no request. Reads serialisably."""
-    line = slice(part.keys.line, part.keys.line + b"\xff")
-    # An item that is on its way to a caller has left its pieces here.
-    asked = [_first(tr, under) for under in (part.keys.items, part.keys.pieces, line)]
-    return not any(first.to_list() for first in asked)
+    """True if it has no item, in its place or on its way to a request, and no live request. Reads
+    serialisably.
+    """
+    keys, line = part.keys, part.line
+    asked = [_first(tr, under) for under in (keys.items, keys.pieces, line.keys.due)]
+    requests = tr.get_range(line.keys.requests.start, line.keys.requests.stop, limit=limits.SERVE_MAX)
+    if any(first.to_list() for first in asked):
+        return False
+    living, dead = line.alive_and_dead(tr, requests, runtime_of(tr).now_us())
+    line.drop_dead(tr, dead)  # no take looks here any more
+    return not living and len(dead) < limits.SERVE_MAX
 
 
 def _first(tr: Transaction, under: slice) -> Range:
