@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-from fdbqueue.database import runtime_of
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Source, Swept
@@ -50,13 +49,15 @@ class Wide:
         keys: SharedKeys,
         holding: Sources,
         turn: Callable[[], int],
+        now_us: Callable[[Transaction], int],
     ) -> None:
         """`holding`: partitions that may hold an item, by the present plan. `turn`: the flagged partition to
-        begin with.
+        begin with. `now_us`: the time of a look in this transaction.
         """
         self._keys = keys
         self._holding = holding
         self._turn = turn
+        self._now_us = now_us
         self.hands_out_leases = zero.hands_out_leases
         self.name = zero.name
         self.guard = zero.guard
@@ -75,7 +76,7 @@ class Wide:
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether an item is available. Reads by snapshot."""
-        check, found = self.guard(tr), self.available(tr, 1, runtime_of(tr).now_us())
+        check, found = self.guard(tr), self.available(tr, 1, self._now_us(tr))
 
         def reply() -> bool:
             check()
@@ -90,7 +91,7 @@ class Wide:
     # The line's Source.
 
     def tidy(self, tr: Transaction) -> bool:
-        return bool(self.ask_tidy(tr, runtime_of(tr).now_us())())
+        return bool(self.ask_tidy(tr, self._now_us(tr))())
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         asked = [part.ask_tidy(tr, now_us) for part in self._holding()]

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from fdbqueue.codec import PayloadCodec
-from fdbqueue.database import conflict_in
+from fdbqueue.database import conflict_in, runtime_of
 from fdbqueue.line.results import Results
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Swept
@@ -73,7 +73,9 @@ class RecipeParts:
         self.shared = shared
         self._known = [self.zero]
         self._turns = count()
-        self.wide = WideRecipe(self.zero, shared, self.holding, self._turns.__next__)
+        self.wide = WideRecipe(
+            self.zero, shared, self.holding, self._turns.__next__, lambda tr: runtime_of(tr).now_us()
+        )
 
     @property
     def plan(self) -> Plan | None:

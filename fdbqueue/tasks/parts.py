@@ -28,7 +28,9 @@ class Parts:
         self._turns = count()
         self.zero = TaskSource(shape, self._runtime, callbacks)
         self._sources = [self.zero]
-        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__)
+        # A transaction of the binding has no runtime: by its clock, a task may be due that the sweep leaves.
+        now_us = self._runtime.now_us
+        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__, lambda _: now_us())
 
     @property
     def plan(self) -> Plan | None:

@@ -308,6 +308,18 @@ def test_a_task_that_expires_anywhere_makes_room(parted: MakeBench) -> None:
     assert b.clock.monotonic() - began < 4
 
 
+def test_any_transaction_goes_by_the_clock_of_its_database(parted: MakeBench) -> None:
+    """Transactions of the binding have the real clock. A sweep by two clocks finds tasks, and leaves them."""
+    b = parted("limfifottl", capacity=4, partitions=4)
+    b.clock.advance(5e9)  # the real clock is behind
+    for number in range(4):
+        b.put(number, ttl=3)
+    b.clock.advance(4)
+    tr = b.db.engine.create_transaction()
+    assert b.queue.put(tr, "x")
+    tr.commit().wait()
+
+
 # Dead letters.
 
 
