@@ -17,7 +17,7 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry.registry import Registry
-from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
+from tests.support import NOT_COMMITTED, PATIENCE_S, becomes_ready, begin, commit_code
 
 PARTITIONS = 4
 VALUES = list(range(20))
@@ -446,6 +446,20 @@ def test_a_dequeue_that_waits_follows_a_repartition(db: Database, space: Subspac
         other.enqueue(db, "value")
     waiter.join(PATIENCE_S)
     assert found == ["value"]
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_the_first_partitions_wake_takes_that_wait(db: Database, space: Subspace, used: bool) -> None:
+    """Takes of other processes wait for items of partition 0 alone."""
+    queue = Queue.named(db, "q", root=space)
+    if used:
+        queue.enqueue(db, 0)
+        queue.dequeue(db)
+    tr = begin(db)
+    watch = tr.watch(queue._recipe.doorbell)
+    tr.commit().wait()
+    queue.repartition(db, 2)
+    assert becomes_ready(watch)
 
 
 def test_repartitions_under_load_lose_and_double_nothing(db: Database, queue: Queue, space: Subspace) -> None:

@@ -5,7 +5,7 @@ from fdbqueue.database import runtime_of
 from fdbqueue.partitions.current import Current, plan_of, store
 from fdbqueue.partitions.looks import Repartition
 from fdbqueue.partitions.plan import Plan, begun, ended, lowered
-from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.items import COUNTER, Recipe
 from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Range, Transaction
@@ -16,8 +16,8 @@ def begin(
 ) -> Repartition:
     """Store the plan for `count` partitions. Closed ones that are empty go.
 
-    Reads: the definition; the closed partitions and results that lie ready, serialisably.
-    Writes: the definition; the flag of partition 0.
+    Reads: the definition; the closed partitions, results that lie ready and, first, the size, serialisably.
+    Writes: the definition; with the first plan, the flag of partition 0, and its doorbell.
     Conflicts: every call on the queue.
     Raises: QueueNotFound, QueueDropped.
     """
@@ -28,12 +28,22 @@ def begin(
     if plan is None and count == 1:
         return Repartition(before, count, is_finished=True)
     new = plan if plan is not None and before == count else ended(begun(plan, count))
-    if plan is None:  # its items have no flag yet
-        tr.set(parts.shared.flag(0), b"")
+    if plan is None:
+        tr.set(parts.shared.flag(0), b"")  # its items have no flag yet
+        _wake(tr, parts.zero)
     new = _lowered(tr, parts, new)
     if new != plan:
         store(tr, registry, name, parts.shared, new)
     return Repartition(before, count, is_finished=True)
+
+
+def _wake(tr: Transaction, zero: Recipe) -> None:
+    """Wake the take that waits for partition 0: it has to wait for all. Zero is stored in two ways."""
+    size = tr.get(zero.doorbell)
+    if not size.present():
+        tr.set(zero.doorbell, COUNTER.pack(0))
+    elif not any(size.value):
+        tr.clear(zero.doorbell)
 
 
 def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
