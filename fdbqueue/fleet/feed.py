@@ -44,9 +44,16 @@ class Feed:
         Raises: QueueNotFound when the last queue was dropped, UnknownSession.
         """
         there = self._sound()
-        if len(there) == 1:
-            return self._take(there[0], count, session, timeout_s)
-        return self._look(count, session) or self._wait(session, timeout_s)
+        found = self._look(count, session) if len(there) > 1 else []
+        if found:
+            return found
+        self._waiting = timeout_s > 0
+        try:
+            if len(there) == 1:
+                return self._take(there[0], count, session, timeout_s)
+            return self._wait(session, timeout_s)
+        finally:
+            self._waiting = False
 
     def end_waits(self, session: Session) -> None:
         """End a waiting `take`. It misses a wait that is about to begin: call it until `take` returns."""
@@ -126,7 +133,6 @@ class Feed:
 
     def _take(self, number: int, count: int, session: Session, timeout_s: float) -> Found:
         queue = self._queues[number]
-        self._waiting = timeout_s > 0
         try:
             found = queue.take_many(self._database, count, timeout_s, session=session)
         except QueueNotFound:
