@@ -361,6 +361,7 @@ class FaultyTransaction(Transaction):
             "" if operation is None else f"{operation.name} {operation.subject}",
             machine.runtime.now_us(),
             request.flush is not Flush.NOW,
+            len(machine.trace.events),
         )
         machine.auditor.committed(self._simulated.store, request, commit)
 

@@ -73,6 +73,11 @@ class Faults:
         return NONE if not names else replace(NONE, **{name: getattr(self, name) for name in names})
 
     @property
+    def are_calm(self) -> bool:
+        """True if none of them delays a process for long."""
+        return not DELAYING & {*self.active}
+
+    @property
     def active(self) -> tuple[str, ...]:
         """The names of the faults that can happen."""
         return tuple(name for name in KINDS if getattr(self, name) > 0)

@@ -67,10 +67,20 @@ class Client:
     def name(self) -> str:
         return self._machine.name
 
-    def call(self, subject: str, name: str, argument: Any, function: Callable[[], T]) -> T:
-        """Call `function`, and record it in the trace as an operation on `subject`."""
+    def call(
+        self,
+        subject: str,
+        name: str,
+        argument: Any,
+        function: Callable[[], T],
+        *,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Call `function`, and record it in the trace as an operation on `subject`. `timeout_s`: the time for
+        which it waits at most.
+        """
         me, now = self.runtime.thread_id(), self.runtime.monotonic
-        operation = self._trace.begin(now(), self._machine.thread_name(), subject, name, argument)
+        operation = self._trace.begin(now(), self._machine.thread_name(), subject, name, argument, timeout_s)
         self._machine.operations[me] = operation
         try:
             result = function()
@@ -319,8 +329,11 @@ class Simulation:
         gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
         try:
             self._auditor.watch([queue for checker in checkers for queue in getattr(checker, "queues", ())])
+            if self.faults.are_calm and not self._has_outages:
+                self._auditor.liveness.calm(self._goes_on)
             stuck = self._run_clients()
-            violations = [*self._failures(), *stuck, *self._auditor.violations]
+            untrue = self._auditor.untrue_in(self.trace)
+            violations = [*self._failures(), *stuck, *self._auditor.violations, *untrue]
             if not violations:
                 violations = self._judge(checkers)
             self.trace.virtual_s = self.scheduler.now
@@ -329,6 +342,14 @@ class Simulation:
             self._close()
             if collecting:
                 gc.enable()
+
+    @property
+    def _has_outages(self) -> bool:
+        return bool(self._outages) or any(self._partitions.values())
+
+    def _goes_on(self, name: str) -> bool:
+        """True if the machine `name` has neither finished nor died."""
+        return any(machine.name == name and not machine.ended for machine in self._machines)
 
     def _run_clients(self) -> list[str]:
         try:

@@ -26,6 +26,8 @@ class Operation:
     ended_s: float | None = None
     result: Any = None
     error: BaseException | None = None
+    timeout_s: float | None = None
+    """The time for which the call waits at most; None if it is not known."""
 
     @property
     def done(self) -> bool:
@@ -76,8 +78,16 @@ class Trace:
         self.faults[name] += 1
         self.events.append((at_s, who, "fault", (name,)))
 
-    def begin(self, at_s: float, client: str, subject: str, name: str, argument: Any) -> Operation:
-        operation = Operation(client, subject, name, argument, len(self.events), at_s)
+    def begin(
+        self,
+        at_s: float,
+        client: str,
+        subject: str,
+        name: str,
+        argument: Any,
+        timeout_s: float | None = None,
+    ) -> Operation:
+        operation = Operation(client, subject, name, argument, len(self.events), at_s, timeout_s=timeout_s)
         self.operations.append(operation)
         self.note(at_s, client, f"{name} {subject}", argument)
         return operation

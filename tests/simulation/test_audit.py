@@ -12,14 +12,19 @@ from fdbqueue.limits import RECEIPT_STALE_S
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.source import Delivery
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
+from fdbqueue.records.statistics import packed
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.runs import ENDS
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.audit import calls
+from fdbqueue.testing.audit.answers import Ready, late_in
 from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.ends import ends_counted, leases_ended
 from fdbqueue.testing.audit.line import Handed, LineStep, Requests
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.model import Move, TaskStep
 from fdbqueue.testing.audit.order import Order
@@ -27,6 +32,7 @@ from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.trace import Operation, Trace
 
 S = 1_000_000
 NOW_US = 100 * S
@@ -102,6 +108,11 @@ def test_a_legal_step_of_a_task(before: Record | None, after: Record | None) -> 
             replace(DELAYED, attempts=1, expires_us=2 * NOW_US),
             "its ttl has not got",
         ),
+        (
+            replace(TAKEN, orphaned=1, attempts=2),
+            replace(READY, orphaned=1, attempts=2, failures=1),
+            "still count in a row",
+        ),
     ],
 )
 def test_a_step_that_is_not_legal(before: Record | None, after: Record, told: str) -> None:
@@ -152,7 +163,7 @@ def test_the_ttr_of_a_session_never_falls() -> None:
 
     def judged(before: bytes, after: bytes) -> list[str]:
         changes = {keys.session(b"session"): Values(before, after)}
-        return list(Sessions(keys, lambda _: False).judge(Step(commit, changes)))
+        return list(Sessions(keys, lambda _: False, Liveness()).judge(Step(commit, changes)))
 
     assert judged(short, long) == []
     assert len(judged(long, short)) == 1
@@ -170,12 +181,80 @@ def test_a_process_clears_its_own_receipts_and_old_ones(machine: str, age_s: flo
     assert len(list(receipts.judge(Step(clear, {b"slot": Values(written, None)})))) == judged
 
 
+def lives_on(*, is_calm: bool, has_ended: bool = False) -> Liveness:
+    liveness = Liveness()
+    if is_calm:
+        liveness.calm(lambda _: not has_ended)
+    return liveness
+
+
+@pytest.mark.parametrize(
+    ("liveness", "judged"),
+    [
+        (lives_on(is_calm=True), 1),
+        (lives_on(is_calm=True, has_ended=True), 0),
+        (lives_on(is_calm=False), 0),
+    ],
+)
+def test_a_session_of_a_live_process_is_not_ended(liveness: Liveness, judged: int) -> None:
+    keys = Registry(DEFAULT_ROOT).keys
+    opened, died = (Commit(7, 6, name, name, 1, "", NOW_US) for name in ("a", "b"))
+    record, beat = layer.pack((b"opener", None, S)), layer.pack((NOW_US,))
+    sessions, session = Sessions(keys, lambda _: False, liveness), keys.session(b"session")
+    heartbeat = keys.heartbeat(b"session")
+    begin = {session: Values(None, record), heartbeat: Values(None, beat)}
+    end = {session: Values(record, None), heartbeat: Values(beat, None)}
+    assert list(sessions.judge(Step(opened, begin))) == []
+    assert len(list(sessions.judge(Step(died, end)))) == judged
+
+
+def told_of_nothing(*, taken_at: int | None, paused_at: int | None = None) -> list[str]:
+    """A task is put at event 2. A take from event 4 to 8 finds nothing."""
+    ready, trace = Ready(b"paused"), Trace()
+    steps = [(2, Move(None, READY), {})]
+    steps += [] if taken_at is None else [(taken_at, Move(READY, TAKEN), {})]
+    steps += [] if paused_at is None else [(paused_at, None, {b"paused": Values(None, b"")})]
+    for event, move, changes in steps:
+        commit = Commit(event, event, "a/b", "a", 1, "", NOW_US, event=event)
+        moves = {} if move is None else {ID: move}
+        ready.follow(TaskStep(commit, Step(commit, changes), moves, {ID: READY}, Counter()))
+    trace.operations = [Operation("c", "jobs", "take", None, 4, 1.0, ended=8, ended_s=2.0)]
+    return list(ready.untrue_in(trace, "jobs"))
+
+
+def test_a_take_gives_nothing_beside_a_ready_task() -> None:
+    assert "was told of nothing" in "\n".join(told_of_nothing(taken_at=None))
+    assert "was told of nothing" in "\n".join(told_of_nothing(taken_at=9))
+
+
+def test_a_take_gives_nothing_while_a_task_is_gone_or_paused() -> None:
+    assert told_of_nothing(taken_at=6) == told_of_nothing(taken_at=None, paused_at=3) == []
+
+
+def test_a_call_returns_at_its_timeout() -> None:
+    trace = Trace()
+    trace.operations = [
+        Operation("c", "jobs", "take", None, 0, 1.0, ended=1, ended_s=ended_s, timeout_s=2.0)
+        for ended_s in (2.0, 3.0, 3.5, 9.0)
+    ]
+    assert list(late_in(trace)) == ["c waited 6.0 s longer than its timeout of 2 s"]
+
+
+@pytest.mark.parametrize(("done", "judged"), [(1, 0), (2, 1)])
+def test_a_run_counts_one_end_for_each_lease(done: int, judged: int) -> None:
+    keys = Registry(DEFAULT_ROOT).keys
+    commit = Commit(7, 6, "worker/thread", "worker", 1, "", NOW_US)
+    row = Values(None, packed(ENDS, {"done": done}))
+    ended = leases_ended(step(TAKEN, None))
+    assert len(list(ends_counted(keys, Step(commit, {keys.run(b"run"): row}), ended))) == judged
+
+
 def overtaken(*, kept: frozenset[bytes]) -> list[str]:
     """Judge a take of the second task of a key; its commit has written the tasks in `kept` as they were."""
     second = replace(READY, id=b"\x01" * ID_BYTES)
     taken = replace(TAKEN, id=second.id)
     shape = shape_of(Registry(DEFAULT_ROOT), Definition("jobs", 0, "utube", {}))
-    order, requests = Order(shape, registered=True), Requests(LineKeys(shape.keys.line))
+    order, requests = Order(shape, registered=True), Requests(LineKeys(shape.keys.line), Liveness())
     puts = {ID: Move(None, READY), second.id: Move(None, second)}
     takes = {second.id: Move(second, taken)}
     put, take = (Commit(version, version - 1, "a/b", "a", 1, "", NOW_US) for version in (6, 7))

@@ -9,10 +9,12 @@ import pytest
 
 from fdbqueue.testing import all_workloads, checkers, soundness
 from fdbqueue.testing.audit import (
+    answers,
     bounds,
     calls,
     counters,
     elements,
+    ends,
     items,
     leases,
     line,
@@ -29,10 +31,12 @@ from tests.simulation.planted import PLANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 AUDIT = (
+    answers,
     bounds,
     calls,
     counters,
     elements,
+    ends,
     items,
     leases,
     line,

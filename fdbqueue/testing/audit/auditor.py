@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
+from math import inf
 
 from fdb import tuple as layer
 
@@ -14,7 +15,10 @@ from fdbqueue.persistent.owners import OWNERS
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.testing.audit.agreement import Agreement
+from fdbqueue.testing.audit.answers import late_in
 from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.ends import ends_counted
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
@@ -23,11 +27,14 @@ from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.audit.unseen import changed_unseen_in_root
+from fdbqueue.testing.trace import Trace
 from fdbqueue.verifying.root import RootChecks
 from fdbqueue.verifying.tasks import TaskChecks
 from fdbqueue.verifying.verify import AnyQueue, partition_subject, subject_named, subject_of
 
 VIOLATIONS_MAX = 5
+UNKNOWN = inf
+"""The number of leases that a commit has ended in a queue with partitions."""
 
 
 class Auditor:
@@ -38,7 +45,8 @@ class Auditor:
         self._mirror = Mirror()
         self._registry = Registry(DEFAULT_ROOT)
         self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
-        self._sessions = Sessions(self._registry.keys, self._is_member)
+        self.liveness = Liveness()
+        self._sessions = Sessions(self._registry.keys, self._is_member, self.liveness)
         self._receipts = Receipts()
         self._named: dict[int, QueueRules | Partitioned] = {}
         self._prefixes: dict[int, bytes] = {}
@@ -47,7 +55,15 @@ class Auditor:
 
     def watch(self, queues: Sequence[AnyQueue]) -> None:
         """Judge these queues over subspaces, too. Those with names are found by their definitions."""
-        self._spaces += [QueueRules(subject_of(queue), registered=False) for queue in queues]
+        self._spaces += [QueueRules(subject_of(queue), self.liveness, registered=False) for queue in queues]
+
+    def untrue_in(self, trace: Trace) -> Iterator[str]:
+        """Check the answers of a whole run."""
+        if self.liveness.is_calm:
+            yield from late_in(trace)
+        for rules in self._named.values():
+            if isinstance(rules, QueueRules):
+                yield from rules.untrue_in(trace)
 
     def committed(self, store: Store, request: CommitRequest, commit: Commit) -> None:
         """Judge the last commit of the store."""
@@ -75,12 +91,16 @@ class Auditor:
             yield from (f"the root: {text}" for text in told)
         receipts = {key: values for key, values in changes.items() if self._is_receipt(key)}
         yield from self._receipts.judge(Step(commit, receipts))
+        ended: float = 0
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
                 unseen = [key for key in self._mirror.unseen if key in part]
                 kept = [key for key in self._mirror.kept if key.startswith(rules.prefix)]
                 yield from rules.judge(Step(commit, part, cleared, unseen, kept), self._mirror)
+                ended += rules.leases_ended if isinstance(rules, QueueRules) else UNKNOWN
+        if root:
+            yield from ends_counted(self._registry.keys, Step(commit, root), ended)
         yield from self._orphans(changes)
 
     def _is_of_root(self, key: bytes) -> bool:
@@ -141,4 +161,4 @@ class Auditor:
             if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
                 self._named[definition.id] = Partitioned(subject, partition_subject, lives)
             else:
-                self._named[definition.id] = QueueRules(subject, registered=True)
+                self._named[definition.id] = QueueRules(subject, self.liveness, registered=True)

@@ -30,6 +30,8 @@ class Commit:
     """The time of the commit, by the clock of its machine."""
     may_be_lost: bool = False
     """True if it waits for no flush of its own: a power cut may undo it."""
+    event: int = 0
+    """The number of events in the trace before it."""
 
     def __str__(self) -> str:
         called = f" in {self.verb}" if self.verb else ""

@@ -16,6 +16,7 @@ from fdbqueue.recipe.items import Recipe, floor_of
 from fdbqueue.recipe.keys import ITEM
 from fdbqueue.testing.audit.commit import Commit, Step
 from fdbqueue.testing.audit.line import LineStep, Requests
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.mirror import Mirror
 
 
@@ -30,9 +31,9 @@ class _Moves:
 class Items:
     """The items of one queue as of the last commit."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, liveness: Liveness) -> None:
         self._keys = recipe.keys
-        self._requests = Requests(LineKeys(recipe.keys.line))
+        self._requests = Requests(LineKeys(recipe.keys.line), liveness)
         self._there: dict[bytes, int] = {}
         """The version in which each item of the queue came."""
         self._laid: dict[bytes, tuple[int, bytes]] = {}

@@ -12,6 +12,7 @@ from fdbqueue.embedded.versionstamp import STAMP_BYTES
 from fdbqueue.line.keys import DUE, NOTICE, RENEWAL, REQUEST, RESULT, LineKeys, Notice, deadline_of, notice_of
 from fdbqueue.line.source import Delivery
 from fdbqueue.testing.audit.commit import Commit, Step, Values
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.verifying.line import RID_BYTES
 
@@ -57,8 +58,9 @@ class LineStep:
 class Requests:
     """The requests of one line, those that have left it too."""
 
-    def __init__(self, keys: LineKeys) -> None:
+    def __init__(self, keys: LineKeys, liveness: Liveness) -> None:
         self._keys = keys
+        self._liveness = liveness
         self._known: dict[bytes, Request] = {}
         self.laid: dict[bytes, int] = {}
         """The items that lie ready for requests, each since a version. Those that a commit has collected are
@@ -122,6 +124,8 @@ class Requests:
                 f"the request {rid.hex()} of {request.owner} is removed, neither served nor overdue: its "
                 f"deadline is {request.deadline_us}, and it is {commit.now_us}"
             )
+        elif self._liveness.is_in_time(request.owner):
+            yield f"the request {rid.hex()} is dropped as dead, and {request.owner} goes on without a fault"
         if commit.read_version is not None and request.renewed > commit.read_version:
             yield f"the request {rid.hex()} of {request.owner} is removed by a commit that missed its renewal"
 

@@ -175,6 +175,14 @@ def forgiven_by_a_kick(before: Record, after: Record, step: TaskStep) -> Iterato
         yield "was buried, and is ready without a kick"
 
 
+def ends_the_row(before: Record, after: Record, _: TaskStep) -> Iterator[str]:
+    """A failure that the holder reports ends the row of lost leases."""
+    has_failed = after.failures > before.failures and after.excused == before.excused
+    is_back = before.state == TaskState.TAKEN and after.state in (TaskState.READY, TaskState.DELAYED)
+    if is_back and has_failed and 0 < after.orphaned <= before.orphaned:
+        yield f"has failed, and its {after.orphaned} lost leases before that still count in a row"
+
+
 _RULES: tuple[Rule, ...] = (
     keeps_its_put,
     failures_grow,
@@ -186,4 +194,5 @@ _RULES: tuple[Rule, ...] = (
     leased_for_its_ttr,
     expires_later,
     forgiven_by_a_kick,
+    ends_the_row,
 )

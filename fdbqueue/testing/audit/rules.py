@@ -6,16 +6,20 @@ from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.testing.audit import bounds, calls, counters, leases
 from fdbqueue.testing.audit.agreement import Agreement
+from fdbqueue.testing.audit.answers import Ready
 from fdbqueue.testing.audit.commit import Step
 from fdbqueue.testing.audit.elements import Elements
+from fdbqueue.testing.audit.ends import leases_ended
 from fdbqueue.testing.audit.items import Items
 from fdbqueue.testing.audit.line import Requests
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.losses import lost_items, lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Tasks, TaskStep
 from fdbqueue.testing.audit.order import Order
 from fdbqueue.testing.audit.unseen import changed_unseen
+from fdbqueue.testing.trace import Trace
 from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.tasks import TaskChecks
@@ -23,7 +27,7 @@ from fdbqueue.verifying.verify import Subject
 
 
 class QueueRules:
-    def __init__(self, subject: Subject, *, registered: bool) -> None:
+    def __init__(self, subject: Subject, liveness: Liveness, *, registered: bool) -> None:
         self.prefix = subject.keys.start
         self._name = subject.name
         self._registered = registered
@@ -32,11 +36,26 @@ class QueueRules:
         self._agreement = Agreement(subject.checks, self.prefix)
         self._tasks = Tasks(subject.checks, registered) if isinstance(subject.checks, TaskChecks) else None
         self.lives = Lives()
-        self._items = Items(subject.checks.recipe) if isinstance(subject.checks, RecipeChecks) else None
+        self._items: Items | None = None
+        if isinstance(subject.checks, RecipeChecks):
+            self._items = Items(subject.checks.recipe, liveness)
         self._elements = Elements(subject.checks.keys) if isinstance(subject.checks, ElementChecks) else None
         if self._tasks is not None:
             self._order = Order(self._tasks.checks.shape, registered)
-            self._requests = Requests(LineKeys(self._tasks.keys.line))
+            self._requests = Requests(LineKeys(self._tasks.keys.line), liveness)
+        self._ready: Ready | None = None
+        if (
+            self._tasks is not None
+            and registered
+            and not isinstance(self._tasks.checks.shape.discipline, Keyed)
+        ):
+            self._ready = Ready(self._tasks.keys.paused)
+        self.leases_ended = 0
+        """The number of leases that the last commit has ended."""
+
+    def untrue_in(self, trace: Trace) -> Iterator[str]:
+        """Check the answers of nothing in a whole run."""
+        yield from () if self._ready is None else self._ready.untrue_in(trace, self._name)
 
     def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         for text in self._judge(step, mirror):
@@ -65,6 +84,9 @@ class QueueRules:
         line = self._requests.follow(step.changes, mirror, errors)
         yield from errors
         yield from self._order.judge(step, line, self._requests)
+        self.leases_ended = leases_ended(step)
+        if self._ready is not None:
+            self._ready.follow(step)
         if tasks.registered:
             yield from leases.delivered(shape, step, line, mirror)
             yield from lost_leases(shape, step, line, mirror)

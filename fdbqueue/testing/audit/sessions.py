@@ -12,12 +12,14 @@ from fdbqueue import root_keys as columns
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.openers import deadline_if_readable
 from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.lives import SLACK_US
 
 
 class Sessions:
-    def __init__(self, keys: RootKeys, is_member: Callable[[bytes], bool]) -> None:
+    def __init__(self, keys: RootKeys, is_member: Callable[[bytes], bool], liveness: Liveness) -> None:
         self._is_member = is_member
+        self._liveness = liveness
         self._keys = keys
         self._openers: dict[bytes, set[str]] = {}
         """The machines that have written the heartbeat of each session, or the entry of an opener: a second
@@ -51,12 +53,22 @@ class Sessions:
         beat = step.changes.get(self._keys.heartbeat(session))
         deadline_us = None if beat is None or beat.before is None else deadline_if_readable(beat.before)
         is_overdue = deadline_us is None or deadline_us <= commit.now_us + SLACK_US
-        is_own = commit.machine in self._openers.get(session, ())
-        if not is_own and not is_overdue and not self._is_member(session):
+        openers = self._openers.get(session, set())
+        is_own = commit.machine in openers
+        if is_own or self._is_member(session):
+            return
+        if not is_overdue:
             yield (
                 f"the session {session.hex()} is ended by {commit.machine}, and lives until {deadline_us}: "
                 f"it is {commit.now_us}"
             )
+        elif name_of(before) is None and any(map(self._liveness.is_in_time, openers)):
+            yield f"the session {session.hex()} ends as dead, and {min(openers)} goes on without a fault"
+
+
+def name_of(record: bytes | None) -> str | None:
+    name: str | None = None if record is None else layer.unpack(record)[1]
+    return name
 
 
 def ttr_us_of(record: bytes) -> int:

@@ -10,6 +10,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.effects import taken
 
 NAME = "bounded"
 EVERY_S = 0.1
@@ -67,7 +68,7 @@ def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def finish(client: Client, q: TaskQueue) -> None:
-    task = q.take(client.db, 1)
+    task = taken(client, q, 1)
     if task is not None:
         with suppress(NotTaken):
             q.ack(client.db, task)

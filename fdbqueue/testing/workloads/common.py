@@ -66,7 +66,7 @@ def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event
         value = q.dequeue(client.db, timeout=timeout, stop=stop)
         return [] if value is None else [value]
 
-    return client.call(name, "dequeue", 1, body)
+    return client.call(name, "dequeue", 1, body, timeout_s=timeout)
 
 
 def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:

@@ -92,7 +92,8 @@ def opened(client: Client) -> TaskQueue:
 def took(client: Client, q: TaskQueue, timeout: float) -> list[Task]:
     """Take a task in the line, or, now and then, several in a transaction beside it."""
     if client.random.random() < 0.8:
-        return client.call(NAME, "take", None, partial(q.take_many, client.db, 1, timeout))
+        many = partial(q.take_many, client.db, 1, timeout)
+        return client.call(NAME, "take", None, many, timeout_s=timeout)
     return client.call(NAME, "take", None, lambda: once(client, lambda tr: q.take_many(tr, 2)))
 
 

@@ -1,12 +1,24 @@
-"""Effects of tasks: the transaction that ends a task counts its effect, by the data or the id of the task."""
+"""Takes and effects of tasks: the transaction that ends a task counts its effect, by its data or its id."""
 
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from fdbqueue.database import Database
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Done
+from fdbqueue.sessions.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.audit.answers import TAKE
+from fdbqueue.testing.simulation import Client
 
 EFFECTS = b"effect/"
+
+
+def taken(client: Client, q: TaskQueue, timeout_s: float, session: Session | None = None) -> Task | None:
+    """Take a task. The auditor judges answers of nothing, and the time of the answer."""
+    take = partial(q.take, client.db, timeout_s, session=session)
+    return client.call(q.name, TAKE, None, take, timeout_s=timeout_s)
 
 
 class Handled(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+from random import Random
 
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, UnknownSession
@@ -14,13 +15,14 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
 from fdbqueue.testing.workloads.emptied_checks import NAME, checks
-from fdbqueue.testing.workloads.emptied_removals import REMOVALS, rest
+from fdbqueue.testing.workloads.emptied_removals import REMOVALS, put_brief_tasks, rest
 from fdbqueue.testing.workloads.leftovers import look
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 KINDS = ("fifo", "fifottl", "utube", "fair")
 TIMEOUTS_S = (0.0, 1.0, 4.0)
 DELAYS_S = (0.0, 0.0, 1.0)
+BRIEF_P = 0.5
 MANY = 1_000
 SLOW = ("slow_reply", "stall", "watch_late", "watch_very_late", "watch_missed", "clock_skew_s")
 """With these faults a take may wait beside a ready task."""
@@ -82,6 +84,9 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(by_threads, f"taker-{number}")
     simulation.client(empty, "emptier")
+    if kind == "fifottl" and Random(f"{simulation.seed} brief").random() < BRIEF_P:
+        simulation.limit(DUE_BATCH=2)
+        simulation.client(partial(put_brief_tasks, opened), "brief")
     simulation.afterwards(survive, "survivor")
     return list(checks(set(simulation.faults.active)))
 
@@ -94,7 +99,7 @@ def took(client: Client, q: TaskQueue, timeout: float) -> Task | None:
         found.extend(q.take_many(client.db, 1, timeout))
         return (found[0].data, found[0].expires or inf) if found else None
 
-    client.call(NAME, "take", timeout, body)
+    client.call(NAME, "take", timeout, body, timeout_s=timeout)
     return found[0] if found else None
 
 

@@ -9,10 +9,21 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.workloads.emptied_checks import NAME
 
+BURSTS, BRIEF, LONGER_S = 4, 9, 60.0
+
 
 def rest(client: Client, mean_s: float) -> None:
     """Sleep, also in busy runs: only takers without tasks wait."""
     client.runtime.sleep(client.random.expovariate(1 / mean_s) if client.random.random() < 0.6 else 0.0)
+
+
+def put_brief_tasks(opened: Callable[[Client], TaskQueue], client: Client) -> None:
+    """Put tasks that expire together, more than one take sweeps, before a task that stays for a while."""
+    q = opened(client)
+    for _ in range(BURSTS):
+        q.put_many(client.db, ["brief"] * BRIEF, ttl=client.random.choice((0.01, 0.3)))
+        q.put(client.db, "longer", ttl=LONGER_S)
+        rest(client, 2.0)
 
 
 def delete(client: Client, q: TaskQueue, ids: Sequence[str]) -> None:

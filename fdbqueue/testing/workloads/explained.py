@@ -15,6 +15,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
+from fdbqueue.testing.workloads.effects import taken
 from fdbqueue.testing.workloads.operator import GONE, STARTED, cured
 from fdbqueue.testing.workloads.tasks import all_tasks, counted_and_found
 
@@ -83,7 +84,7 @@ def disturb(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task and end it by chance, or hold it; pause or resume the queue now and then."""
     if client.random.random() < 0.2:
         client.random.choice((q.pause, q.resume))(client.db)
-    task = q.take(client.db, client.random.choice((0, 1)), session=session)
+    task = taken(client, q, client.random.choice((0, 1)), session)
     if task is None or client.random.random() < 0.4:
         return
     verb = client.random.choice((q.ack, q.bury, q.release))

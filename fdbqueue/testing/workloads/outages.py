@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from random import Random
 
 from fdbqueue.database import Database, run
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.worker import Worker
+from fdbqueue.sessions.ending import end_session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -13,14 +15,15 @@ from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
 from fdbqueue.testing.workloads.effects import effects_in, succeed
-from fdbqueue.testing.workloads.fleet import ended
-from fdbqueue.testing.workloads.fleet_checks import left
+from fdbqueue.testing.workloads.fleet import ended, supervise
+from fdbqueue.testing.workloads.fleet_checks import KEYS, RUN, left
 from fdbqueue.testing.workloads.tasks import counted_and_found
 
 NAME = "patient"
 TTR_S = 2.0
 SESSION_TTR_S = 3.0
 FAULTY_S, QUIET_S = 30.0, 15.0
+RUN_P = 0.5
 
 
 # Without these faults: a worker that dies, stalls or has a wrong clock loses a lease itself, and that counts.
@@ -31,6 +34,8 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
     kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
+    # From other dice, so that all else of a seed is as it would be without.
+    has_run = Random(f"{simulation.seed} run").random() < RUN_P
     for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):
         simulation.outage(start_s, random.choice((0.5, 1.5, 3, 5)) * TTR_S)
 
@@ -41,9 +46,15 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.call(NAME, "put", value, partial(q.put, client.db, value, key=key))
             client.runtime.sleep(client.random.uniform(0, 5))
 
+    def supervise_for_a_while(client: Client) -> None:
+        """End the run of the workers: what they count later must leave no row behind."""
+        run(client.db, supervise)
+        client.runtime.sleep(client.random.uniform(0, FAULTY_S))
+        end_session(client.db, KEYS, RUN, lambda *_: True, died=False)
+
     def work(client: Client) -> None:
         opened(client, kind)
-        worker = hired(client)
+        worker = hired(client, RUN if has_run else b"")
         worker.start()
         client.runtime.sleep(FAULTY_S)
         client.calm()  # a worker can give tasks back at its end only if the database answers
@@ -71,6 +82,8 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(work, f"worker-{number}")
     if random.random() < 0.3:
         simulation.client(operate, "operator")
+    if has_run:
+        simulation.client(supervise_for_a_while, "supervisor")
     simulation.afterwards(survive, "survivor")
     return [exact_statistics(NAME), nothing_failed, no_watch_left_behind]
 
@@ -80,7 +93,7 @@ def opened(client: Client, kind: str) -> TaskQueue:
     return TaskQueue.create(client.db, NAME, kind, ttr=ttr, if_not_exists=True)
 
 
-def hired(client: Client) -> Worker:
+def hired(client: Client, run_id: bytes = b"") -> Worker:
     """Return a worker that gives each task one attempt, so that a wrongly counted one shows."""
 
     def handler(task: HeldTask) -> None:
@@ -95,6 +108,7 @@ def hired(client: Client) -> Worker:
         max_attempts=1,
         grace_s=30.0,
         session_ttr_s=SESSION_TTR_S,
+        run_id=run_id,
     )
 
 

@@ -16,6 +16,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import taken
 from fdbqueue.testing.workloads.redrive_checks import (
     EFFECTS,
     NAME,
@@ -96,7 +97,7 @@ def redriven(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 def bury(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task, and bury it with a failure or without one, or hold it."""
-    task = q.take(client.db, client.random.choice((0, 1)), session=session)
+    task = taken(client, q, client.random.choice((0, 1)), session)
     if task is None or client.random.random() < 0.1:
         return
     error = client.random.choice(ERRORS)

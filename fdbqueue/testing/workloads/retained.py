@@ -17,6 +17,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped
+from fdbqueue.testing.workloads.effects import taken
 from fdbqueue.testing.workloads.explained import ids
 from fdbqueue.testing.workloads.tasks import outlive
 
@@ -50,7 +51,7 @@ def retained(simulation: Simulation, size: Size) -> Sequence[Checker]:
         q = opened(client)
         with suppress(UnknownSession), Session(client.db, ttr=3) as session:
             for _ in range(size.steps):
-                task = q.take(client.db, 1, session=session)
+                task = taken(client, q, 1, session)
                 if task is not None:
                     client.pause(0.5)
                     end(client, q, client.random.choice(("ack", "ack", "release")), task)

@@ -14,6 +14,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
+from fdbqueue.testing.workloads.effects import taken
 from fdbqueue.testing.workloads.tasks import counted_and_found, finish, once_each, outlive, total
 from fdbqueue.testing.workloads.tasks import opened as tasks_opened
 
@@ -64,7 +65,7 @@ def sharing(simulation: Simulation, size: Size) -> Sequence[Checker]:
 def several(client: Client, q: TaskQueue, session: Session, steps: int) -> None:
     """Take a task, work on it for longer than a ttr, and finish it: the session must still be alive."""
     for _ in range(steps):
-        task = q.take(client.db, client.random.choice((0, 2)), session=session)
+        task = taken(client, q, client.random.choice((0, 2)), session)
         client.pause(client.random.choice((0.5, TTR_S, 3 * TTR_S)))
         if task is not None:
             finish(client, q, task)

@@ -17,7 +17,7 @@ from fdbqueue.testing.faults import DELAYING
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, values_of
-from fdbqueue.testing.workloads.effects import EFFECTS
+from fdbqueue.testing.workloads.effects import EFFECTS, taken
 from fdbqueue.testing.workloads.takeover_checks import UNKNOWN, checks
 from fdbqueue.testing.workloads.takeover_looks import (
     NAME,
@@ -112,7 +112,7 @@ def go_on(client: Client, q: TaskQueue, session: Session, notes: Notes, id_: str
 
 def work(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
     """Take a task and finish it, or die with it; a process that is slow may have lost its session."""
-    task = q.take(client.db, client.random.choice((0, 1)), session=session)
+    task = taken(client, q, client.random.choice((0, 1)), session)
     if task is not None:
         notes.tasks[task.id] = task.data
         notes.leases.append(task)

@@ -17,7 +17,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
-from fdbqueue.testing.workloads.effects import EFFECTS, effects_in
+from fdbqueue.testing.workloads.effects import EFFECTS, effects_in, taken
 
 NAME = "tasks"
 ENOUGH_S = 200.0
@@ -75,14 +75,14 @@ def outlive(client: Client, q: TaskQueue, finish: Callable[[Client, TaskQueue, T
     until = client.runtime.monotonic() + ENOUGH_S
     while total(q, client.db) and client.runtime.monotonic() < until:
         q.kick(client.db, 9)
-        task = q.take(client.db, 1.0)
+        task = taken(client, q, 1.0)
         if task is not None:
             finish(client, q, task)
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task, if there is one, and call one method with it, by chance."""
-    task = q.take(client.db, client.random.choice((0, 1, 3)), session=session)
+    task = taken(client, q, client.random.choice((0, 1, 3)), session)
     if task is None:
         return
     client.pause(0.5)

@@ -105,7 +105,8 @@ def take_once(client: Client, q: TaskQueue) -> None:
     timeout, after_s = client.random.choice((0, 1, 1)), client.random.choice((0.005, 0.1, 2))
     stop, stopper = set_later(client, after_s)
     with suppress(WaitStopped):
-        task = client.call(NAME, "take", None, partial(q.take, client.db, timeout, stop=stop))
+        take = partial(q.take, client.db, timeout, stop=stop)
+        task = client.call(NAME, "take", None, take, timeout_s=timeout)
         if task is not None:
             client.pause(client.random.choice((0.5, 1.5 * TTR_S)))
             once(client, q, task)

@@ -42,6 +42,7 @@ LONG_S = 30.0
 )
 def unavailable(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.limit(SWEEP_EVERY_S=2, SESSIONS_SWEPT_EVERY_S=2)  # nothing comes due, and each sweep costs
     random = simulation.random
     away = Span.of(random.uniform(5, 10), random.choice((*SPANS_S, LONG_S)))
     down = Span.of(random.uniform(35, 40), random.choice(SPANS_S))

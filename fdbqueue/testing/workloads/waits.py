@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from random import Random
 
+from fdbqueue import limits
 from fdbqueue.errors import WaitStopped
 from fdbqueue.testing.checkers import never_nothing, order, prompt
 from fdbqueue.testing.faults import scattered
@@ -23,6 +25,8 @@ from fdbqueue.testing.workloads.common import (
 
 NAME = "waits"
 TIMEOUTS_S = (0.0, 0.1, 1.0, 4.0, 15.0)
+SLOW_P, LONG = 0.2, 3.0
+"""In some runs, items are so rare that requests wait for longer than their deadline, and renew themselves."""
 
 # These faults delay no wake-up: a call that waits longer was not woken, and only the slow look ended its
 # wait.
@@ -37,10 +41,15 @@ def waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
     haste = scattered(simulation.random, 0.01, 1)
     threaded = simulation.random.random() < 0.5
     stopped = simulation.random.random() > 0.8
+    # From other dice, so that all else of a seed is as it would be without.
+    is_slow = Random(f"{simulation.seed} slow").random() < SLOW_P
+    haste = LONG if is_slow else haste
 
     def produce(client: Client) -> None:
         for batch in in_batches(client, values_of(client, size.steps)):
             client.pause(2.0)
+            if is_slow:
+                client.runtime.sleep(client.random.uniform(0, 2 * limits.REQUEST_DEADLINE_S))
             enqueue(client, q, NAME, batch)
 
     def consume(client: Client) -> None:
