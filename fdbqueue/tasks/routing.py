@@ -59,7 +59,7 @@ def put(
     check()
     if any(batch.change.plan is not plan for batch in batches):
         raise conflict_in(tr)
-    full = _admit(parts, tr, sizes, len(drafts), random)
+    full = _admit(parts, tr, sizes, batches, drafts, random)
     return _apply(batches, drafts, random) if full is None else full
 
 
@@ -105,12 +105,17 @@ def _ask_sizes(parts: Parts, tr: Transaction) -> Callable[[], int]:
 
 
 def _admit(
-    parts: Parts, tr: Transaction, sizes: Callable[[], int], wanted: int, random: bytes
+    parts: Parts,
+    tr: Transaction,
+    sizes: Callable[[], int],
+    batches: Sequence[_Batch],
+    drafts: Sequence[Draft],
+    random: bytes,
 ) -> NoRoom | None:
     """As capacity.admit, for all partitions: they share the seats and the gate of partition 0, so the bound
     holds for their sum.
     """
-    capacity = parts.shape.settings.capacity
+    capacity, wanted = parts.shape.settings.capacity, len(drafts)
     if not capacity:
         return None
     count, more_due = sizes(), True
@@ -118,6 +123,8 @@ def _admit(
         if count + wanted <= capacity or not parts.wide.tidy(tr):
             more_due = False
             break
+        for batch in batches:  # the sweep may have changed the task keys of the drafts
+            batch.change.ask_create({drafts[at].key for at in batch.places})
         count = _ask_sizes(parts, tr)()
     fits = admit_to(tr, parts.shape.keys, capacity, count, wanted, random)
     return None if fits else NoRoom(count, more_due)

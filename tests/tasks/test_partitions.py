@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, QueueFull, TaskQueue, limits
+from fdbqueue import DeadLetters, Failure, QueueFull, TaskQueue, limits, verify
 from fdbqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
@@ -318,6 +318,16 @@ def test_any_transaction_goes_by_the_clock_of_its_database(parted: MakeBench) ->
     tr = b.db.engine.create_transaction()
     assert b.queue.put(tr, "x")
     tr.commit().wait()
+
+
+def test_a_put_reads_its_key_after_it_has_made_room(parted: MakeBench) -> None:
+    b = parted("fair", capacity=4, partitions=2)
+    for number in range(4):
+        b.put(number, key="a", ttl=1)
+    b.clock.advance(2)
+    b.put("new", key="a")
+    assert b.taken_data() == ["new"]
+    assert verify(b.db, "bench", root=b.root).findings == ()
 
 
 # Dead letters.

@@ -361,3 +361,15 @@ def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) ->
     b.repartition(1)
     b.put("last", key=key)
     assert b.take().data == "last"
+
+
+def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeBench) -> None:
+    """The put makes room: it removes the old task of its own key."""
+    b = parted("fair", capacity=2, partitions=2)
+    key = moving_key(2, 4)
+    b.put("old", key=key, ttl=1)
+    b.put("old", key=key, ttl=1)
+    b.repartition(4)
+    b.clock.advance(2)
+    b.put("new", key=key)
+    assert b.taken_data() == ["new"]
