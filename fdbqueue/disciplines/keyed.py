@@ -38,7 +38,7 @@ from fdbqueue.disciplines.shifts import Shift, shifts_by_key
 from fdbqueue.records.keys import Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
 
-_WAITING, _STATE = b"\x01", b"\x02"
+_WAITING, _STATE, _STATES_END = b"\x01", b"\x02", b"\x03"
 
 # A take of several tasks reads the states of this number of keys, and this number of next tasks of each. So a
 # dozen tasks cost one round trip, and few rows are read in vain.
@@ -73,6 +73,7 @@ class Keyed(ABC):
         self._beside = keys.beside
         self.counts = KeyCounts(keys.beside)
         self.index = slice(keys.beside + _WAITING, keys.beside + _STATE)
+        self.states = slice(keys.beside + _STATE, keys.beside + _STATES_END)
         self.mend: Mend = no_mending
 
     # Each keyed discipline decides:

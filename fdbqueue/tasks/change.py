@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fdbqueue import runs
 from fdbqueue.aside import DAMAGED
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
 from fdbqueue.records import statistics
 from fdbqueue.records.keys import NEVER_US, Record, id_text, partition_of, record_of, record_to_bytes
@@ -216,6 +217,16 @@ class Change:
         """A task may be ready, by a change that this object has not made."""
         if self._partitioning is not None:
             self._partitioning.expect_ready()
+
+    def let_go(self, key: bytes) -> bool:
+        """Let the first task of a held key be taken: the key has left its old partition. False if it was not
+        held.
+        """
+        discipline = self.shape.discipline
+        if not (isinstance(discipline, Keyed) and discipline.let_go(self.tr, key)):
+            return False
+        self.expect_ready()
+        return True
 
     def _elsewhere(self, partition: int) -> "Change":
         """The change of another partition in this transaction; `finish` finishes it, too."""

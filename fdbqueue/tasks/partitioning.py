@@ -109,17 +109,14 @@ class Partitioning:
             old = home_of(key, self._plan.before)
             # Elsewhere a task becomes ready only on the way to its end, in this transaction.
             if old != self._here and home_of(key, self._plan.count) == self._here:
-                asked[key] = partial(_any_ordered, self._tr.get(self._counts_key(old, key)))
+                asked[key] = partial(_is_leaving, self._tr.get(self._counts_key(old, key)))
         return asked
 
     def _let_go(self, key: bytes) -> None:
         home = home_of(key, self._plan.count)
-        if home == self._here or _any_ordered(self._tr.get(self._counts_key(self._here, key))):
+        if home == self._here or any_ordered(self._tr.get(self._counts_key(self._here, key)).value):
             return
-        there = self._elsewhere(home)
-        discipline = there.shape.discipline
-        if isinstance(discipline, Keyed) and discipline.let_go(self._tr, key):
-            there.expect_ready()
+        self._elsewhere(home).let_go(key)
 
     def _counts_key(self, partition: int, key: bytes) -> bytes:
         discipline = self._shape.partition(partition).discipline
@@ -127,6 +124,11 @@ class Partitioning:
         return discipline.counts.counts_key(slug_of(key))
 
 
-def _any_ordered(counts: Value) -> bool:
-    numbers = unpacked(LIVE, counts.value)
+def _is_leaving(counts: Value) -> bool:
+    return any_ordered(counts.value)
+
+
+def any_ordered(counts: bytes | None) -> bool:
+    """True if a task key with these counters has ready or taken tasks."""
+    numbers = unpacked(LIVE, counts)
     return numbers["ready"] > 0 or numbers["taken"] > 0

@@ -3,24 +3,28 @@
 Its begin stores the next plan; each call of the old plan then conflicts. From there on, puts go by the new
 number, and nothing new comes into a partition that closes. Task keys that have moved wait in their new
 partition until the old one has no ready and no taken task of theirs (partitioning.py). So their number there
-only falls, and a key once seen without any has none for good. The end stores the plan again, after one pass
-over the task keys and a serialisable look at the partitions that close.
+only falls, and a key once seen without any has none for good. The end stores the plan again, after two passes
+over the task keys and a serialisable look at the partitions that close. The first pass sees that no key is
+leaving a partition. The second lets go of keys that are still held: a task that was set aside as damaged
+(mending.py) has let go of none.
 
 Any process that uses the queue takes the steps in its keeper. Each step can be repeated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fdbqueue import limits
 from fdbqueue.database import conflict_in
+from fdbqueue.disciplines.beside import is_slug, readable_state
 from fdbqueue.disciplines.key_counts import key_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.partitions.current import plan_of, store
 from fdbqueue.partitions.plan import Plan, begun, ended, home_of, lowered
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.records.statistics import CALLS, LIVE, packed, unpacked
+from fdbqueue.records.statistics import CALLS, packed
 from fdbqueue.seam import Range, Transaction
+from fdbqueue.tasks.partitioning import any_ordered
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.shape import Shape
 
@@ -66,9 +70,10 @@ class Settling:
         self._parts = parts
         self._monotonic = monotonic
         self._epoch = -1
-        self._partition = 0
+        self._pass = 0
+        """The pass that has begun: over the old partitions, by number, and then over the new ones."""
         self._after = b""
-        """The last task key, as in its key, of `_partition` that has been looked at."""
+        """The last task key, as in its key, that this pass has looked at."""
         self._lower_at = float("-inf")
 
     def is_due(self) -> bool:
@@ -91,34 +96,49 @@ class Settling:
         if plan is None or not self.is_due():
             return False
         if not plan.before:
-            self._lower_at = self._monotonic() + limits.PARTITIONS_LOWERED_EVERY_S
-            return _lower(tr, self._parts, plan)
+            return self._lower(tr, plan)
         if self._epoch != plan.epoch:
-            self._epoch, self._partition, self._after = plan.epoch, 0, b""
-        if self._partition < plan.before and self._keyed(0) is not None:
+            self._epoch, self._pass, self._after = plan.epoch, 0, b""
+        if self._pass < plan.before + plan.count and self._keyed(0) is not None:
             return self._pass_keys(tr, plan)
         if not all(_is_drained(tr, self._shape(number)) for number in range(plan.count, plan.before)):
             return False
         _store(tr, self._parts.shape, ended(plan))
         return True
 
+    def _lower(self, tr: Transaction, plan: Plan) -> bool:
+        if _lower(tr, self._parts, plan):  # if that conflicts, it is due again
+            return True
+        self._lower_at = self._monotonic() + limits.PARTITIONS_LOWERED_EVERY_S
+        return False
+
     def _pass_keys(self, tr: Transaction, plan: Plan) -> bool:
         """Look at the next task keys. False if one of them is still leaving its partition."""
-        keyed = self._keyed(self._partition)
+        is_old = self._pass < plan.before
+        number = self._pass if is_old else self._pass - plan.before
+        keyed = self._keyed(number)
         assert keyed is not None
-        under = keyed.counts.all_counts
+        under = keyed.counts.all_counts if is_old else keyed.states
         start = under.start + self._after + (b"\x00" if self._after else b"")
         rows = tr.snapshot.get_range(start, under.stop, limit=limits.KEYS_LOOKED_AT_MAX).to_list()
-        for row in rows:
-            slug = row.key[len(under.start) :]
-            numbers = unpacked(LIVE, row.value)
-            leaves = home_of(key_of(slug), plan.count) != self._partition
-            if leaves and (numbers["ready"] or numbers["taken"]):
+        found = {row.key[len(under.start) :]: row.value for row in rows}
+        if not is_old and self._let_go(tr, number, found):
+            return True  # the same keys come again, in case this does not commit
+        for slug, value in found.items():
+            if is_old and home_of(key_of(slug), plan.count) != number and any_ordered(value):
                 return False
             self._after = slug
         if len(rows) < limits.KEYS_LOOKED_AT_MAX:
-            self._partition, self._after = self._partition + 1, b""
+            self._pass, self._after = self._pass + 1, b""
         return True
+
+    def _let_go(self, tr: Transaction, number: int, states: Mapping[bytes, bytes]) -> bool:
+        """Let go of the task keys that are held. False if there is none."""
+        change = self._parts.source(number).change(tr)
+        held = [key_of(slug) for slug, value in states.items() if is_slug(slug) and _is_held(value)]
+        freed = [change.let_go(key) for key in held]
+        change.finish()
+        return any(freed)
 
     def _shape(self, number: int) -> Shape:
         return self._parts.shape.partition(number)
@@ -126,6 +146,11 @@ class Settling:
     def _keyed(self, number: int) -> Keyed | None:
         discipline = self._shape(number).discipline
         return discipline if isinstance(discipline, Keyed) else None
+
+
+def _is_held(state: bytes) -> bool:
+    readable = readable_state(state)
+    return readable is not None and readable.held
 
 
 def _is_drained(tr: Transaction, shape: Shape) -> bool:

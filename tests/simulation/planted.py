@@ -2310,8 +2310,8 @@ PLANTS = (
     Plant(
         "a repartition that ends with tasks left",
         repartition.Settling._pass_keys,
-        "leaves and (",
-        "False and (",
+        "if is_old and",
+        "if False and",
         "partitions",
         150,
         near=36,

@@ -8,7 +8,7 @@ from fdbqueue import Failure, Session, limits, verify
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.records.keys import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
@@ -361,6 +361,24 @@ def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) ->
     b.repartition(1)
     b.put("last", key=key)
     assert b.take().data == "last"
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeBench, kind: str) -> None:
+    """A mending knows no other partition."""
+    b = parted(kind)
+    id_ = id_bytes(b.put("damaged", key=KEY))
+    keys, discipline = b.queue._shape.keys, b.queue._shape.discipline
+    filed = discipline.filed(record_of(b.db[keys.task(id_)]))
+    b.repartition(4)
+    b.put("new", key=KEY)
+    for key in (keys.task(id_), filed):
+        b.db[key] = b"damaged"
+    b.queue.delete(b.db, id_text(id_))
+    b.settle()
+    assert b.repartition(4).is_finished
+    assert b.taken_data() == ["new"]
+    assert verify(b.db, "bench", root=b.root).findings == ()
 
 
 def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeBench) -> None:
