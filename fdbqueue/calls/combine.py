@@ -89,11 +89,16 @@ class Combiner:
         runtime: Runtime,
         work: Callable[["Combiner", Call], bool | None],
         wake: Callable[[], None] = lambda: None,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`wake` ends a sleep of the leader inside `work`; then `work` looks at the leader's time again."""
+        """`wake` ends a sleep of the leader inside `work`; then `work` looks at the leader's time again.
+
+        `has_ended`: true from a moment before `end_waits`, for calls that join too late to be met by it.
+        """
         self._runtime = runtime
         self._work = work
         self._wake = wake
+        self._has_ended = has_ended
         self._lock = runtime.lock()
         self._led = False
         # Ordered, the oldest first: with ten thousand waiting calls, each step costs what one call costs.
@@ -125,6 +130,9 @@ class Combiner:
                 mine.leads, self._led = not self._led, True
                 if not mine.leads:
                     mine.event = self._runtime.event()
+            # Asked when `end_waits` can meet the call: one of the two ends its time, whichever comes first.
+            if until is not None and self._has_ended():
+                mine.until = float("-inf")
             if waiter is not None:
                 waiter.on_ready(lambda _: self._stop(mine))
             if not mine.leads:

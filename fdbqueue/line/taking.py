@@ -40,11 +40,13 @@ class Takes:
         *,
         is_named: bool = False,
         lost: Callable[[], None] | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads. `give_back`
         undoes a take; None if a take is final. `is_named`: the takes of a session that another process may go
         on with after a power cut, so each item that it gets is durable. `lost` is called after another taker
-        has won the race for an item.
+        has won the race for an item. `has_ended`: true from a moment before `end_waits`; a call that begins
+        to wait later than that does not wait.
         """
         self._database = database
         self._runtime = database.runtime
@@ -59,7 +61,7 @@ class Takes:
         self._place: Place | None = None
         self._nudge = Nudge()
         self._takes = Combiner(database.runtime, self._take_for)
-        self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give)
+        self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give, has_ended)
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         """Take up to `count` items that are there now.

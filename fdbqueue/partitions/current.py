@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import msgspec
 
@@ -35,12 +36,18 @@ class Current:
         self.plan = plan_of(definition)
         """The plan; None for a queue that never had partitions. Ask the guard first, then read it: so a
         transaction never relies on an older plan than the one it checks."""
-        self.on_partitions: Callable[[], None] = _do_nothing
-        """Called when the queue, which had no partitions, has some, or the other way round."""
+        self._listeners: list[WeakMethod[Callable[[], None]]] = []
         self._key = registry.keys.definition(definition.name)
         self._stored = definition.to_bytes()
         self._version = 0
         """The latest read version at which another plan was met."""
+
+    def on_partitions(self, listener: Callable[[], None]) -> None:
+        """Have a method called when the queue, which had no partitions, has some, or the other way round.
+
+        Several databases may share this object. It keeps none of them alive.
+        """
+        self._listeners.append(WeakMethod(listener, self._listeners.remove))
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask for the definition. The reply raises QueueDropped, or a conflict if the plan has changed."""
@@ -89,11 +96,10 @@ class Current:
         self.plan = plan
         self.definition, self._stored = found, value
         if had_parts != (plan is not None):
-            self.on_partitions()
-
-
-def _do_nothing() -> None:
-    pass
+            for reference in tuple(self._listeners):
+                listener = reference()
+                if listener is not None:
+                    listener()
 
 
 def epoch_of(plan: Plan | None) -> int:

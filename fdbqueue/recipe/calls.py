@@ -57,7 +57,7 @@ class QueueCalls:
         self._narrow = self._new_takes(0)
         self._takes = {0: self._narrow}
         if recipe.current is not None:
-            recipe.current.on_partitions = self._end_waits_elsewhere
+            recipe.current.on_partitions(self._end_waits_elsewhere)
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -107,9 +107,16 @@ class QueueCalls:
     def _new_takes(self, number: int) -> Takes:
         if number == _WIDE:
             wide = self._recipe.wide
-            return Takes(self._database, self._root, wide.line, wide.taker().take_in_turn)
-        part = self._recipe.part(number)
-        return Takes(self._database, self._root, part.line, part.taker.take_in_turn)
+            ended = self._has_no_parts
+            return Takes(self._database, self._root, wide.line, wide.taker().take_in_turn, has_ended=ended)
+        part, ended = self._recipe.part(number), self._has_parts
+        return Takes(self._database, self._root, part.line, part.taker.take_in_turn, has_ended=ended)
+
+    def _has_parts(self) -> bool:
+        return self._recipe.plan is not None
+
+    def _has_no_parts(self) -> bool:
+        return self._recipe.plan is None
 
     def _end_waits_elsewhere(self) -> None:
         """Let takes that wait for partition 0 wait for all; or the other way round."""

@@ -103,7 +103,7 @@ class TaskCalls:
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
         if shape.current is not None:
-            shape.current.on_partitions = self._end_waits_elsewhere
+            shape.current.on_partitions(self._end_waits_elsewhere)
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -269,6 +269,12 @@ class TaskCalls:
             if number == ended:
                 takes.end_waits()
 
+    def _has_parts(self) -> bool:
+        return self.parts.plan is not None
+
+    def _has_no_parts(self) -> bool:
+        return self.parts.plan is None
+
     def _takes_of(self, session: Session, source: TaskSource | Wide, number: int) -> Takes:
         """The takes of one session from a partition, or from all: only these combine."""
         with self._lock:
@@ -291,6 +297,7 @@ class TaskCalls:
             self._undo_take,
             is_named=session.name is not None,
             lost=partial(self._start_elsewhere, source),
+            has_ended=self._has_no_parts if isinstance(source, Wide) else self._has_parts,
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:

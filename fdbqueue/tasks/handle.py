@@ -128,7 +128,7 @@ class TaskHandle(KeepsAside):
         """Look at the task `id_`, or at partition 0."""
         parts = self._calls(target).parts
         if id_ is None:
-            return run(target, lambda tr: parts.zero.look(writable(tr), body))
+            return run(target, lambda tr: parts.zero.look(writable(tr), body, parts.plan))
         return run(target, lambda tr: parts.look(writable(tr), body, id_))
 
     def _see_all(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:

@@ -79,7 +79,7 @@ class Parts:
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self._upto(plan.high)[self._place_of(tr, plan, id_)].look(tr, verb)
+        return self._upto(plan.high)[self._place_of(tr, plan, id_)].look(tr, verb, plan)
 
     def _place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
         """The partition of the task. Reads: the key of a task that has moved."""

@@ -82,24 +82,26 @@ class TaskSource:
         now_us = self._runtime.now_us()
         return Change(tr, self.shape, now_us, told, self.guard(tr) if guarded else None)
 
-    def look(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
+    def look(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.
 
-        Raises: QueueDropped, and the errors of the verb.
+        `plan`: the plan by which this partition was chosen.
+        Raises: QueueDropped, and the errors of the verb; a conflict if another plan is known by now.
         """
-        return self.change(tr, guarded=True).run(verb)
+        return self._begun(tr, plan).run(verb)
 
     def within(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
-        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last.
-
-        `plan`: the plan by which this partition was chosen. Raises a conflict if another is known by now.
-        """
-        change = self.change(tr, guarded=True)
-        if change.plan is not plan:
-            raise conflict_in(tr)
+        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
+        change = self._begun(tr, plan)
         answer = change.run(verb)
         change.finish()
         return answer
+
+    def _begun(self, tr: Transaction, plan: Plan | None) -> Change:
+        change = self.change(tr, guarded=True)
+        if change.plan is not plan:
+            raise conflict_in(tr)
+        return change
 
     def taker(self, ask_session: Ask) -> Taker:
         """Takes for one session."""

@@ -1,14 +1,17 @@
 """Repartitions: the number of partitions changes under load, and no promise is broken meanwhile."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from fdbqueue import Failure, Session, limits, verify
+from fdbqueue import Database, Failure, Session, TaskQueue, limits, verify
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
+from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, id_text, partition_of, record_of
+from fdbqueue.runtime import Waitable
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
@@ -16,6 +19,7 @@ from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.support import StillClock
 
 YEAR_S = 365 * 86400.0
 KINDS = ("fifottl", "utube", "utubettl", "fair", "bag")
@@ -391,3 +395,64 @@ def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeBench) -> None:
     b.clock.advance(2)
     b.put("new", key=key)
     assert b.taken_data() == ["new"]
+
+
+def put_elsewhere(b: PartitionsBench, queue: TaskQueue, db: Database) -> None:
+    """Give the queue partitions, and let each but partition 0 have a task."""
+    queue.repartition(db, 4)
+    for id_ in [queue.put(db, number).id for number in range(4)]:
+        if b.places()[id_] == 0:
+            queue.delete(db, id_)
+
+
+def test_a_take_that_begins_to_wait_too_late_waits_for_all(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread learns the first plan between the decision to wait and the wait."""
+    b, wait = parted(), Takes.wait
+
+    def late(self: Takes, *args: Any) -> Any:
+        if b.plan() is None:
+            put_elsewhere(b, b.queue, b.db)
+        return wait(self, *args)
+
+    monkeypatch.setattr(Takes, "wait", late)
+    began = b.clock.monotonic()
+    assert b.take(timeout=60) is not None
+    assert b.clock.monotonic() - began < 0.5
+
+
+def test_every_database_of_a_handle_hears_of_partitions(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, wait_any = parted(), StillClock.wait_any
+    other = Database(b.db.engine, b.clock)
+    b.queue.statistics(other)
+
+    def meanwhile(self: StillClock, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        if b.plan() is None:
+            put_elsewhere(b, b.queue, other)
+        return wait_any(self, futures, timeout_s)
+
+    monkeypatch.setattr(StillClock, "wait_any", meanwhile)
+    began = b.clock.monotonic()
+    assert b.take(timeout=60) is not None
+    assert b.clock.monotonic() - began < 0.5
+
+
+def test_a_look_follows_a_plan_that_another_thread_meets(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task moves while the transaction looks for it."""
+    b = parted("utubettl", partitions=2)
+    id_, place_of = b.put("late", key=moving_key(2, 4), delay=1), Parts._place_of
+
+    def meet(self: Parts, *args: Any) -> int:
+        place = place_of(self, *args)
+        if b.plan().count == 2:
+            b.repartition(4)
+            b.settle()
+        return place
+
+    monkeypatch.setattr(Parts, "_place_of", meet)
+    assert b.queue.peek(b.db, id_).data == "late"
