@@ -21,7 +21,7 @@ from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.tasks.queue import TaskQueue
 
 LOOK_EVERY_S = 0.5
-INTERVAL = SecondsRange(min=0, max=limits.DOCTOR_WATCH_S_MAX)
+INTERVAL = SecondsRange(min=0, max=60)
 NUMBER = click.IntRange(1, limits.PARTITIONS_MAX)
 
 

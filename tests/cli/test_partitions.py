@@ -128,3 +128,9 @@ def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.Monk
     program.run("create", "mail")
     status, _, err = program.run("spread", "mail", "--apply")
     assert (status, "no fdbcli" in err) == (2, True)
+
+
+def test_an_interval_of_more_than_a_minute_is_refused(program: Within) -> None:
+    program.run("create", "mail")
+    status, _, err = program.run("partitions", "mail", "--interval", "61")
+    assert (status, "60" in err) == (2, True)
