@@ -292,16 +292,19 @@ def test_a_callback_that_fails_once_is_told_of_all_else(bench: MakeBench, leave:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_of_callbacks_that_is_ended_is_replaced(bench: MakeBench) -> None:
-    b, told, failing = bench(), Told(), [True]
+    b, told, ended = bench(), Told(), list[threading.Thread]()
 
     def callback(task: Any, event: str) -> None:
         told(task, event)
-        if failing.pop() if failing else False:
+        if not ended:
+            ended.append(threading.current_thread())
             raise GreenletExit
 
     b.queue.on_task_change(callback)
     b.queue.put_many(b.db, range(3))
     assert told.names(3) == ["put"] * 3
+    ended[0].join(PATIENCE_S)  # its last words belong to this test
+    assert not ended[0].is_alive()
 
 
 def test_callbacks_are_told_later_if_no_thread_can_be_started(
