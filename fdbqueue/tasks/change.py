@@ -62,7 +62,7 @@ class Change:
         """The plan, read after the guard was asked: never an older one than the guard checks."""
         self._others: dict[int, Change] = {}
         self._partitioning = (
-            None if self.plan is None else Partitioning(tr, shape, self.plan, self._elsewhere)
+            None if self.plan is None else Partitioning(tr, shape, self.plan, self._let_go_in)
         )
 
     def run(self, verb: Callable[["Change"], T]) -> T:
@@ -227,6 +227,9 @@ class Change:
             return False
         self.expect_ready()
         return True
+
+    def _let_go_in(self, partition: int, key: bytes) -> None:
+        self._elsewhere(partition).let_go(key)
 
     def _elsewhere(self, partition: int) -> "Change":
         """The change of another partition in this transaction; `finish` finishes it, too."""

@@ -10,7 +10,6 @@ one reads the number, too, and then lets go of the key. Whichever of the two com
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.disciplines.keyed import Keyed
@@ -22,21 +21,19 @@ from fdbqueue.seam import Transaction, Value
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
 
-if TYPE_CHECKING:
-    from fdbqueue.tasks.change import Change
-
 _ORDERED = (TaskState.READY, TaskState.TAKEN)
 """The states in which the order of a task key depends on a task."""
 
 
 class Partitioning:
     def __init__(
-        self, tr: Transaction, shape: Shape, plan: Plan, elsewhere: "Callable[[int], Change]"
+        self, tr: Transaction, shape: Shape, plan: Plan, let_go: Callable[[int, bytes], None]
     ) -> None:
+        """`let_go`: lets go of a task key in a partition of that number."""
         self._tr = tr
         self._shape = shape
         self._plan = plan
-        self._elsewhere = elsewhere
+        self._let_go_in = let_go
         self._here = shape.keys.partition
         self._keyed = shape.discipline if isinstance(shape.discipline, Keyed) else None
         self._flag = Flag(tr, shape.shared, shape.keys.partition)
@@ -116,7 +113,7 @@ class Partitioning:
         home = home_of(key, self._plan.count)
         if home == self._here or any_ordered(self._tr.get(self._counts_key(self._here, key)).value):
             return
-        self._elsewhere(home).let_go(key)
+        self._let_go_in(home, key)
 
     def _counts_key(self, partition: int, key: bytes) -> bytes:
         discipline = self._shape.partition(partition).discipline
