@@ -15,6 +15,7 @@ import fdbqueue
 from fdbqueue.errors import QueueNotFound
 from tests.power import promises, runs
 from tests.power.child import told_by_child
+from tests.power.disk import Disk
 from tests.power.promises import Expected
 from tests.power.records import Kind, Record
 from tests.power.runs import DATA, Run
@@ -43,14 +44,7 @@ def judge(run: Run, folder: Path, seed: int, cuts: int, *later: int) -> Iterator
         yield Found((), run.failure[-4000:])
     choose = random.Random(seed)
     again = set(choose.sample(range(cuts), OPENED_AGAIN)) if later else set()
-    disk, expected, played = deepcopy(run.before), deepcopy(run.known), 0
-    for number, moment in enumerate(moments(run.records, cuts, choose)):
-        for record in run.records[played:moment]:
-            if record.kind is Kind.NOTE:
-                expected.hear(*record.note)
-            else:
-                disk.play(record)
-        played = moment
+    for number, (moment, disk, expected) in enumerate(played(run, moments(run.records, cuts, choose))):
         with tempfile.TemporaryDirectory(dir=folder) as image:
             disk.cut(random.Random(f"{seed} {number}"), Path(image), run.pages)
             if number in again:
@@ -62,6 +56,19 @@ def judge(run: Run, folder: Path, seed: int, cuts: int, *later: int) -> Iterator
             else:
                 for text in told_by_child(partial(opened, Path(image) / DATA, expected, run.shape)):
                     yield Found((moment,), text)
+
+
+def played(run: Run, at: Sequence[int]) -> Iterator[tuple[int, Disk, Expected]]:
+    """Yield the disk and the promises at the moments `at`, which rise; both change with the next one."""
+    disk, expected, begin = deepcopy(run.before), deepcopy(run.known), 0
+    for moment in at:
+        for record in run.records[begin:moment]:
+            if record.kind is Kind.NOTE:
+                expected.hear(*record.note)
+            else:
+                disk.play(record)
+        begin = moment
+        yield moment, disk, expected
 
 
 def moments(run: Sequence[Record], count: int, choose: random.Random) -> list[int]:

@@ -87,15 +87,21 @@ def failing(
 
     Return the run, and the program's exit status.
     """
-    own = folder / f"failing-{at}-{error}"
-    root, log = own / "disk", own / "log"
+    root = folder / f"failing-{at}-{error}" / "disk"
     root.mkdir(parents=True)
-    before = Disk(root)
+    return failing_again(folder, root, Expected(), at, error, times, shape)
+
+
+def failing_again(
+    folder: Path, root: Path, known: Expected, at: int, error: int, times: int, shape: str
+) -> tuple[Run, int]:
+    """As `failing`, on a disk with promises that are known: its opening fails, or its work."""
+    log, before = root.with_name("log"), Disk(root)
     fault = {"FAIL_AT": str(at), "FAIL_ERRNO": str(error), "FAIL_TIMES": str(times)}
     words = ["tests.power.failing", str(root / DATA), str(log), shape]
     process = recording.start(recording.built(folder), root, log, *words, **fault)
     _, told = process.communicate(timeout=recording.LIMIT_S)
-    return Run(root, before, list(records.read(log)), shape, failure=told), process.returncode
+    return Run(root, before, list(records.read(log)), shape, known, told), process.returncode
 
 
 def _program(module: str, *words: object) -> list[str]:

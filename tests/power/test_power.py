@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.embedded import journal
-from tests.power import forger, recording
+from tests.power import faults, forger, recording
 from tests.power.judge import judge, main_folder, opened
 from tests.power.plants import (
     Plant,
@@ -102,6 +102,16 @@ def test_the_judge_finds_a_seal_without_the_salt(folder: Path, monkeypatch: pyte
 )
 def test_an_error_of_the_disk_ends_one_call(folder: Path, at: int, error: int) -> None:
     run, status = failing(folder, at, error)
+
+    assert Kind.FAILED in {record.kind for record in run.records}
+    assert status == 0
+    assert list(opened(run.root / DATA, run.expected, run.shape)) == []
+    assert list(judge(run, folder, SEED, 10)) == []
+
+
+@pytest.mark.parametrize(("at", "error"), [(2, errno.EIO), (7, errno.ENOSPC), (12, errno.EIO)])
+def test_an_error_in_a_recovery_ends_one_opening(tiny_run: Run, folder: Path, at: int, error: int) -> None:
+    run, status = faults.cut_and_failing(tiny_run, folder, at, error, 1, tiny_run.shape)
 
     assert Kind.FAILED in {record.kind for record in run.records}
     assert status == 0
