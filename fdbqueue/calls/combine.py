@@ -161,8 +161,9 @@ class Combiner:
         was stopped meanwhile leaves, unless it is held.
         """
         with self._lock:
-            self._prepend([call for call in self._claimed if call.state is not CallState.LEFT])
-            self._claimed = []
+            if self._claimed:
+                self._prepend([call for call in self._claimed if call.state is not CallState.LEFT])
+                self._claimed = []
             count = size_bytes = 0
             while self._pending:
                 call = next(iter(self._pending))
@@ -210,7 +211,8 @@ class Combiner:
                 else:
                     dry.append(call)
             self._claimed = []
-            self._put_back(dry)
+            if dry:
+                self._put_back(dry)
             self._last.count += len(done)
         for call in done:
             call.signal()
