@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from math import inf
 
 from fdb import tuple as layer
 
@@ -11,6 +10,8 @@ from fdbqueue import root_keys as columns
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.partitions.current import plan_of
+from fdbqueue.partitions.plan import Plan
 from fdbqueue.persistent.owners import OWNERS
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -18,8 +19,9 @@ from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.answers import late_in
 from fdbqueue.testing.audit.commit import Commit, Step, Values
 from fdbqueue.testing.audit.ends import ends_counted
+from fdbqueue.testing.audit.history import History
+from fdbqueue.testing.audit.item_partitions import PartitionedItems
 from fdbqueue.testing.audit.liveness import Liveness
-from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.partitions import Partitioned
@@ -28,13 +30,13 @@ from fdbqueue.testing.audit.rules import QueueRules
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.audit.unseen import changed_unseen_in_root
 from fdbqueue.testing.trace import Trace
+from fdbqueue.verifying.recipe import RecipeChecks
 from fdbqueue.verifying.root import RootChecks
 from fdbqueue.verifying.tasks import TaskChecks
-from fdbqueue.verifying.verify import AnyQueue, partition_subject, subject_named, subject_of
+from fdbqueue.verifying.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of
 
 VIOLATIONS_MAX = 5
-UNKNOWN = inf
-"""The number of leases that a commit has ended in a queue with partitions."""
+Rules = QueueRules | Partitioned | PartitionedItems
 
 
 class Auditor:
@@ -48,7 +50,7 @@ class Auditor:
         self.liveness = Liveness()
         self._sessions = Sessions(self._registry.keys, self._is_member, self.liveness)
         self._receipts = Receipts()
-        self._named: dict[int, QueueRules | Partitioned] = {}
+        self._named: dict[int, Rules] = {}
         self._prefixes: dict[int, bytes] = {}
         """The prefixes of the queues that have definitions, by their ids."""
         self._spaces: list[QueueRules] = []
@@ -91,14 +93,14 @@ class Auditor:
             yield from (f"the root: {text}" for text in told)
         receipts = {key: values for key, values in changes.items() if self._is_receipt(key)}
         yield from self._receipts.judge(Step(commit, receipts))
-        ended: float = 0
+        ended = 0
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
                 unseen = [key for key in self._mirror.unseen if key in part]
                 kept = [key for key in self._mirror.kept if key.startswith(rules.prefix)]
                 yield from rules.judge(Step(commit, part, cleared, unseen, kept), self._mirror)
-                ended += rules.leases_ended if isinstance(rules, QueueRules) else UNKNOWN
+                ended += rules.leases_ended
         if root:
             yield from ends_counted(self._registry.keys, Step(commit, root), ended)
         yield from self._orphans(changes)
@@ -131,34 +133,45 @@ class Auditor:
         )
 
     def _define(self, changes: dict[bytes, Values]) -> None:
-        """Know the queues that are created and dropped."""
+        """Know the queues that are created and dropped, and their plans."""
         for key, values in changes.items():
             column, rest = self._registry.keys.shape_of(key)
             if column == columns.DEFINITION:
-                old, lives = (
-                    None if values.before is None else Definition.listed(rest[0], values.before),
-                    Lives(),
-                )
+                known, old = None, _listed(rest[0], values.before)
                 if old is not None:
                     known = self._forget(old)
-                    lives = lives if known is None else known.lives
-                if values.after is not None:
-                    new = Definition.listed(rest[0], values.after)
-                    self._know(new, lives if old is not None and old.id == new.id else Lives())
+                new = _listed(rest[0], values.after)
+                if new is not None:
+                    self._know(new, known if old is not None and old.id == new.id else None)
 
-    def _forget(self, definition: Definition) -> QueueRules | Partitioned | None:
+    def _forget(self, definition: Definition) -> Rules | None:
         self._prefixes.pop(definition.id, None)
         return self._named.pop(definition.id, None)
 
-    def _know(self, definition: Definition, lives: Lives) -> None:
-        """`lives`: those of a queue whose plan has changed."""
+    def _know(self, definition: Definition, known: Rules | None) -> None:
+        """`known`: the rules of the queue, if its plan has changed."""
         self._prefixes[definition.id] = self._registry.contents(definition).key()
         with suppress(FdbQueueError):  # of another release: a verification tells of it
             subject = subject_named(self._registry, definition)
-            if subject is None:
-                return
-            checks = subject.checks
-            if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
-                self._named[definition.id] = Partitioned(subject, partition_subject, lives)
-            else:
-                self._named[definition.id] = QueueRules(subject, self.liveness, registered=True)
+            if subject is not None:
+                self._named[definition.id] = self._rules_of(subject, plan_of(definition), known)
+
+    def _rules_of(self, subject: Subject, plan: Plan | None, known: Rules | None) -> Rules:
+        """The rules of a named queue. If only its plan has changed, its rules go on."""
+        checks, queue = subject.checks, subject.partitioned
+        if isinstance(checks, RecipeChecks) and queue is not None:
+            items = (
+                known
+                if isinstance(known, PartitionedItems)
+                else PartitionedItems(subject, queue, self.liveness)
+            )
+            items.follow(subject, plan)
+            return items
+        history = known.history if isinstance(known, QueueRules | Partitioned) else History(self.liveness)
+        if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
+            return Partitioned(subject, partition_subject, history)
+        return QueueRules(subject, self.liveness, registered=True, history=history)
+
+
+def _listed(name: str, stored: bytes | None) -> Definition | None:
+    return None if stored is None else Definition.listed(name, stored)

@@ -7,9 +7,11 @@ task.
 from collections.abc import Iterator
 
 from fdbqueue.line.source import Delivery
+from fdbqueue.partitions.keys import FLAG, SharedKeys
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.task import TaskState
+from fdbqueue.testing.audit.commit import Step
 from fdbqueue.testing.audit.line import LineStep
 from fdbqueue.testing.audit.model import TaskStep, is_taken
 
@@ -87,6 +89,20 @@ def _is_missed(step: TaskStep, item: Delivery) -> bool:
 def given_back(step: TaskStep) -> int:
     """The number of takes that the commit has undone."""
     return sum(is_taken(before) and after.attempts < before.attempts for before, after in step.changed())
+
+
+def bell_rung(keys: TaskKeys, shared: SharedKeys, step: Step) -> Iterator[str]:
+    """In a queue with partitions: a flag that is raised rings the bell, and so does the end of a pause.
+
+    The doorbell of a partition tells of each task that can be taken, and no take waits for it.
+    """
+    if shared.bell in step.changes:
+        return
+    for key, values in step.changes.items():
+        if shared.column_of(key) == FLAG and values.after is not None:
+            yield f"the bell is not rung, though the partition {shared.flagged(key)} has a flag now"
+    if keys.paused in step.changes and step.changes[keys.paused].after is None:
+        yield "the bell is not rung, though the queue goes on"
 
 
 def rung(keys: TaskKeys, doorbell: bytes, step: TaskStep) -> Iterator[str]:

@@ -17,7 +17,7 @@ def leases_ended(step: TaskStep) -> int:
     )
 
 
-def ends_counted(keys: RootKeys, step: Step, ended: float) -> Iterator[str]:
+def ends_counted(keys: RootKeys, step: Step, ended: int) -> Iterator[str]:
     """`ended`: the number of leases that the commit has ended in all queues."""
     counted = 0
     for key, values in step.changes.items():

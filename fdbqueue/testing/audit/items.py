@@ -15,7 +15,7 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.recipe.items import Recipe, floor_of
 from fdbqueue.recipe.keys import ITEM
 from fdbqueue.testing.audit.commit import Commit, Step
-from fdbqueue.testing.audit.line import LineStep, Requests
+from fdbqueue.testing.audit.line import LineStep, Requests, joined
 from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.mirror import Mirror
 
@@ -29,20 +29,25 @@ class _Moves:
 
 
 class Items:
-    """The items of one queue as of the last commit."""
+    """The items of one queue, or of one partition, as of the last commit."""
 
-    def __init__(self, recipe: Recipe, liveness: Liveness) -> None:
+    def __init__(self, recipe: Recipe, liveness: Liveness, wide: Requests | None = None) -> None:
+        """`wide`: the requests that wait for the items of all partitions."""
         self._keys = recipe.keys
         self._requests = Requests(LineKeys(recipe.keys.line), liveness)
+        self._lines = [self._requests] if wide is None else [self._requests, wide]
         self._there: dict[bytes, int] = {}
         """The version in which each item of the queue came."""
         self._laid: dict[bytes, tuple[int, bytes]] = {}
         """The items that lie ready for requests, each since a version, and with its value."""
         self._gone: set[bytes] = set()
 
-    def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
+    def judge(self, step: Step, mirror: Mirror, of_wide: LineStep | None = None) -> Iterator[str]:
+        """`of_wide`: the part that items of this partition have in the step of the line of all."""
         errors: list[str] = []
         line = self._requests.follow(step, mirror, errors)
+        if of_wide is not None:
+            line = joined(line, of_wide)
         moves = self._moved(step, errors)
         yield from errors
         yield from self._came(step.commit, moves)
@@ -66,9 +71,6 @@ class Items:
                     self._gone.add(suffix)
                 else:
                     moves.taken[suffix] = before
-        if self._laid and step.is_cleared(self._keys.items.start):  # with the items that lie ready
-            self._gone.update(self._laid)
-            self._laid.clear()
         return moves
 
     def _came(self, commit: Commit, moves: _Moves) -> Iterator[str]:
@@ -95,7 +97,7 @@ class Items:
             yield f"the item {suffix.hex()} is enqueued before the item {last.hex()}"
 
     def _laid_ready(self, commit: Commit, moves: _Moves, line: LineStep) -> Iterator[str]:
-        collected = [item.id for handed in line.collected for item in handed.items]
+        collected = [item.id for handed in (*line.collected, *line.cleared) for item in handed.items]
         for suffix in collected:
             self._laid.pop(suffix, None)
         for handed in line.laid:
@@ -113,7 +115,8 @@ class Items:
             return
         last, seen = max(taken), commit.read_version
         passed = [other for other, since in self._there.items() if other < last and since <= seen]
-        if len(passed) > self._requests.items_asked_at(seen) - min(line.served, len(taken)):
+        asked = sum(requests.items_asked_at(seen) for requests in self._lines)
+        if len(passed) > asked - min(line.served, len(taken)):
             yield f"the item {last.hex()} is taken before the item {min(passed).hex()}"
 
     def below_the_floor(self, mirror: Mirror) -> Iterator[str]:

@@ -51,8 +51,37 @@ class LineStep:
 
     laid: list[Handed] = field(default_factory=list)
     collected: list[Handed] = field(default_factory=list)
+    cleared: list[Handed] = field(default_factory=list)
+    """The items that have gone with all others of the queue."""
     served: int = 0
     """Items for which the requests waited that have left the line."""
+
+
+def joined(one: LineStep, other: LineStep) -> LineStep:
+    """The steps that a commit has made in two lines."""
+    return LineStep(
+        [*one.laid, *other.laid],
+        [*one.collected, *other.collected],
+        [*one.cleared, *other.cleared],
+        one.served + other.served,
+    )
+
+
+def in_partition(wide: LineStep, number: int) -> LineStep:
+    """The part that the items of one partition have in the step of the line that all partitions share."""
+    laid, collected, cleared = (_few(some, number) for some in (wide.laid, wide.collected, wide.cleared))
+    return LineStep(laid, collected, cleared, wide.served)
+
+
+def _few(handed: Sequence[Handed], number: int) -> list[Handed]:
+    """Deliveries of that line end in the number of the partition of the item."""
+    parted = [
+        one._replace(
+            items=[Delivery(item.id, item.value[:-1]) for item in one.items if item.value[-1] == number]
+        )
+        for one in handed
+    ]
+    return [one for one in parted if one.items]
 
 
 class Requests:
@@ -166,10 +195,13 @@ class Requests:
                 yield f"a notice to {rid.hex()}, which did not wait: {request}"
             if request.joined and not 0 < len(items) <= request.count:
                 yield f"a notice to {rid.hex()} with {len(items)} items, and {request.count} were wanted"
-        elif not step.is_cleared(self._keys.notice(rid)):
+        else:
             notice = notice_of(values.before or b"")
-            items = _deliveries(notice) or beside.get(rid, [])
-            moves.collected.append(Handed(rid, request.owner, items, by_owner))
+            handed = Handed(rid, request.owner, _deliveries(notice) or beside.get(rid, []), by_owner)
+            if step.is_cleared(self._keys.notice(rid)):
+                moves.cleared.append(handed)
+                return
+            moves.collected.append(handed)
             if not by_owner and notice is not None and notice.deadline_us >= commit.now_us:
                 yield f"the items of {request.owner} are returned before their deadline {notice.deadline_us}"
 

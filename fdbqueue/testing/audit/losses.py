@@ -4,14 +4,14 @@ The rule is that of docs/design.md, section 10, apart from the code that chooses
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import root_keys
 from fdbqueue.records import keys as columns
-from fdbqueue.records.keys import Record, id_text
+from fdbqueue.records.keys import Record, TaskKeys, id_text
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
@@ -53,11 +53,19 @@ def lost_items(step: Step) -> Iterator[str]:
         yield f"{_UNDONE} the queue has no leases"
 
 
-def lost_leases(shape: Shape, step: TaskStep, line: LineStep, mirror: Mirror) -> Iterator[str]:
+def lost_leases(
+    shape: Shape,
+    step: TaskStep,
+    line: LineStep,
+    mirror: Mirror,
+    keys_of: Callable[[bytes], TaskKeys] | None = None,
+) -> Iterator[str]:
+    """`keys_of` tells the keys of the partition of a key."""
     if not step.commit.may_be_lost:
         return
     for key in step.changes.changes:
-        if shape.keys.parts_of(key)[0] not in _COLUMNS:
+        keys = shape.keys if keys_of is None else keys_of(key)
+        if keys.parts_of(key)[0] not in _COLUMNS and shape.shared.column_of(key) is None:
             yield f"{_UNDONE} it changes more than leases (key {key.hex()})"
     if not _CALLS.issuperset(step.calls):
         yield f"{_UNDONE} it counts {dict(step.calls)}"

@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records import keys as columns
-from fdbqueue.records.keys import Record, id_text, sound_record
+from fdbqueue.records.keys import Record, TaskKeys, id_text, sound_record
 from fdbqueue.records.statistics import CALLS, unpacked
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.testing.audit import bounds, counters
+from fdbqueue.testing.audit import bounds, calls, counters, leases
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.commit import Step
-from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.ends import leases_ended
+from fdbqueue.testing.audit.history import History
+from fdbqueue.testing.audit.line import LineStep, in_partition, joined
+from fdbqueue.testing.audit.losses import lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Move, TaskStep, is_taken, signed
-from fdbqueue.testing.audit.unseen import changed_unseen
+from fdbqueue.testing.audit.unseen import changed_unseen, changed_unseen_in_line
 from fdbqueue.verifying.tasks import TaskChecks
 from fdbqueue.verifying.verify import Subject
 
@@ -29,25 +33,62 @@ _ORDERED = (TaskState.READY, TaskState.TAKEN)
 
 
 class Partitioned:
-    def __init__(self, subject: Subject, part_of: PartOf, lives: Lives) -> None:
-        """`subject`: the queue as of its present plan. `lives`: those of its tasks so far."""
+    def __init__(self, subject: Subject, part_of: PartOf, history: History) -> None:
+        """`subject`: the queue as of its present plan."""
         assert isinstance(subject.checks, TaskChecks)
         self.prefix = subject.keys.start
-        self.lives = lives
+        self.history = history
         self._name = subject.name
         shape = subject.checks.shape
         assert shape.plan is not None
         self._zero = shape
         parts = [subject, *(part_of(shape.partition(n)) for n in range(1, shape.plan.high))]
         self._parts = [replace(part, counts=list(part.counts)) for part in parts]
+        self._high = shape.plan.high
+        history.high = max(history.high, self._high)
+        self.leases_ended = 0
+        """The number of leases that the last commit has ended."""
 
     def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         for number, part in enumerate(self._parts):
             for text in self.of_part(part, step, mirror):
                 yield f"{self._name}, partition {number}: {text}"
         tasks = self._tasks(step, mirror)
-        for text in self.of_all(tasks, mirror):
+        for text in (*self.of_lines(tasks, mirror), *self.of_all(tasks, mirror)):
             yield f"{self._name}: {text}"
+
+    def of_lines(self, step: TaskStep, mirror: Mirror) -> Iterator[str]:
+        """The line of each partition and that of all; what they tell of takes and leases."""
+        errors: list[str] = []
+        line, shared = LineStep(), self._zero.shared
+        for shape in self._shapes():
+            line = joined(line, self.history.requests(shape.keys.line).follow(step.changes, mirror, errors))
+        wide = self.history.requests(shared.line).follow(step.changes, mirror, errors)
+        for number in range(self.history.high):
+            few = in_partition(wide, number)
+            line = joined(line, replace(few, served=0))
+        yield from errors
+        yield from changed_unseen_in_line(LineKeys(shared.line), step.changes)
+        yield from calls.bell_rung(self._zero.keys, shared, step.changes)
+        self.leases_ended = leases_ended(step)
+        yield from calls.counted(step, line)
+        yield from leases.delivered(self._zero, step, line, mirror)
+        yield from lost_leases(self._zero, step, line, mirror, self._keys_of)
+        yield from self.beyond_the_plan(step.changes)
+
+    def beyond_the_plan(self, step: Step) -> Iterator[str]:
+        """A partition beyond those of the plan has no key."""
+        for key, values in step.changes.items():
+            number = self._partition_of(key)
+            if values.after is not None and number >= self._high:
+                yield f"a key lies in the partition {number} of {self._high} (key {key.hex()})"
+
+    def _partition_of(self, key: bytes) -> int:
+        apart = self._zero.shared.partitions
+        return key[len(apart.start)] if apart.start < key < apart.stop else 0
+
+    def _keys_of(self, key: bytes) -> TaskKeys:
+        return self._zero.partition(self._partition_of(key)).keys
 
     def of_part(self, part: Subject, step: Step, mirror: Mirror) -> Iterator[str]:
         checks = part.checks
@@ -75,9 +116,8 @@ class Partitioned:
         return replace(step, changes=changes, unseen=[key for key in step.unseen if is_own(key)])
 
     def _shapes(self) -> Iterator[Shape]:
-        for part in self._parts:
-            assert isinstance(part.checks, TaskChecks)
-            yield part.checks.shape
+        """The shapes of all partitions, also of those that have gone."""
+        return map(self._zero.partition, range(self.history.high))
 
     def _changed(self, shape: Shape, step: Step) -> Iterator[tuple[bool, Record]]:
         """The records that the step has removed or replaced, and those that it has stored (True)."""
@@ -101,7 +141,7 @@ class Partitioned:
         olds: dict[bytes, Record] = {}
         news: dict[bytes, Record] = {}
         after: dict[bytes, Record] = {}
-        calls: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
         for shape in self._shapes():
             own = self._own(shape, step)
             for is_new, record in self._changed(shape, own):
@@ -109,12 +149,13 @@ class Partitioned:
             after.update(self._stored(shape, mirror))
             if (values := own.changes.get(shape.keys.calls)) is not None:
                 old, new = (unpacked(CALLS, value) for value in values)
-                calls.update({name: signed(new[name] - old[name]) for name in CALLS})
+                counted.update({name: signed(new[name] - old[name]) for name in CALLS})
+        counted = Counter({name: number for name, number in counted.items() if number})
         moves = {id_: Move(olds.get(id_), news.get(id_)) for id_ in {**olds, **news}}
-        return TaskStep(step.commit, step, moves, after, calls)
+        return TaskStep(step.commit, step, moves, after, counted)
 
     def of_all(self, step: TaskStep, mirror: Mirror) -> Iterator[str]:
-        yield from self.lives.judge(step)
+        yield from self.history.lives.judge(step)
         yield from bounds.within_capacity(self._zero, step)
         yield from bounds.within_concurrency(self._zero, step)
         places = {shape.keys.partition: dict(self._stored(shape, mirror)) for shape in self._shapes()}

@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.line.keys import LineKeys
 from fdbqueue.testing.audit import bounds, calls, counters, leases
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.answers import Ready
 from fdbqueue.testing.audit.commit import Step
 from fdbqueue.testing.audit.elements import Elements
 from fdbqueue.testing.audit.ends import leases_ended
+from fdbqueue.testing.audit.history import History
 from fdbqueue.testing.audit.items import Items
-from fdbqueue.testing.audit.line import Requests
 from fdbqueue.testing.audit.liveness import Liveness
-from fdbqueue.testing.audit.lives import Lives
 from fdbqueue.testing.audit.losses import lost_items, lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Tasks, TaskStep
@@ -27,7 +25,9 @@ from fdbqueue.verifying.verify import Subject
 
 
 class QueueRules:
-    def __init__(self, subject: Subject, liveness: Liveness, *, registered: bool) -> None:
+    def __init__(
+        self, subject: Subject, liveness: Liveness, *, registered: bool, history: History | None = None
+    ) -> None:
         self.prefix = subject.keys.start
         self._name = subject.name
         self._registered = registered
@@ -35,14 +35,14 @@ class QueueRules:
         self._counters = counters.Counters(subject.counts)
         self._agreement = Agreement(subject.checks, self.prefix)
         self._tasks = Tasks(subject.checks, registered) if isinstance(subject.checks, TaskChecks) else None
-        self.lives = Lives()
+        self.history = history or History(liveness)
         self._items: Items | None = None
         if isinstance(subject.checks, RecipeChecks):
             self._items = Items(subject.checks.recipe, liveness)
         self._elements = Elements(subject.checks.keys) if isinstance(subject.checks, ElementChecks) else None
         if self._tasks is not None:
             self._order = Order(self._tasks.checks.shape, registered)
-            self._requests = Requests(LineKeys(self._tasks.keys.line), liveness)
+            self._requests = self.history.requests(self._tasks.keys.line)
         self._ready: Ready | None = None
         if (
             self._tasks is not None
@@ -90,7 +90,7 @@ class QueueRules:
         if tasks.registered:
             yield from leases.delivered(shape, step, line, mirror)
             yield from lost_leases(shape, step, line, mirror)
-            yield from self.lives.judge(step)
+            yield from self.history.lives.judge(step)
             yield from calls.counted(step, line)
             yield from bounds.within_capacity(shape, step)
             yield from bounds.within_concurrency(shape, step)

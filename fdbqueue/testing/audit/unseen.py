@@ -41,6 +41,14 @@ def changed_unseen(checks: Checks, step: Step) -> Iterator[str]:
             yield f"the {told} has changed after the version that the transaction has seen (key {key.hex()})"
 
 
+def changed_unseen_in_line(keys: LineKeys, step: Step) -> Iterator[str]:
+    """Judge the keys of a line."""
+    for key in step.unseen:
+        told = _in_line(keys, key)
+        if told and not step.is_cleared(key):
+            yield f"the {told} has changed after the version that the transaction has seen (key {key.hex()})"
+
+
 def changed_unseen_in_root(keys: root_keys.RootKeys, step: Step) -> Iterator[str]:
     for key in step.unseen:
         told = _OF_ROOT.get(keys.shape_of(key)[0])

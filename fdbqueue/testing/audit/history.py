@@ -1,0 +1,25 @@
+"""What is known of a task queue beside its present keys. It outlives a change of the plan of the queue."""
+
+from dataclasses import dataclass, field
+
+from fdbqueue.line.keys import LineKeys
+from fdbqueue.testing.audit.line import Requests
+from fdbqueue.testing.audit.liveness import Liveness
+from fdbqueue.testing.audit.lives import Lives
+
+
+@dataclass
+class History:
+    liveness: Liveness
+    lives: Lives = field(default_factory=Lives)
+    """The lives of its tasks."""
+    high: int = 1
+    """The largest number of partitions that it has had."""
+    _lines: dict[bytes, Requests] = field(default_factory=dict)
+
+    def requests(self, line: bytes) -> Requests:
+        """The requests of the line with that prefix."""
+        found = self._lines.get(line)
+        if found is None:
+            found = self._lines[line] = Requests(LineKeys(line), self.liveness)
+        return found
