@@ -42,6 +42,8 @@ from fdbqueue.partitions import flags, wide
 from fdbqueue.persistent import owners, proxy, unacked, work
 from fdbqueue.recipe import holding
 from fdbqueue.recipe import items as recipe
+from fdbqueue.recipe import parts as recipe_parts
+from fdbqueue.recipe import repartition as recipe_repartition
 from fdbqueue.registry import registry
 from fdbqueue.sessions import ending, keeper, openers, session
 from fdbqueue.tasks import (
@@ -2401,5 +2403,75 @@ PLANTS = (
         "2 * self.ttr",
         "fleet",
         100,
+    ),
+    Plant(
+        "a holder that settles its items in another order",
+        holding.Holder._keep,
+        "sorted(found, key=lambda one: one[0].id)",
+        "list(found)",
+        "item_partitions",
+        100,
+        near=4,
+    ),
+    Plant(
+        "a flag of items that is cleared without its range",
+        wide.Wide._clear_flag,
+        "tr.add_read_conflict_range(source.ready.start, source.ready.stop)",
+        "pass",
+        "item_partitions",
+        100,
+    ),
+    Plant(
+        "an enqueue that reads the flag of its partition by snapshot",
+        flags.Flag.set,
+        "self._tr.add_read_conflict_key(self._key)",
+        "pass",
+        "item_partitions",
+        100,
+        near=10,
+    ),
+    Plant(
+        "items of a dead process that no take for all partitions returns",
+        recipe_parts.WideRecipe.ask_tidy,
+        "for part in self.recipes()",
+        "for part in ()",
+        "item_partitions",
+        200,
+        near=82,
+    ),
+    Plant(
+        "a queue of items that gets partitions, and no flag for its items",
+        recipe_repartition.begin,
+        'tr.set(parts.shared.flag(0), b"")',
+        "pass",
+        "item_partitions",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a page that ends with its partition",
+        recipe_parts.RecipeParts._next_page,
+        "if number + 1 < count else None",
+        "if False else None",
+        "item_partitions",
+        50,
+    ),
+    Plant(
+        "an item that lies ready and forgets its partition",
+        wide.Wide.deliver,
+        "number = bytes((source.partition,))",
+        "number = bytes(1)",
+        "item_partitions",
+        150,
+        near=33,
+    ),
+    Plant(
+        "an item whose flag rings no bell",
+        flags.Flag.set,
+        "ring(self._tr, self._keys)",
+        "pass",
+        "item_partitions",
+        100,
+        near=12,
     ),
 )

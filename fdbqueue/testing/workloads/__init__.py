@@ -60,6 +60,7 @@ _MODULES = (
     "hooked",
     "keyed",
     "interrupts",
+    "item_partitions",
     "joined",
     "late",
     "named",
