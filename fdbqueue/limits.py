@@ -296,6 +296,9 @@ TASK_KEYS_PLACED = 4096
 # Of this many takes, one begins at another partition than a home of its process. So a partition of no
 # process is drained too, while all homes have tasks.
 TAKES_PER_VISIT = 8
+# One of these looks at all partitions clears the flags of empty ones beside its take. The others clear them
+# only if they find nothing.
+LOOKS_PER_CLEARING = 64
 # The longest time for which a process relies on its list of live sessions, which decide its homes.
 HOMES_CHOSEN_EVERY_S = 5.0
 # Live sessions among which the partitions are shared out. Others choose without a look at each other.

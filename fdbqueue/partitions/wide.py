@@ -1,14 +1,16 @@
 """Wide: all partitions of a queue as one source, for takes that look beyond their home, or wait.
 
 The line of this source is shared by the partitions. A look reads the flags, and then the flagged partitions
-together. A flag without an item behind it is cleared on the way, by a transaction that has read this
-serialisably; so the next item of that partition sets the flag again, and rings the bell.
+together. If it finds nothing, it clears the flags without an item behind them, and has read this
+serialisably; so the next item of such a partition sets the flag again, and rings the bell. A look that finds
+an item clears them only now and then: takes that wait are behind it, and look before they sleep.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
+from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Source, Swept
@@ -136,24 +138,35 @@ class Wide:
     # Implementation:
 
     def _offers(self, tr: Transaction, flags: Range, limit: int, now_us: int) -> Iterator[Offer]:
+        turn = self._turn()
         asked = [
             (source, source.available(tr, limit, now_us), _ask_first(tr, source))
-            for source in self._flagged(flags)
+            for source in self._flagged(flags, turn)
         ]
-        for source, offers, first in asked:
-            number, is_empty = source.partition, True
+        firsts = [(source, first) for source, _, first in asked]
+        # Beside a take only now and then: a put into a partition whose flag is cleared conflicts with it.
+        clears, is_nothing_found = turn % limits.LOOKS_PER_CLEARING == 0, True
+        if clears:
+            self._clear_flags(tr, firsts)
+        for source, offers, _ in asked:
             for offer in offers:
-                is_empty = False
-                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, number)
-            if is_empty and not first.to_list():
-                self._clear_flag(tr, source)
+                is_nothing_found = False
+                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, source.partition)
+        if is_nothing_found and not clears:
+            self._clear_flags(tr, firsts)
 
-    def _flagged(self, flags: Range) -> list[Part]:
+    def _flagged(self, flags: Range, turn: int) -> list[Part]:
         """The flagged partitions, each first in its turn."""
         holding = self._holding()
         numbers = [number for row in flags if (number := self._keys.flagged(row.key)) < len(holding)]
-        turn = self._turn() % max(1, len(numbers))
-        return [holding[number] for number in chain(numbers[turn:], numbers[:turn])]
+        at = turn % max(1, len(numbers))
+        return [holding[number] for number in chain(numbers[at:], numbers[:at])]
+
+    def _clear_flags(self, tr: Transaction, firsts: Iterable[tuple[Part, Range]]) -> None:
+        """Clear the flags of the partitions without a first item."""
+        for source, first in firsts:
+            if not first.to_list():
+                self._clear_flag(tr, source)
 
     def _clear_flag(self, tr: Transaction, source: Part) -> None:
         """A change that makes a task ready conflicts with this: by the range, or by the flag."""

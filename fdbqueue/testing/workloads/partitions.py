@@ -79,6 +79,7 @@ def in_a_hurry(simulation: Simulation) -> None:
         KEY_LEVEL_MIN=1,
         KEYS_LOOKED_AT_MAX=random.choice((1, 2, 100)),
         TAKES_PER_VISIT=random.choice((2, 8)),
+        LOOKS_PER_CLEARING=2,
         HOMES_CHOSEN_EVERY_S=random.choice((0.1, 5)),
         PARTITIONS_LOWERED_EVERY_S=random.choice((0.5, 60)),
         LOOK_EVERY_S=60,  # no look by time: a wake-up that is missed has no remedy
