@@ -95,6 +95,8 @@ class Scheduler:
     def __init__(self, random: Random, points_max: int) -> None:
         self.now = 0.0
         self.points = 0
+        self.has_struck = False
+        """True once a host has been stopped, or has died."""
         self.points_max = points_max
         self.current: Task | None = None
         self.over = False
@@ -154,6 +156,7 @@ class Scheduler:
 
     def stall(self, host: Host, until: float) -> None:
         """Stop all tasks of `host`, the current one too, until the time `until`."""
+        self.has_struck = True
         host.stalled_until = until
         for task in [task for task in self._ready if task.host is host]:
             self._ready.remove(task)
@@ -164,6 +167,7 @@ class Scheduler:
 
     def die(self, host: Host) -> None:
         """End `host` at once. For a task of `host`, this call never returns."""
+        self.has_struck = True
         host.dead = True
         self._ready = [task for task in self._ready if task.host is not host]
         for callback in host.at_death:

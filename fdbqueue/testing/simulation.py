@@ -30,6 +30,7 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.audit.auditor import Auditor
+from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
@@ -171,7 +172,7 @@ class Simulation:
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, int] = {}  # the values before this run
         self._store = self._open_store()
-        self._auditor = Auditor()
+        self._auditor = Auditor(Liveness(self._is_calm, self._goes_on))
         self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
@@ -329,8 +330,6 @@ class Simulation:
         gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
         try:
             self._auditor.watch([queue for checker in checkers for queue in getattr(checker, "queues", ())])
-            if self.faults.are_calm and not self._has_outages:
-                self._auditor.liveness.calm(self._goes_on)
             stuck = self._run_clients()
             untrue = self._auditor.untrue_in(self.trace)
             violations = [*self._failures(), *stuck, *self._auditor.violations, *untrue]
@@ -343,9 +342,10 @@ class Simulation:
             if collecting:
                 gc.enable()
 
-    @property
-    def _has_outages(self) -> bool:
-        return bool(self._outages) or any(self._partitions.values())
+    def _is_calm(self) -> bool:
+        """True if nothing delays a process."""
+        has_outages = bool(self._outages) or any(self._partitions.values())
+        return self.faults.are_calm and not has_outages and not self.scheduler.has_struck
 
     def _goes_on(self, name: str) -> bool:
         """True if the machine `name` has neither finished nor died."""

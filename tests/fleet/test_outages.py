@@ -82,6 +82,7 @@ class SceneWithDeadSession(Scene):
     """The first worker meets a dead session, before there is another worker."""
 
     def first(self, client):
+        self.simulation.stop("first", client.runtime.monotonic(), 0)  # no calm run: a session is left to die
         session = Session(client.db, ttr=TTR_S / 4)
         keeper_of(client.db, RootKeys(DEFAULT_ROOT)).forget(session)
         super().first(client)

@@ -181,19 +181,12 @@ def test_a_process_clears_its_own_receipts_and_old_ones(machine: str, age_s: flo
     assert len(list(receipts.judge(Step(clear, {b"slot": Values(written, None)})))) == judged
 
 
-def lives_on(*, is_calm: bool, has_ended: bool = False) -> Liveness:
-    liveness = Liveness()
-    if is_calm:
-        liveness.calm(lambda _: not has_ended)
-    return liveness
-
-
 @pytest.mark.parametrize(
     ("liveness", "judged"),
     [
-        (lives_on(is_calm=True), 1),
-        (lives_on(is_calm=True, has_ended=True), 0),
-        (lives_on(is_calm=False), 0),
+        (Liveness(lambda: True), 1),
+        (Liveness(lambda: True, lambda _: False), 0),
+        (Liveness(lambda: False), 0),
     ],
 )
 def test_a_session_of_a_live_process_is_not_ended(liveness: Liveness, judged: int) -> None:

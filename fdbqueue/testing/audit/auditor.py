@@ -42,13 +42,13 @@ Rules = QueueRules | Partitioned | PartitionedItems
 class Auditor:
     """Judges the commits of one simulation, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, liveness: Liveness) -> None:
         self.violations: list[str] = []
         self._mirror = Mirror()
         self._registry = Registry(DEFAULT_ROOT)
         self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
-        self.liveness = Liveness()
-        self._sessions = Sessions(self._registry.keys, self._is_member, self.liveness)
+        self._liveness = liveness
+        self._sessions = Sessions(self._registry.keys, self._is_member, self._liveness)
         self._receipts = Receipts()
         self._named: dict[int, Rules] = {}
         self._prefixes: dict[int, bytes] = {}
@@ -57,11 +57,11 @@ class Auditor:
 
     def watch(self, queues: Sequence[AnyQueue]) -> None:
         """Judge these queues over subspaces, too. Those with names are found by their definitions."""
-        self._spaces += [QueueRules(subject_of(queue), self.liveness, registered=False) for queue in queues]
+        self._spaces += [QueueRules(subject_of(queue), self._liveness, registered=False) for queue in queues]
 
     def untrue_in(self, trace: Trace) -> Iterator[str]:
         """Check the answers of a whole run."""
-        if self.liveness.is_calm:
+        if self._liveness.is_calm():
             yield from late_in(trace)
         for rules in self._named.values():
             if isinstance(rules, QueueRules):
@@ -163,14 +163,14 @@ class Auditor:
             items = (
                 known
                 if isinstance(known, PartitionedItems)
-                else PartitionedItems(subject, queue, self.liveness)
+                else PartitionedItems(subject, queue, self._liveness)
             )
             items.follow(subject, plan)
             return items
-        history = known.history if isinstance(known, QueueRules | Partitioned) else History(self.liveness)
+        history = known.history if isinstance(known, QueueRules | Partitioned) else History(self._liveness)
         if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
             return Partitioned(subject, partition_subject, history)
-        return QueueRules(subject, self.liveness, registered=True, history=history)
+        return QueueRules(subject, self._liveness, registered=True, history=history)
 
 
 def _listed(name: str, stored: bytes | None) -> Definition | None:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 
 class Liveness:
-    def __init__(self) -> None:
-        self.is_calm = False
-        self._goes_on: Callable[[str], bool] = lambda _: False
-
-    def calm(self, goes_on: Callable[[str], bool]) -> None:
-        """The run is calm. `goes_on`: true for a machine that has neither finished nor died."""
-        self.is_calm, self._goes_on = True, goes_on
+    def __init__(
+        self, is_calm: Callable[[], bool] = lambda: False, goes_on: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """`goes_on`: true for a machine that has neither finished nor died."""
+        self.is_calm = is_calm
+        self._goes_on = goes_on
 
     def is_in_time(self, machine: str) -> bool:
-        return self.is_calm and self._goes_on(machine)
+        return self.is_calm() and self._goes_on(machine)
