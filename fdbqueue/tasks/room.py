@@ -6,7 +6,6 @@ sessions once: a take for a released task may make room.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from fdbqueue import limits
@@ -76,7 +75,7 @@ class Room:
         return lambda: sum(self._size_of(live.value) for live in asked) + self._wanted <= self._size_max()
 
     def _wait(self, until: float, waiter: Waiter) -> None:
-        full = run(self._database, partial(self._sources()[0].look, verb=self._watch_if_full))
+        full = run(self._database, self._look)
         if full is None:
             return
         runtime = self._database.runtime
@@ -84,6 +83,10 @@ class Room:
         if full.due_us is not None:
             patience_s = min(patience_s, full.due_us / 1_000_000 - runtime.now())
         waiter.sleep(full.changed, patience_s)
+
+    def _look(self, tr: Transaction) -> Full | None:
+        zero = self._sources()[0]
+        return zero.look(tr, self._watch_if_full, zero.shape.plan)
 
     def _watch_if_full(self, change: Change) -> Full | None:
         tr, sources = change.tr, self._sources()

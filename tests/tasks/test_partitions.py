@@ -269,6 +269,13 @@ def test_the_capacity_is_that_of_all_partitions(parted: MakeBench) -> None:
         b.queue.put_many(b.db, "ab")
 
 
+def test_a_put_that_waits_for_room_in_a_full_queue_ends(parted: MakeBench) -> None:
+    b = parted("limfifottl", partitions=2, capacity=1)
+    b.put_each([0])
+    with pytest.raises(QueueFull):
+        b.queue.put(b.db, 1, timeout=0.05)
+
+
 def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:
     b = parted("limfifottl", capacity=10, partitions=4)
     puts = [begin(b.db) for _ in range(30)]
