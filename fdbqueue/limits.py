@@ -291,6 +291,8 @@ JOIN_PAUSE_S = 0.02
 GENERATION_BYTES_MAX = 4 << 20
 # Partitions of one queue: a byte in the id of a task has the number.
 PARTITIONS_MAX = 256
+# Parts of the receipts of a root: a quarter of the writes of a queue, so 256 partitions need no more.
+RECEIPT_PARTS_MAX = 64
 # Task keys whose partition a process remembers.
 TASK_KEYS_PLACED = 4096
 # Of this many takes, one begins at another partition than a home of its process. So a partition of no

@@ -28,6 +28,7 @@ from typing import Any
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import limits
 from fdbqueue.arguments import checked_prefix
 
 DEFAULT_ROOT = Subspace(("fdbqueue",))
@@ -133,10 +134,12 @@ class RootKeys:
         return self._pack(RECEIPT, process, slot)
 
     def receipts_in(self, parts: int) -> list[bytes]:
-        """The first bytes of even parts of the receipts, in order: names of processes are random."""
-        first = self._pack(RECEIPT)
-        names = [256 * number // parts for number in range(1, parts)]
-        return [first, *(first + _BYTES + bytes((name,)) for name in names)]
+        """The first bytes of even parts of the receipts, in order: names of processes are random.
+
+        There are at most limits.RECEIPT_PARTS_MAX parts.
+        """
+        first, count = self._pack(RECEIPT) + _BYTES, min(parts, limits.RECEIPT_PARTS_MAX)
+        return [first, *(first + bytes((256 * number // count,)) for number in range(1, count))]
 
     def session(self, session: bytes) -> bytes:
         return self._pack(SESSION, session)

@@ -7,14 +7,15 @@ from typing import Any
 from fdbqueue.database import Database, run
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 
-_INSIDE = b"\x02"
-"""Behind the prefix of a partition: all its keys are from here on, and behind every boundary that
-`spread` has set in it."""
-
 
 def is_cluster(database: Database) -> bool:
     """True if storage servers have the data; False for a directory."""
     return not isinstance(database.engine, EmbeddedDatabase)
+
+
+def inside(prefix: bytes) -> bytes:
+    """A key of a partition, or of a part of the receipts, behind all boundaries of `spread` in it."""
+    return prefix + b"\x02"
 
 
 def owners_of_partitions(database: Database, prefixes: Sequence[bytes]) -> list[list[str] | None]:
@@ -27,7 +28,7 @@ def owners_of_partitions(database: Database, prefixes: Sequence[bytes]) -> list[
         return [None for _ in prefixes]
 
     def body(tr: Any) -> list[list[str] | None]:
-        asked = [locality().get_addresses_for_key(tr, prefix + _INSIDE) for prefix in prefixes]
+        asked = [locality().get_addresses_for_key(tr, inside(prefix)) for prefix in prefixes]
         return [sorted(address.decode() for address in found.wait()) for found in asked]
 
     return run(database, body)

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.placement.boundaries import (
@@ -17,6 +18,7 @@ from fdbqueue.placement.boundaries import (
     pieces_of,
     sharing,
 )
+from fdbqueue.placement.owners import inside
 from fdbqueue.root_keys import RootKeys
 
 PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
@@ -81,4 +83,11 @@ def test_parts_of_receipts_are_even_and_in_order() -> None:
     names = [bytes((number,)) + bytes(11) for number in range(256)]
     counts = [sum(keys.receipt(name, 1) >= part for name in names) for part in parts]
     assert counts == [256, 192, 128, 64]
-    assert keys.receipts_in(256) == sorted(set(keys.receipts_in(256)))
+
+
+@pytest.mark.parametrize("number", [1, 2, 12, 64, 256])
+def test_the_owners_of_a_part_are_asked_for_a_key_in_it(number: int) -> None:
+    parts = RootKeys(Subspace(("root",))).receipts_in(number)
+    assert len(parts) == min(number, 64)
+    for prefixes in (parts, PREFIXES):
+        assert all(piece.begin < inside(piece.begin) < piece.end for piece in pieces_of(prefixes))
