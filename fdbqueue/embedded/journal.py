@@ -23,6 +23,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -226,12 +227,21 @@ class Journal:
         found = [header[0] for number in (0, 1) if (header := self._header(number)) is not None]
         return sorted(found)
 
-    def records(self, generation: int) -> Iterator[Record]:
-        """Yield the records of a generation, up to the first one that is not whole."""
+    def goes_on_behind(self, place: Place) -> bool:
+        """True if there are more records behind `place` than a leader leaves that dies."""
+        behind: list[Record] = []
+        for generation in self.generations():
+            if generation >= place.generation > 0:
+                begin = place.end if generation == place.generation else 0
+                behind += islice(self.records(generation, begin), 2)
+        return len(behind) > 1 or any(record.previous != place.version for record in behind)
+
+    def records(self, generation: int, begin: int = 0) -> Iterator[Record]:
+        """Yield the records of a generation from a place on, up to the first one that is not whole."""
         header = self._header(generation)
         if header is None or header[0] != generation:
             return
-        salt, file, at = header[1], self._file(generation), HEADER_BYTES
+        salt, file, at = header[1], self._file(generation), max(begin, HEADER_BYTES)
         while len(head := self._system.pread(file.fd, _RECORD.size, at)) == _RECORD.size:
             length, version, previous, seal = _RECORD.unpack(head)
             at += _RECORD.size + length

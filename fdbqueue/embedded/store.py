@@ -93,9 +93,11 @@ class Store:
         self._files: list[int] = []  # the data file; of a private store also the lock file
         self._shared: Users | None = None  # None of a private store
         try:
-            must_settle = not private and self._join()
-            self._prepare_files()
-            self.env = self._open(by_descriptor(directory.fd))
+            is_first = not private and self._enter()
+            must_settle = is_first and self._prepared()
+            self._open_data()
+            if is_first and not must_settle and self._is_behind():
+                must_settle = self._recovered()
             self._begin_use(must_settle)
         except OSError as error:
             self._close_files()
@@ -104,16 +106,42 @@ class Store:
             self._close_files()
             raise
 
-    def _join(self) -> bool:
-        """Become a user of the directory; True if this one has to settle it."""
+    def _enter(self) -> bool:
+        """Become a user of the directory; True for the first one."""
         self._shared = Users(self.directory, self.system)
-        if not self._shared.enter():
-            return False
+        return self._shared.enter()
+
+    def _prepared(self) -> bool:
+        """Make the files ready; True if this user has to settle them."""
+        assert self._shared is not None
         try:
             with closing(self.new_journal()) as journal:
                 return prepare(self.directory, self._shared, journal, self.runtime, self.system)
         except lmdb.Error as error:
             raise self._opening_error(error) from None
+
+    def _open_data(self) -> None:
+        self._prepare_files()
+        self.env = self._open(by_descriptor(self.directory.fd))
+
+    def _is_behind(self) -> bool:
+        """True if an old copy was written over `data.mdb`, which is believed."""
+        try:
+            with closing(self.new_journal()) as journal, self.env.begin() as txn:
+                return journal.goes_on_behind(commitlog.last_place(txn))
+        except BaseException:
+            self.env.close()
+            raise
+
+    def _recovered(self) -> bool:
+        """Doubt the data, recover them, and open them again."""
+        assert self._shared is not None
+        self.env.close()
+        os.close(self._files.pop())
+        self._shared.doubt()
+        must_settle = self._prepared()
+        self._open_data()
+        return must_settle
 
     def _begin_use(self, must_settle: bool) -> None:
         try:

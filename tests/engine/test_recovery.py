@@ -226,6 +226,23 @@ def test_an_empty_base_is_refused(path: Path) -> None:
             fdbqueue.open(url(path))
 
 
+@pytest.mark.parametrize("generation_bytes", [limits.GENERATION_BYTES_MAX, 1_000])
+def test_an_old_copy_over_the_data_is_not_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, generation_bytes: int
+) -> None:
+    monkeypatch.setattr(limits, "GENERATION_BYTES_MAX", generation_bytes)
+    old = (path / "data.mdb").read_bytes()
+    later = {b"later %d" % number: b"value" for number in range(20)}
+    with fdbqueue.open(url(path)) as db:
+        for key, value in later.items():
+            db[key] = value
+    (path / "data.mdb").write_bytes(old)  # in place, so the mark names it
+
+    assert entries(path) == ENTRIES | later
+    lose_power(path)
+    assert entries(path) == ENTRIES | later
+
+
 def test_in_the_same_boot_a_missing_base_is_made_again(path: Path) -> None:
     (path / bases.FILE).unlink()
     assert entries(path) == ENTRIES
