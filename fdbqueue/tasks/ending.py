@@ -129,7 +129,7 @@ def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> 
 
 def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:
     """End a session in one queue, in bounded transactions that are safe to repeat."""
-    calls = calls_of(database, shape)
+    calls = calls_of(database, shape.partition(0))  # the services of the queue, made by its first use
     if shape.owner == session:
         run(database, lambda tr: calls.all_within(tr, in_all.truncate))
     parts, number = calls.parts, shape.keys.partition

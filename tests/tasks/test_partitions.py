@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, QueueFull, TaskQueue, limits, verify
+from fdbqueue import Database, DeadLetters, Failure, QueueFull, TaskQueue, limits, verify
 from fdbqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.ending import end_in
 from fdbqueue.tasks.kinds import key_bytes
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench
@@ -252,6 +253,20 @@ def test_release_all_goes_through_all_partitions(parted: MakeBench) -> None:
     assert len(b.taken_data()) == 8
     b.queue.release_all(b.db)
     assert b.counts("ready", "taken") == (8, 0)
+
+
+# Sessions.
+
+
+def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBench) -> None:
+    """Ending a session in partition 1 is its first use of the queue."""
+    b = parted("fifottl", partitions=2)
+    b.put_each([0, 1])
+    with Database(b.db.engine, b.db.runtime) as other:
+        end_in(other, b.queue._shape.partition(1), b"dead", died=True)
+        queue = TaskQueue.open(other, b.queue.name, root=b.root)
+        assert sorted(task.data for task in queue.take_many(other, 2) + queue.take_many(other, 2)) == [0, 1]
+        assert verify(other, queue).findings == ()
 
 
 # Capacity.
