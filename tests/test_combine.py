@@ -212,6 +212,38 @@ def test_a_call_interrupted_while_it_joins_is_not_executed() -> None:
     assert worked_for == ["first", "next"]
 
 
+def test_a_call_interrupted_while_it_is_claimed_is_not_claimed_again() -> None:
+    """Its answer would have no caller, and its thread would lead no other call."""
+    is_claimed = threading.Event()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
+            is_claimed.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+
+    class Interrupting(RealRuntime):
+        def event(self) -> threading.Event:
+            return Interrupted()
+
+    def follow() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            combiner.call("interrupted")
+
+    def work(crew: Combiner, _: Call) -> None:
+        follower.start()
+        wait_for_pending(crew, 2)
+        claims.append([call.payload for call in crew.claim(1000, 1000)])
+        is_claimed.set()
+        follower.join(PATIENCE_S)
+        claims.append([call.payload for call in crew.claim(1000, 1000)])  # as after a conflict
+        crew.deal([1], to_all=True)
+
+    claims: list[list[str]] = []
+    combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
+    combiner.call("leader")
+    assert claims == [["leader", "interrupted"], ["leader"]]
+
+
 def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     sizes: list[int] = []
 

@@ -47,6 +47,19 @@ def test_a_long_queue(counted: tuple[Database, FaultyEngine], db: Database, spac
     assert engine.written_most <= 4
 
 
+def test_a_page_that_is_cut_short_by_its_bytes_has_a_next_one(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(space[0], root=space[1])
+    values = [letter * 30 for letter in "abc"]
+    queue.enqueue_many(db, values)
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 70)
+    first = queue.items(db, 10)
+    assert list(first) == values[:2]
+    assert list(queue.items(db, 10, after=first.next)) == values[2:]
+    assert first.next is not None
+
+
 def test_a_line_full_of_the_dead(
     counted: tuple[Database, FaultyEngine], db: Database, space: Subspace
 ) -> None:

@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 import fdbqueue
+import fdbqueue.embedded
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S
@@ -124,6 +125,40 @@ def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
         thread.join(PATIENCE_S)
     assert [db[key] for key in (b"first", b"second", b"third")] == [b"1", None, b"1"]
     assert interrupted == [True]
+
+
+def test_a_leader_interrupted_after_its_commit_keeps_the_results_of_others(db, monkeypatch):
+    """The first thread leads alone. The second one commits for the third one, too, and is interrupted."""
+    store = db.engine._store
+    committer, outcomes = store.committer, {}
+    hand_over = committer._hand_over
+
+    def interrupted_once() -> None:
+        if len(committer._batch) == 2:
+            monkeypatch.setattr(committer, "_hand_over", hand_over)
+            raise Interrupt
+        hand_over()
+
+    def commit(key: bytes) -> None:
+        tr = db.create_transaction()
+        tr[key] = b"1"
+        try:
+            tr.commit().wait()
+            outcomes[key] = tr.get_committed_version() > 0
+        except (Interrupt, fdbqueue.embedded.FDBError) as error:
+            outcomes[key] = error
+
+    monkeypatch.setattr(committer, "_hand_over", interrupted_once)
+    threads = [threading.Thread(target=commit, args=(key,)) for key in (b"first", b"second", b"third")]
+    holding = store.begin(write=True)
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
+    holding.abort()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert isinstance(outcomes.pop(b"second"), Interrupt)
+    assert outcomes == {b"first": True, b"third": True}
 
 
 @pytest.mark.usefixtures("interrupts")

@@ -9,6 +9,7 @@ import pytest
 from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState, limits
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
+from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
 from fdbqueue.fleet.starting import Start, Starting, start_of
@@ -16,6 +17,7 @@ from fdbqueue.fleet.stride import StrideScheduler
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.task import Failure
 from fdbqueue.trouble import Troubles
+from tests.support import ManualClock
 
 
 def test_the_delay_grows_up_to_its_cap():
@@ -181,3 +183,28 @@ def test_a_task_outside_a_worker_is_never_lost():
     task = HeldTask("ID1", TaskState.TAKEN, None, queue="jobs")
     task.check()
     assert not task.lost
+
+
+def test_a_queue_that_works_again_begins_with_the_first_pause():
+    """Else an outage of an hour ago would make the pause of the next one long."""
+    clock, fails = ManualClock(), [True]
+
+    def take_many(*_, **__):
+        if fails[0]:
+            raise ValueError("odd")
+        return []
+
+    queues = [(SimpleNamespace(name=name, take_many=take_many), 1) for name in ("odd", "sound")]
+    feed = Feed(SimpleNamespace(runtime=clock, troubles=Troubles(clock)), queues)
+
+    def pause_s():
+        feed._take(0, 1, None, 0)
+        left_s = feed._outages[0].left_s()
+        clock.advance(left_s)
+        return left_s
+
+    first_s, second_s = pause_s(), pause_s()
+    fails[0] = False
+    assert pause_s() == 0
+    fails[0] = True
+    assert (first_s, second_s, pause_s()) == (limits.AWAY_FIRST_S, 2 * limits.AWAY_FIRST_S, first_s)

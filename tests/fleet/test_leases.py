@@ -356,6 +356,24 @@ def test_a_lease_wakes_a_heartbeat_that_would_sleep_longer(db, short, space):
     assert heartbeat._woken.is_set()
 
 
+def test_a_renewal_begins_with_its_question(db, queue, space, monkeypatch):
+    """A silence of the database that ends with the answer is one of this lease."""
+    queue.put(db, 1)
+    session, renew, asked = Session(db, root=space), TaskQueue.renew, []
+
+    def renew_late(queue, tr, tasks):
+        asked.append(db.runtime.now())
+        return renew(queue, tr, tasks)
+
+    monkeypatch.setattr(TaskQueue, "renew", renew_late)
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, float)
+    hold = Hold(queue, queue.take(db, 0, session=session), db, session, 0.0)
+    hold.beat_at = 0.0
+    heartbeat.add(hold)
+    heartbeat._tick()
+    assert 0.0 < hold.renewed_at <= asked[0]
+
+
 @pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
 def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, code, left):
     """Nor the chores. If the database was away, the excuse is tried again."""

@@ -61,6 +61,17 @@ def test_every_change_has_its_event(bench: MakeBench) -> None:
     assert told.names(11) == expected
 
 
+def test_a_put_that_makes_room_tells_each_expiry_once(bench: MakeBench) -> None:
+    b, told = bench("limfifottl", capacity=2), Told()
+    b.queue.on_task_change(told)
+    for number in range(2):
+        b.put(number, ttl=1)
+    b.clock.advance(2)
+    b.put("next")
+    b.put("last")
+    assert told.names(8) == ["put", "put", "delete", "ttl", "delete", "ttl", "put", "put"]
+
+
 def test_a_transaction_that_does_not_commit_tells_nothing(bench: MakeBench) -> None:
     b, told = bench(), Told()
     b.queue.on_task_change(told)

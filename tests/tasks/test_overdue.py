@@ -14,6 +14,7 @@ from fdbqueue.line.taking import Takes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Thread
 from fdbqueue.sessions import ending
+from fdbqueue.sessions import keeper as keeper_module
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from tests.support import IdleThread
@@ -99,6 +100,27 @@ def test_a_process_that_stood_still_does_not_end_its_own_session(bench: MakeBenc
     b.clock.advance(limits.SESSION_TTR_S + 1)
     assert b.queue.take(b.db, 0) is None
     assert b.queue.ack(b.db, own).data == "mine"
+
+
+def test_the_keeper_renews_its_sessions_among_many_dead_ones(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of each batch takes time. Another process would end a session that is not renewed meanwhile."""
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 1)
+    b = bench()
+    own, other = Session(b.db, ttr=12), other_process(b)
+    for _ in range(4):
+        Session(other, ttr=1)
+
+    def end_slowly(database: Database, keys: RootKeys, after: bytes | None) -> bytes | None:
+        b.clock.advance(5)
+        return end_the_dead(database, keys, after)
+
+    monkeypatch.setattr(keeper_module, "end_the_dead", end_slowly)
+    b.clock.advance(2)
+    b.sweep()
+    end_the_dead(other, KEYS)
+    run(b.db, lambda tr: own.ask(tr)())
 
 
 def test_a_drop_is_not_refused_for_the_dead(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -578,6 +578,17 @@ def test_an_expiry_makes_room_for_a_put_that_waits(bench: MakeBench) -> None:
     assert b.take().data == 1
 
 
+def test_a_take_finds_a_task_behind_many_expired_ones(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DUE_BATCH", 2)
+    b = bench("fifottl")
+    b.queue.put_many(b.db, range(9), ttl=1)
+    b.put("stays")
+    b.clock.advance(2)
+    assert b.take().data == "stays"
+
+
 def test_a_put_reads_a_bounded_number_of_due_tasks_for_room(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

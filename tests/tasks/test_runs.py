@@ -199,6 +199,21 @@ def test_a_burial_that_is_excused_is_taken_back(
     assert (row(b, run), row(b, other)) == ({"lost": 1}, {})
 
 
+def test_an_excuse_after_the_end_of_the_run_leaves_no_row(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    b.put()
+    task = lapse(b, clock, member)
+    taker = Member(b, run)
+    assert b.queue.exhaust(b.db, taker.take(), 1)
+    run.__exit__()
+    for one in (member, taker):
+        one.session.end()
+    assert rows(b) == []
+    assert b.queue.excuse(b.db, task)
+    assert rows(b) == []
+
+
 def test_the_row_goes_with_the_run(b: Bench, run: Run, member: Member) -> None:
     b.put()
     b.queue.ack(b.db, member.take())
