@@ -2474,4 +2474,20 @@ PLANTS = (
         100,
         near=12,
     ),
+    Plant(
+        "a cancelled task that is shown as ready once its lease is over",
+        sweep.as_of,
+        " and not record.cancelled_us",
+        "",
+        "cancels",
+        50,
+    ),
+    Plant(
+        "an event of a sweep that a put tells again",
+        change.Change.finish,
+        "self._events = []",
+        "pass",
+        "told",
+        50,
+    ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from fdbqueue.database import Database
+from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads.effects import effects_in
 
@@ -40,3 +41,6 @@ def each_has_one_end(trace: Trace, database: Database) -> Iterator[str]:
     for calls in (op.result for op in trace.of(NAME, "end") if op.done):
         if (calls["ack"], calls["put"]) != (len(effects), len(effects) + calls["cancel"]):
             yield f"{calls} are counted, and {len(effects)} tasks had their effect"
+
+
+PROMISES: tuple[Checker, ...] = (none_begins, handlers_learn, each_has_one_end)

@@ -17,13 +17,8 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.cancel_checks import (
-    NAME,
-    RAN_OUT,
-    each_has_one_end,
-    handlers_learn,
-    none_begins,
-)
+from fdbqueue.testing.workloads.cancel_checks import NAME, PROMISES, RAN_OUT
+from fdbqueue.testing.workloads.cancel_looks import none_waits, watched
 from fdbqueue.testing.workloads.common import cramped
 from fdbqueue.testing.workloads.effects import EFFECTS
 from fdbqueue.testing.workloads.explained import ids
@@ -87,8 +82,9 @@ def cancels(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(cancel, f"canceller-{number}")
         simulation.client(hold, f"holder-{number}")
     simulation.client(work, "worker")
+    watched(simulation, opened, TTR_S)
     simulation.afterwards(survive, "survivor")
-    return [exact_statistics(NAME), none_begins, handlers_learn, each_has_one_end, no_watch_left_behind]
+    return [exact_statistics(NAME), *PROMISES, none_waits, no_watch_left_behind]
 
 
 def put(client: Client, q: TaskQueue) -> str:

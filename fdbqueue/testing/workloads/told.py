@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.calls.once import run_once
-from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession, WaitStopped
+from fdbqueue.errors import NotTaken, QueueFull, TaskNotFound, UnknownSession, WaitStopped
 from fdbqueue.fdberror import FDBError
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
@@ -21,6 +22,9 @@ from fdbqueue.testing.workloads.told_checks import DOUBTING, MARK, NAME, NEVER, 
 
 TTR_S = 2.0
 TTLS_S = (None, None, 4.0)
+BRIEF_S = (None, 0.05, 0.05)
+FULL_P, CAPACITY, RARELY_S = 0.3, 2, 5.0
+"""In some runs the queue is full, and puts sweep tasks that have expired."""
 
 
 @workload(clients=2, steps=4)
@@ -29,18 +33,24 @@ def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     if simulation.random.random() < 0.5:
         simulation.faults = simulation.faults.without(*DOUBTING)
+    # From other dice, so that all else of a seed is as it would be without.
+    is_full = Random(f"{simulation.seed} full").random() < FULL_P
+    ttls_s = BRIEF_S if is_full else TTLS_S
+    if is_full:
+        simulation.limit(SWEEP_EVERY_S=RARELY_S)
 
     def produce(client: Client) -> None:
-        q = listening(client)
+        q = listening(client, is_full)
         for value in values_of(client, size.steps):
-            client.call(NAME, "put", value, partial(put_with_mark, client, q, value))
+            with suppress(QueueFull):
+                client.call(NAME, "put", value, partial(put_with_mark, client, q, value, ttls_s))
             if client.random.random() < 0.3:
                 put_and_cancel(client, q, value)
             client.pause(0.5)
         client.runtime.sleep(1)  # so that the last events are told
 
     def take(client: Client) -> None:
-        q = listening(client)
+        q = listening(client, is_full)
         for _ in range(size.steps):
             with suppress(UnknownSession):
                 take_once(client, q)
@@ -51,7 +61,7 @@ def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.runtime.sleep(1)
 
     def survive(client: Client) -> None:
-        q = listening(client)
+        q = listening(client, is_full)
         client.runtime.sleep(2 * (limits.SESSION_TTR_S + limits.CLOCK_SKEW_S))
         while total(q, client.db):
             q.kick(client.db, 9)
@@ -68,9 +78,9 @@ def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return list(checks(set(simulation.faults.active)))
 
 
-def listening(client: Client) -> TaskQueue:
+def listening(client: Client, is_full: bool) -> TaskQueue:
     """Return the queue, with a callback that fails now and then."""
-    q = TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
+    q = opened(client, is_full)
 
     def callback(task: Task, event: str) -> None:
         seen = partial(client.db.get, MARK + task.data.encode())
@@ -82,9 +92,17 @@ def listening(client: Client) -> TaskQueue:
     return q
 
 
-def put_with_mark(client: Client, q: TaskQueue, value: str) -> None:
+def opened(client: Client, is_full: bool) -> TaskQueue:
+    if is_full:
+        create = partial(TaskQueue.create, client.db, NAME, "limfifottl", capacity=CAPACITY)
+    else:
+        create = partial(TaskQueue.create, client.db, NAME, "fifottl")
+    return create(ttr=TTR_S, if_not_exists=True)
+
+
+def put_with_mark(client: Client, q: TaskQueue, value: str, ttls_s: Sequence[float | None]) -> None:
     """Put a task, and a key beside it that shows to other transactions that it was committed."""
-    ttl = client.random.choice(TTLS_S)
+    ttl = client.random.choice(ttls_s)
 
     def body(tr: Transaction) -> None:
         q.put(tr, value, ttl=ttl)
@@ -95,7 +113,7 @@ def put_with_mark(client: Client, q: TaskQueue, value: str) -> None:
 
 def put_and_cancel(client: Client, q: TaskQueue, value: str) -> None:
     tr = client.db.create_transaction()
-    with suppress(FDBError):  # too old
+    with suppress(FDBError, QueueFull):  # too old
         q.put(tr, NEVER + value)
     tr.cancel()
 
