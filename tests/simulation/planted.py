@@ -2490,4 +2490,12 @@ PLANTS = (
         "told",
         50,
     ),
+    Plant(
+        "a page that its bytes cut short, and is taken for the last one",
+        recipe.Recipe.page,
+        "cut_short or len(ahead) > limit",
+        "len(ahead) > limit",
+        "weighty",
+        50,
+    ),
 )

@@ -3,20 +3,23 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, TooMuchForOneTransaction, UnknownSession
+from fdbqueue.page import Page
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import QUIET_S, SPACE, crowded
+from fdbqueue.testing.workloads.tasks import total
 from fdbqueue.testing.workloads.weighty_checks import BYTES_MAX, NAME, SERVE_BYTES_MAX, SIZES, checks
 
 THREADS = 3
 MANY = 12
+AT_LAST = 4
 
 
 class Used(Protocol):
@@ -24,6 +27,8 @@ class Used(Protocol):
 
     def put(self, values: Sequence[str]) -> None: ...
     def take(self, count: int, timeout: float) -> list[str]: ...
+    def page(self, after: str | None) -> Page[Any]: ...
+    def size(self) -> int: ...
 
 
 class Items:
@@ -39,6 +44,12 @@ class Items:
         value = self._queue.dequeue(self._db, timeout=timeout)
         return [] if value is None else [value]
 
+    def page(self, after: str | None) -> Page[Any]:
+        return self._queue.items(self._db, MANY, after=after)
+
+    def size(self) -> int:
+        return self._queue.size(self._db)
+
 
 class Tasks:
     def __init__(self, client: Client, kind: str) -> None:
@@ -53,6 +64,12 @@ class Tasks:
             with suppress(NotTaken):
                 done.append(self._queue.ack(self._db, task).data)
         return done
+
+    def page(self, after: str | None) -> Page[Any]:
+        return self._queue.tasks(self._db, "r", MANY, after=after)
+
+    def size(self) -> int:
+        return total(self._queue, self._db)
 
 
 @workload(clients=1, steps=4)
@@ -86,6 +103,9 @@ def weighty(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def survive(client: Client) -> None:
         used: Used = make(client, kind)
         client.runtime.sleep(QUIET_S + 2 * limits.SESSION_TTR_S)
+        for step in range(AT_LAST):
+            put(client, used, [value(client, f"last {step}", sizes)])
+        client.call(NAME, "pages", used.size(), partial(number_in_pages, used))
         while take(client, used, MANY, 0.0):
             pass
 
@@ -104,6 +124,16 @@ def value(client: Client, name: str, sizes: Sequence[int]) -> str:
     """A value that no other thread puts, with a payload of one of `sizes`."""
     label = f"{client.runtime.thread_id()}.{name}."
     return label + "x" * (client.random.choice(sizes) - len(label) - 2)
+
+
+def number_in_pages(used: Used) -> int:
+    """The number of values in all pages."""
+    page = used.page(None)
+    number = len(page)
+    while page.next is not None:
+        page = used.page(page.next)
+        number += len(page)
+    return number
 
 
 def put(client: Client, used: Used, values: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ _JSON = codec_named("json")
 
 def checks(active: set[str], waits: bool) -> Iterator[Checker]:
     """Yield the checkers for a run with the faults `active`, in which takes wait or not."""
-    yield from (total_queue(NAME), within_bytes, refused_for_a_reason, no_watch_left_behind)
+    yield from (total_queue(NAME), within_bytes, refused_for_a_reason, pages_hold_all, no_watch_left_behind)
     if active <= {"clock_skew_s", "watch_spurious"}:
         yield prompt(NAME, PROMPT_S)
     # An item may lie ready for a call that waits, and whose time is over.
@@ -45,6 +45,13 @@ def within_bytes(trace: Trace, _: Database) -> Iterator[str]:
         others = BYTES_PER_KEY * (tr.keys_read + tr.keys_written)
         if tr.size_bytes > max(BYTES_MAX + SERVE_BYTES_MAX, *SIZES) + others:
             yield f"transaction {tr.number} of {tr.who} has {tr.size_bytes} bytes"
+
+
+def pages_hold_all(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that the pages of a queue hold all of its values, though bytes cut them short."""
+    for op in trace.of(NAME, "pages"):
+        if op.result != op.argument:
+            yield f"{op.result} values are in the pages of a queue with {op.argument}"
 
 
 def refused_for_a_reason(trace: Trace, _: Database) -> Iterator[str]:
