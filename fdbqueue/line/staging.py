@@ -194,6 +194,22 @@ class Line:
         for ticket in dead:
             self._clear_request(tr, ticket)
 
+    def is_left(self, tr: Transaction, now_us: int) -> bool:
+        """True if no call uses the line. Removes the requests of dead callers; items that lie ready for them
+        go back, and may use the queue again.
+
+        Reads requests and due times serialisably. Conflicts: every new one.
+        """
+        due, rows = self.results.ask_due(tr), self.keys.requests
+        requests = tr.get_range(rows.start, rows.stop, limit=limits.SERVE_MAX)
+        first_due = tr.get_range(self.keys.due.start, self.keys.due.stop, limit=1)
+        if first_due.to_list():
+            self.results.return_overdue(tr, self.results.overdue(due, now_us))
+            return False
+        living, dead = self.alive_and_dead(tr, requests, now_us)
+        self.drop_dead(tr, dead)
+        return not living and len(dead) < limits.SERVE_MAX
+
     # See: the reads of one look.
 
     def _ask(self, tr: Transaction, mine: Ticket, look: Look) -> _Asked:

@@ -1,6 +1,5 @@
 """A change of the number of partitions of a recipe queue. Its items have no task keys, so it ends at once."""
 
-from fdbqueue import limits
 from fdbqueue.database import runtime_of
 from fdbqueue.partitions.current import Current, plan_of, store
 from fdbqueue.partitions.looks import Repartition
@@ -63,14 +62,9 @@ def _is_empty(tr: Transaction, part: Recipe) -> bool:
     """True if it has no item, in its place or on its way to a request, and no live request. Reads
     serialisably.
     """
-    keys, line = part.keys, part.line
-    asked = [_first(tr, under) for under in (keys.items, keys.pieces, line.keys.due)]
-    requests = tr.get_range(line.keys.requests.start, line.keys.requests.stop, limit=limits.SERVE_MAX)
-    if any(first.to_list() for first in asked):
-        return False
-    living, dead = line.alive_and_dead(tr, requests, runtime_of(tr).now_us())
-    line.drop_dead(tr, dead)  # no take looks here any more
-    return not living and len(dead) < limits.SERVE_MAX
+    asked = [_first(tr, under) for under in (part.keys.items, part.keys.pieces)]
+    is_used = any(first.to_list() for first in asked)
+    return not is_used and part.line.is_left(tr, runtime_of(tr).now_us())  # no other call looks at that line
 
 
 def _first(tr: Transaction, under: slice) -> Range:

@@ -18,6 +18,7 @@ from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
 from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
 from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
+from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.homes import Homes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
@@ -237,7 +238,9 @@ class TaskCalls:
 
     def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
         number = self._homes.next(plan, session.id)
-        return self._takes_of(session, self.parts.source(number), number).take(count, stop)
+        with suppress(PartitionGone):  # since it was chosen
+            return self._takes_of(session, self.parts.source(number), number).take(count, stop)
+        return ()
 
     def _take_from(
         self, source: TaskSource | Wide, session: Session, count: int, timeout_s: float, stop: Stop | None
@@ -317,7 +320,9 @@ class TaskCalls:
         if plan is None:
             return self._taker(self.source, session).take(tr, count, params, now_us).values
         home = self._taker(self.parts.source(self._homes.next(plan, session.id)), session)
-        found = home.take(tr, count, params, now_us, is_last=False).values
+        found: Sequence[Task] = ()
+        with suppress(PartitionGone):
+            found = home.take(tr, count, params, now_us, is_last=False).values
         return found or self._taker(self.parts.wide, session).take(tr, count, params, now_us).values
 
     def _taker(self, source: TaskSource | Wide, session: Session) -> Taker:

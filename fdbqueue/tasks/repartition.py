@@ -14,19 +14,19 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 from collections.abc import Callable, Mapping
 
 from fdbqueue import limits
-from fdbqueue.database import conflict_in
+from fdbqueue.database import conflict_in, runtime_of
 from fdbqueue.disciplines.beside import is_slug, readable_state
 from fdbqueue.disciplines.key_counts import key_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.partitions.current import plan_of, store
 from fdbqueue.partitions.plan import Plan, begun, ended, home_of, lowered
-from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import CALLS, packed
 from fdbqueue.seam import Range, Transaction
 from fdbqueue.tasks.partitioning import any_ordered
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.source import TaskSource
 
 
 def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
@@ -162,7 +162,7 @@ def _is_drained(tr: Transaction, shape: Shape) -> bool:
 def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
     """Let go of the last partitions if they hold nothing. True if there were any."""
     high, shape = plan.high, parts.shape
-    while high > plan.count and _is_empty(tr, shape.partition(high - 1).keys):
+    while high > plan.count and _is_empty(tr, parts.source(high - 1)):
         high -= 1
         calls = tr.get(shape.partition(high).keys.calls)
         if calls.present():
@@ -176,11 +176,14 @@ def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
     return True
 
 
-def _is_empty(tr: Transaction, keys: TaskKeys) -> bool:
-    """True if the partition has no task, no ended task and no request. Reads serialisably."""
-    line = slice(keys.line, keys.line + b"\xff")
-    asked = [_first(tr, under) for under in (keys.tasks, keys.ended_times, line)]
-    return not any(first.to_list() for first in asked)
+def _is_empty(tr: Transaction, source: TaskSource) -> bool:
+    """True if the partition has no task, no ended task and no live request. Reads serialisably."""
+    keys = source.shape.keys
+    asked = [_first(tr, under) for under in (keys.tasks, keys.ended_times)]
+    is_used = any(first.to_list() for first in asked)
+    return not is_used and source.line.is_left(
+        tr, runtime_of(tr).now_us()
+    )  # no other call looks at that line
 
 
 def _first(tr: Transaction, under: slice) -> Range:

@@ -58,6 +58,8 @@ class TaskSource:
         self.name = shape.name
         self.partition = shape.keys.partition
         self.guard = shape.guard
+        if self.partition and shape.current is not None:
+            self.guard = partial(shape.current.guard_of, self.partition)
         self.aside = shape.aside
         self.doorbell = shape.keys.calls  # every change adds to a counter there
         self.ready = shape.keys.ready
@@ -80,7 +82,7 @@ class TaskSource:
         # The time comes before the first read, which may be slow. A later time would end leases that another
         # transaction has renewed since that read.
         now_us = self._runtime.now_us()
-        return Change(tr, self.shape, now_us, told, self.guard(tr) if guarded else None)
+        return Change(tr, self.shape, now_us, told, self.shape.guard(tr) if guarded else None)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.

@@ -9,6 +9,7 @@ from fdbqueue import Database, Failure, Session, TaskQueue, limits, verify
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.line.taking import Takes
+from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, id_text, partition_of, record_of
 from fdbqueue.runtime import Waitable
@@ -456,3 +457,26 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
 
     monkeypatch.setattr(Parts, "_place_of", meet)
     assert b.queue.peek(b.db, id_).data == "late"
+
+
+def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> None:
+    b = parted("fifottl", partitions=4)
+    line = calls_of(b.db, b.queue._shape).parts.source(3).line
+    run(b.db, lambda tr: line.register(tr, b"dead", 1, b"", now_us=0))
+    b.repartition(1)
+    b.settle()
+    assert len(b.queue.partitions(b.db)) == 1
+
+
+def test_no_request_joins_the_line_of_a_partition_that_has_gone(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = parted("fifottl", partitions=4)
+    line = calls_of(b.db, b.queue._shape).parts.source(3).line
+    b.repartition(1)
+    b.settle()
+    with pytest.raises(PartitionGone):
+        run(b.db, lambda tr: line.register(tr, b"late", 1, b"", b.db.runtime.now_us()))
+    b.put(0)
+    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    assert b.queue.take(b.db).data == 0
