@@ -1,8 +1,10 @@
-"""Waits and conflicts of a bag, as counts: python -m benchmarks.bag [--seeds N] [--takes N] [--quick]
+"""Waits and conflicts of a bag, as counts: python -m benchmarks.bag
+[--seeds N] [--takes N] [--quick] [--url URL] [--attempts N]
 
 The waits come from a model: a sorted list of places, a put for each take, and the bag's own decision which
-entry is next. The conflicts are those of the embedded engine: in each round every taker begins a transaction
-and takes a task, and then all of them commit. No taker stands in the waiting line.
+entry is next. The conflicts are those of the embedded engine, or of the cluster that --url names (then there
+are no waits): in each round every taker begins a transaction and takes a task, and then all of them commit.
+No taker stands in the waiting line.
 """
 
 import argparse
@@ -13,9 +15,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import fdbqueue
-from benchmarks.fresh import fresh_queue
+from benchmarks.fresh import SPACE
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.counters import NOT_COMMITTED
+from fdbqueue.database import engine_errors
 from fdbqueue.disciplines.bag import PLACE_BYTES, Bag, around
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.source import TaskSource
@@ -23,6 +26,7 @@ from fdbqueue.tasks.source import TaskSource
 BACKLOG, SMALL, TAKES, SEEDS, ATTEMPTS = 10_000, 1_000, 300_000, 100, 6_400
 BACKLOGS = (100, SMALL, BACKLOG)
 TAKERS = (1, 4, 16, 64)
+ROOT = SPACE["bag"]
 
 
 class Entry(NamedTuple):
@@ -114,7 +118,7 @@ class Taker:
     """Takes in transactions of its own, never in the line."""
 
     def __init__(self, db: Database, queue: TaskQueue, number: int) -> None:
-        self._runtime, self._session = db.runtime, Session(db, f"taker {number}", ttr=1e9)
+        self._runtime, self._session = db.runtime, Session(db, f"taker {number}", ttr=1e9, root=ROOT)
         self._random = Random(number)
         source, shape = calls_of(db, queue._shape).source, queue._shape
         if isinstance(shape.discipline, Bag):
@@ -132,19 +136,26 @@ class Taker:
             self._discipline.start_at(self._random.randbytes(PLACE_BYTES))
 
 
-def conflicts_each(kind: str, takers: int, backlog: int, attempts: int) -> float:
+def conflicts_each(kind: str, takers: int, backlog: int, attempts: int, url: str = "memory:") -> float:
     """Lost transactions for each task that was taken. Another one is put for each."""
-    with fdbqueue.open("memory:") as db:
-        queue = fresh_queue(db, kind)
-        for _ in range(backlog // 100):
-            queue.put_many(db, range(100))
-        crew = [Taker(db, queue, number) for number in range(takers)]
-        lost = 0
-        for _ in range(attempts // takers):
-            lost_now = _round(db, crew)
-            lost += lost_now
-            queue.put_many(db, range(takers - lost_now))
-        return lost / (attempts - lost)
+    with fdbqueue.open(url) as db:
+        try:
+            return _conflicts_each(db, kind, takers, backlog, attempts)
+        finally:
+            db.clear_range_startswith(ROOT.key())
+
+
+def _conflicts_each(db: Database, kind: str, takers: int, backlog: int, attempts: int) -> float:
+    queue = TaskQueue.create(db, "bag", kind, root=ROOT)
+    for _ in range(backlog // 100):
+        queue.put_many(db, range(100))
+    crew = [Taker(db, queue, number) for number in range(takers)]
+    lost = 0
+    for _ in range(attempts // takers):
+        lost_now = _round(db, crew)
+        lost += lost_now
+        queue.put_many(db, range(takers - lost_now))
+    return lost / (attempts - lost)
 
 
 def _round(db: Database, crew: list[Taker]) -> int:
@@ -163,19 +174,19 @@ def _round(db: Database, crew: list[Taker]) -> int:
 def _committed(tr: Any) -> bool:
     try:
         tr.commit().wait()
-    except fdbqueue.embedded.FDBError as error:
+    except engine_errors() as error:
         if error.code != NOT_COMMITTED:
             raise
         return False
     return True
 
 
-def conflicts(attempts: int) -> Iterator[list[Any]]:
+def conflicts(attempts: int, url: str = "memory:") -> Iterator[list[Any]]:
     """For each number of takers: the conflicts of a fifo and of a bag, with each of the backlogs."""
     for takers in TAKERS:
         row: list[Any] = [takers]
         for kind in ("fifo", "bag"):
-            row += [f"{conflicts_each(kind, takers, backlog, attempts):.3f}" for backlog in BACKLOGS]
+            row += [f"{conflicts_each(kind, takers, backlog, attempts, url):.3f}" for backlog in BACKLOGS]
         yield row
 
 
@@ -190,13 +201,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--takes", type=int, default=TAKES)
     parser.add_argument("--quick", action="store_true", help="two seeds, a tenth of the takes")
+    parser.add_argument("--url", help="the conflicts only, in this database")
+    parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="takes of each kind and backlog")
     given = parser.parse_args()
+    if given.url is None:
+        show_waits(given)
+    title = f"conflicts for each task: takers; fifo, then bag, with {BACKLOGS} tasks"
+    show(title, conflicts(given.attempts, given.url or "memory:"))
+
+
+def show_waits(given: argparse.Namespace) -> None:
     seeds, takes = (2, given.takes // 10) if given.quick else (given.seeds, given.takes)
     title = f"longest wait in {takes:,} takes, {BACKLOG:,} tasks, {seeds} seeds"
     show(f"{title}: median, 99 %, longest", waits(seeds, takes))
     title = f"longest wait in {takes:,} takes, in backlogs of {SMALL:,} tasks"
     show(f"{title}: takers, walks, random starts", by_takers(takes))
-    show(f"conflicts for each task: takers; fifo, then bag, with {BACKLOGS} tasks", conflicts(ATTEMPTS))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,17 @@ from fdbqueue.errors import UnsupportedOption
 from fdbqueue.records.keys import id_bytes, id_text, record_of
 from fdbqueue.tasks.calls import calls_of
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.partitions import MakeBench, PartitionsBench
 
 
-def ready_keys(b: Bench) -> dict[bytes, bytes]:
+def ready_keys(b: PartitionsBench) -> dict[bytes, bytes]:
     """The keys of the ready tasks, by id."""
     under = b.queue._shape.keys.ready
     rows = b.db.get_range(under.start, under.stop)
     return {record_of(row.value).id: bytes(row.key) for row in rows}
 
 
-def taker_at(b: Bench, place: bytes) -> Callable[..., Any]:
+def taker_at(b: PartitionsBench, place: bytes) -> Callable[..., Any]:
     """Takes in transactions of the caller, which begin at that place."""
     source = calls_of(b.db, b.queue._shape).source
     placed = type(source)(b.queue._shape.starting_at(place), b.clock, source._callbacks)
@@ -32,8 +30,8 @@ def taker_at(b: Bench, place: bytes) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("place", [b"", b"\x40", b"\x80", b"\xc0", b"\xff" * 8])
-def test_takes_go_around_to_the_last_task(bench: MakeBench, place: bytes) -> None:
-    b = bench("bag")
+def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> None:
+    b = parted("bag")
     ids = {b.put(n) for n in range(20)}
     tr, take = begin(b.db), taker_at(b, place)
     taken = [take(tr)[0].id for _ in ids]
@@ -44,16 +42,16 @@ def test_takes_go_around_to_the_last_task(bench: MakeBench, place: bytes) -> Non
     assert take(tr) == ()
 
 
-def test_tasks_do_not_lie_in_the_order_of_arrival(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
+    b = parted("bag")
     ids = [b.put(n) for n in range(30)]
     listed = [task.id for task in b.queue.tasks(b.db, "r", 30)]
     assert sorted(listed) == ids != listed
     assert [task.id for task in b.queue.tasks(b.db, "r", 30)] == listed
 
 
-def test_takers_at_different_places_do_not_conflict(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
+    b = parted("bag")
     b.queue.put_many(b.db, range(64))
     transactions = [begin(b.db) for _ in range(4)]
     for number, tr in enumerate(transactions):
@@ -61,8 +59,8 @@ def test_takers_at_different_places_do_not_conflict(bench: MakeBench) -> None:
     assert [commit_code(tr) for tr in transactions] == [0] * 4
 
 
-def test_two_takers_of_one_task_conflict(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_two_takers_of_one_task_conflict(parted: MakeBench) -> None:
+    b = parted("bag")
     b.queue.put_many(b.db, range(9))
     first, second = begin(b.db), begin(b.db)
     assert taker_at(b, b"\x80")(first)[0].id == taker_at(b, b"\x80")(second)[0].id
@@ -70,23 +68,23 @@ def test_two_takers_of_one_task_conflict(bench: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("place", [b"", b"\x80", b"\xff" * 8])
-def test_nothing_conflicts_with_a_put_anywhere(bench: MakeBench, place: bytes) -> None:
-    b = bench("bag")
+def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) -> None:
+    b = parted("bag")
     tr = begin(b.db)
     assert taker_at(b, place)(tr) == ()
-    tr.set(b"answer", b"nothing")
+    tr.set(b.root.key() + b"answer", b"nothing")
     b.put("x")
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_bag_that_a_take_sees_whole_comes_in_order(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_a_bag_that_a_take_sees_whole_comes_in_order(parted: MakeBench) -> None:
+    b = parted("bag")
     ids = [b.put(n) for n in range(9)]
     assert [task.id for task in b.queue.take_many(b.db, 10, 0, session=b.session)] == ids
 
 
-def test_a_released_task_lies_at_another_place(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
+    b = parted("bag")
     id_ = id_bytes(b.put("x"))
     before = ready_keys(b)[id_]
     b.queue.release(b.db, b.take())
@@ -97,8 +95,8 @@ def test_a_released_task_lies_at_another_place(bench: MakeBench) -> None:
     assert ready_keys(b)[id_] not in (before, released)
 
 
-def test_buried_tasks_of_a_bag_are_kicked_in_order(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_buried_tasks_of_a_bag_are_kicked_in_order(parted: MakeBench) -> None:
+    b = parted("bag")
     ids = [b.put(n) for n in range(9)]
     for id_ in reversed(ids):
         b.queue.bury(b.db, id_)
@@ -107,8 +105,8 @@ def test_buried_tasks_of_a_bag_are_kicked_in_order(bench: MakeBench) -> None:
     assert sorted(task.id for task in b.queue.tasks(b.db, "r", 9)) == ids[:3]
 
 
-def test_a_bag_has_times_and_no_priorities(bench: MakeBench) -> None:
-    b = bench("bag", ttl=9, ttr=4)
+def test_a_bag_has_times_and_no_priorities(parted: MakeBench) -> None:
+    b = parted("bag", ttl=9, ttr=4)
     b.put("expires", ttl=2)
     b.put("delayed", delay=3)
     b.clock.advance(3)
@@ -132,8 +130,8 @@ def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
     assert max(waits) < 4 * backlog
 
 
-def test_a_lost_race_sends_the_taker_elsewhere(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    b = bench("bag")
+def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = parted("bag")
     b.queue.put_many(b.db, range(64))
     b.take()
     claim, start_at, rivals, starts = Bag.claim, Bag.start_at, [1], []
@@ -154,8 +152,8 @@ def test_a_lost_race_sends_the_taker_elsewhere(bench: MakeBench, monkeypatch: py
     assert len(starts) == 1
 
 
-def test_a_place_in_a_bag_counts_all_other_tasks(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    b = bench("bag")
+def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = parted("bag")
     ids = [b.put(n) for n in range(4)]
     found = [b.queue.explain(b.db, id_) for id_ in ids]
     assert [one.place for one in found] == [TaskPlace(3, in_any_order=True)] * 4
@@ -169,8 +167,8 @@ def test_a_place_in_a_bag_counts_all_other_tasks(bench: MakeBench, monkeypatch: 
 
 
 @pytest.mark.parametrize("copies", ["index", "both"])
-def test_damage_in_a_bag_costs_no_other_task(bench: MakeBench, copies: str) -> None:
-    b = bench("bag")
+def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> None:
+    b = parted("bag")
     bad, good = b.put("bad"), {b.put(n) for n in range(5)}
     id_ = id_bytes(bad)
     b.db[ready_keys(b)[id_]] = b"damaged"
@@ -180,12 +178,12 @@ def test_damage_in_a_bag_costs_no_other_task(bench: MakeBench, copies: str) -> N
     assert {task.id for task in iter(b.take, None)} == good | mended
 
 
-def test_an_entry_at_a_wrong_place_is_a_finding(bench: MakeBench) -> None:
-    b = bench("bag")
+def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeBench) -> None:
+    b = parted("bag")
     id_ = id_bytes(b.put("x"))
     key = ready_keys(b)[id_]
     wrong = b.queue._shape.keys.ready_at(bytes(PLACE_BYTES) + id_)
     b.db[wrong] = b.db[key]
-    found = verify(b.db, mend=True)
+    found = verify(b.db, root=b.root, mend=True)
     assert [finding.flaw for finding in found.findings] == [Flaw.STRAY]
     assert ready_keys(b) == {id_: key}
