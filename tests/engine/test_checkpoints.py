@@ -12,7 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue import limits
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import journal, users
+from fdbqueue.embedded import environment, journal, users
 from fdbqueue.embedded.base import Base, Held
 from fdbqueue.embedded.checkpoints import Checkpoints
 from fdbqueue.embedded.directory import Directory
@@ -135,6 +135,27 @@ def test_a_checkpoint_that_fails_keeps_the_base(
 
     assert held(path) > before
     db.close()
+    assert after_a_power_cut(path) == written
+
+
+def test_a_checkpoint_removes_what_was_cleared(db: fdbqueue.Database, path: Path) -> None:
+    written = commit(db) | commit(db, name="more")
+    del db[b"key 7"]
+    db.clear_range(b"key 2", b"key 3")
+    left = {k: v for k, v in written.items() if k != b"key 7" and not b"key 2" <= k < b"key 3"}
+    left |= commit(db, name="later")
+    db.close()
+
+    assert after_a_power_cut(path) == left
+
+
+def test_a_base_grows_beyond_its_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "MAP_BYTES_FIRST", 1 << 20)
+    written = {b"key %d" % number: b"v" * 90_000 for number in range(30)}
+    with fdbqueue.open(f"embedded:{path}") as db:
+        for key, value in written.items():
+            db[key] = value
+
     assert after_a_power_cut(path) == written
 
 

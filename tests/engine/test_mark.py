@@ -41,6 +41,14 @@ def test_the_mark_of_a_file_stays(tmp_path: Path) -> None:
     assert marked(file) == marked(file) is not None
 
 
+def test_the_mark_has_the_number_that_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mark, "_unique_mount", lambda _: 12345678901)
+
+    assert b" 12345678901 " in (marked(tmp_path) or b"")
+
+
 def test_no_other_mount_has_the_same_number(tmp_path: Path) -> None:
     numbers = []
     for _ in range(2):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue import limits
+from fdbqueue.embedded import journal
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import FILES, HEADER_BYTES, Journal, JournalLost, Place, Writes
 from fdbqueue.errors import DatabaseClosed
@@ -98,7 +99,17 @@ def test_records_of_an_earlier_generation_do_not_count(one: Journal) -> None:
     add(one, Place(3, 0, end.version))  # in the same file, in front of the others
 
     assert versions(one, 3) == [4]
+    assert versions(one, 1) == []
     assert one.generations() == [3]
+
+
+def test_a_header_with_one_changed_byte_is_not_there(one: Journal, directory: Directory) -> None:
+    add(one, BEGIN)
+    file = file_of(directory, 1)
+    whole = file.read_bytes()
+    for at in range(journal._HEADER.size):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert one.generations() == []
 
 
 def test_the_record_of_a_dead_leader_is_written_over(one: Journal, other: Journal) -> None:

@@ -23,6 +23,7 @@ from fdbqueue.embedded.commitlog import Written, append
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.durability import Durable
+from fdbqueue.embedded.journal import Journal
 from fdbqueue.embedded.users import Users
 from fdbqueue.errors import StorageFormat, StorageInUse
 from tests.support import PATIENCE_S
@@ -279,6 +280,27 @@ def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
         assert db.create_transaction().get_read_version().wait() > before
 
 
+def test_versions_go_on_above_those_of_a_base_that_was_removed(path: Path) -> None:
+    lose_power(path)
+    assert entries(path) == ENTRIES  # from now on, versions are far from the numbers of generations
+    (path / bases.FILE).unlink()
+
+    test_versions_go_on_above_all_that_were_handed_out(path)
+
+
+def test_a_recovery_that_fails_leaves_nothing_behind(path: Path, monkeypatch: Any) -> None:
+    lose_power(path)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "copy_file_range", lambda *_: 0)  # the base has become shorter
+        with pytest.raises(StorageInUse, match="shorter"):
+            fdbqueue.open(url(path))
+
+    assert not (path / "data.new").exists()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert entries(path) == ENTRIES
+
+
 def test_where_the_boot_has_no_id_each_first_user_recovers(path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(mark, "_BOOT_ID", "/proc/none")
     lose_power(path)
@@ -347,6 +369,84 @@ def test_an_interrupt_after_a_commit_cuts_no_record(path: Path, monkeypatch: Any
     lose_power(path)
 
     assert entries(path) == {**ENTRIES, b"interrupted": b"value", b"later": b"value"}
+
+
+def test_a_commit_that_is_interrupted_at_its_end_is_noted(path: Path, monkeypatch: Any) -> None:
+    ends: list[Any] = []
+
+    def interrupt(*given: object) -> None:
+        ends.append(given)
+        raise Interrupt
+
+    with fdbqueue.open(url(path)) as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(Durable, "committed", interrupt)
+            with pytest.raises(Interrupt):
+                db[b"interrupted"] = b"value"
+        [(durable, entry, flush)] = ends
+        durable.failed(entry, flush)
+        db[b"later"] = b"value"
+    lose_power(path)
+
+    assert entries(path) == {**ENTRIES, b"interrupted": b"value", b"later": b"value"}
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_the_record_of_a_failed_commit_is_taken_back(path: Path, monkeypatch: Any, can_cut: bool) -> None:
+    """After a power cut, it would be there."""
+    write = Durable.write
+
+    def written_in_vain(*given: Any) -> None:
+        write(*given)
+        raise Interrupt
+
+    with fdbqueue.open(url(path)) as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(Durable, "write", written_in_vain)
+            if not can_cut:
+                patched.setattr(Journal, "cut", failing)
+            with pytest.raises(Interrupt):
+                db[b"failed"] = b"value"
+        if not can_cut:
+            db[b"later"] = b"value"  # it begins with a new journal
+    lose_power(path)
+
+    assert entries(path) == (ENTRIES if can_cut else {**ENTRIES, b"later": b"value"})
+
+
+def failing(*_: object) -> None:
+    raise OSError(errno.EIO, "broken")
+
+
+@pytest.mark.parametrize("commits", [3, 4])
+def test_the_newest_state_of_a_file_gets_the_raised_version(tmp_path: Path, commits: int) -> None:
+    """Odd versions are in one page of LMDB's file, even ones in the other."""
+    path = tmp_path / "file"
+    with lmdb.open(str(path), subdir=False, lock=False) as env:
+        for number in range(commits):
+            with env.begin(write=True) as txn:
+                txn.put(b"key", b"%d" % number)
+    fd = os.open(path, os.O_RDWR)
+    recovery._raise_version(fd, 1_000)
+    os.close(fd)
+
+    with lmdb.open(str(path), subdir=False, lock=False) as env, env.begin() as txn:
+        assert txn.id() >= 1_000
+        assert txn.get(b"key") == b"%d" % (commits - 1)
+
+
+def test_before_the_first_commit_the_journal_may_be_missing(tmp_path: Path) -> None:
+    """A power cut in the first opening removes names that no flush has covered."""
+    made = tmp_path / "made"
+    fdbqueue.open(url(made)).close()
+    base = lmdb.open(str(made / bases.FILE), subdir=False, lock=False, map_size=1 << 30)
+    with base, base.begin(write=True) as txn:
+        txn.delete(bases._FILES_KEY)
+    (made / "journal.0").unlink()
+    (made / "journal.1").unlink()
+    lose_power(made)
+
+    assert entries(made) == {}
 
 
 def test_a_renewal_that_is_interrupted_is_repeated(path: Path, monkeypatch: Any) -> None:
