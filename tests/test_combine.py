@@ -212,7 +212,7 @@ def test_a_call_interrupted_while_it_joins_is_not_executed() -> None:
     assert worked_for == ["first", "next"]
 
 
-def test_a_call_interrupted_while_it_is_claimed_is_not_claimed_again() -> None:
+def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
     """Its answer would have no caller, and its thread would lead no other call."""
     is_claimed = threading.Event()
 

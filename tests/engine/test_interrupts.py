@@ -127,7 +127,7 @@ def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
     assert interrupted == [True]
 
 
-def test_a_leader_interrupted_after_its_commit_keeps_the_results_of_others(db, monkeypatch):
+def test_a_leader_interrupted_late_keeps_the_results_of_others(db, monkeypatch):
     """The first thread leads alone. The second one commits for the third one, too, and is interrupted."""
     store = db.engine._store
     committer, outcomes = store.committer, {}
