@@ -2437,7 +2437,7 @@ PLANTS = (
         "for part in ()",
         "item_partitions",
         200,
-        near=82,
+        near=111,
     ),
     Plant(
         "a queue of items that gets partitions, and no flag for its items",
