@@ -280,6 +280,23 @@ def test_a_repartition_keeps_every_value(
     assert sorted(all_of(queue, db)) == sorted(enqueued)
 
 
+def test_looks_at_partitions_tell_their_flags_and_states(db: Database, queue: Queue) -> None:
+    queue.enqueue_many(db, VALUES)
+    [at] = [one.number for one in queue.partitions(db) if one.may_be_ready]
+    assert queue.dequeue_many(db, 20) == VALUES
+    assert [one.number for one in queue.partitions(db) if one.may_be_ready] == [at]
+    assert queue.dequeue(db) is None
+    assert not any(one.may_be_ready for one in queue.partitions(db))
+    for value in VALUES:
+        queue.enqueue(db, value)
+    queue.repartition(db, 1)
+    states = [one.state for one in queue.partitions(db)]
+    assert states == [PartitionState.OPEN] + [PartitionState.CLOSING] * 3
+    all_of(queue, db)
+    states = [one.state for one in queue.partitions(db)]
+    assert states == [PartitionState.OPEN] + [PartitionState.CLOSED] * 3
+
+
 def test_closed_partitions_get_nothing_and_go_when_empty(db: Database, queue: Queue) -> None:
     spread(queue, db)
     queue.repartition(db, 2)

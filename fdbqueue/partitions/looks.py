@@ -10,7 +10,9 @@ class PartitionState(StrEnum):
     CLOSING = "closing"
     """It gets no new items, and takes drain it."""
     CLOSED = "closed"
-    """It has only delayed, buried and ended tasks. These join another partition when they become ready."""
+    """It has only delayed, buried and ended tasks, or nothing. Such tasks join another partition when they
+    become ready.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

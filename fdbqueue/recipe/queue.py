@@ -38,13 +38,14 @@ from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.partitions.current import OPTION, Current
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
+from fdbqueue.partitions.looks import Partition, Repartition
 from fdbqueue.partitions.plan import Plan, checked_partitions, first_plan
 from fdbqueue.recipe.calls import Calls, QueueCalls, SimpleCalls
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.observed import ObservedCalls, ObservedRecipe
+from fdbqueue.recipe.partition_looks import partitions_of
 from fdbqueue.recipe.parts import RecipeParts
 from fdbqueue.recipe.repartition import begin
 from fdbqueue.registry.registry import Guard, Registry, codec_of, exists_already
@@ -299,22 +300,11 @@ class Queue(KeepsAside):
     def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
         """The partitions that may hold a value, by number. A queue without partitions is its own only one.
 
-        Reads: the size of each, by snapshot.
+        Reads: the size and the flag of each, by snapshot.
         Conflicts: none.
         Round trips: 1.
         """
-        sizes = run(tr, lambda tr: self._recipe.sizes(writable(tr)))
-        count = 1 if self._recipe.plan is None else self._recipe.plan.count
-        return [
-            Partition(
-                number=number,
-                state=PartitionState.OPEN if number < count else PartitionState.CLOSING,
-                ready=size,
-                may_be_ready=size > 0,
-                prefix=self._recipe.part(number).keys.prefix,
-            )
-            for number, size in enumerate(sizes)
-        ]
+        return run(tr, lambda tr: partitions_of(writable(tr), self._recipe))
 
     def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
         """Change the number of partitions of a named queue, while it is used.
