@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
@@ -84,15 +84,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=volumes.KINDS, help="of the file system; all in turn by default")
+    parser.add_argument("--snapshots", type=int, default=SNAPSHOTS, help="of each run")
+    parser.add_argument("--apart", action="store_true", help="in namespaces of its own already")
     given = parser.parse_args()
     reason = volumes.missing()
     if reason is not None:
         print(f"no snapshots can be taken: {reason}")
         return 0
+    if not given.apart:
+        return _apart(sys.argv[1:])
     kinds = [given.kind] if given.kind else [kind for kind in volumes.KINDS if not volumes.missing(kind)]
     until, seed, broken = time.monotonic() + 60 * given.minutes, given.seed, 0
     for kind in cycle(kinds):
-        broken += one(seed, kind)
+        broken += one(seed, kind, given.snapshots)
         seed += 1
         if time.monotonic() > until:
             break
@@ -100,19 +104,26 @@ def main() -> int:
     return int(broken > 0)
 
 
-def one(seed: int, kind: str) -> int:
+def _apart(words: Sequence[str]) -> int:
+    """Run this program where its mounts and processes end with it, however it ends."""
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    program = [*apart, sys.executable, "-m", "tests.power.snapshots", "--apart", *words]
+    return subprocess.run(program, cwd=recording.REPOSITORY, env=recording.importing()).returncode
+
+
+def one(seed: int, kind: str, snapshots: int) -> int:
     """Judge the snapshots of one run; the number of broken promises."""
     began_s, shape = time.monotonic(), sorted(SHAPES)[seed % len(SHAPES)]
     with tempfile.TemporaryDirectory(prefix="fdbqueue-snapshots-") as made:
-        found = list(judged(Path(made), kind, shape, seed))
+        found = list(judged(Path(made), kind, shape, seed, snapshots))
     took_s = time.monotonic() - began_s
-    print(f"seed {seed}: {kind}, {shape}, {SNAPSHOTS} snapshots, {took_s:.0f} s", flush=True)
+    print(f"seed {seed}: {kind}, {shape}, {snapshots} snapshots, {took_s:.0f} s", flush=True)
     for text in found:
         print(f"seed {seed}: {text}", flush=True)
     return len(found)
 
 
-def judged(folder: Path, kind: str, shape: str, seed: int, snapshots: int = SNAPSHOTS) -> Iterator[str]:
+def judged(folder: Path, kind: str, shape: str, seed: int, snapshots: int) -> Iterator[str]:
     """Take snapshots of a run, and tell the promises that they break."""
     log = folder / "log"
     with volumes.made(kind, folder) as volume:

@@ -97,7 +97,7 @@ def missing(kind: str = "btrfs") -> str | None:
     """Why volumes of a kind cannot be made here; None if they can."""
     if os.geteuid():
         return "only root can mount"
-    for program in ("mkfs.btrfs", "btrfs", f"mkfs.{kind}"):
+    for program in ("mkfs.btrfs", "btrfs", f"mkfs.{kind}", "unshare"):
         if shutil.which(program) is None:
             return f"no {program}"
     return None if Path("/dev/loop-control").exists() else "no loop devices"
