@@ -117,10 +117,11 @@ def _told(queue: str, before: int, number: int) -> str:
 
 def _left(found: list[Partition]) -> str:
     closing = [one for one in found if one.state == PartitionState.CLOSING]
+    of = closing or found
+    count = f"{sum(one.ready for one in of)} ready and {sum(one.taken for one in of)} taken task(s)"
     if not closing:
-        return "task keys wait for the end of tasks in old partitions"
-    ready, taken = sum(one.ready for one in closing), sum(one.taken for one in closing)
-    return f"{len(closing)} partition(s) close, with {ready} ready and {taken} taken task(s)"
+        return f"task keys wait until takes have drained them from old partitions; there are {count} in all"
+    return f"{len(closing)} partition(s) close, with {count}"
 
 
 def _again(queue: str, number: int) -> str:

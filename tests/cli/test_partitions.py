@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.cli import partitions
 from tests.cli.shell import Within
 
 
@@ -72,6 +73,15 @@ def test_a_repartition_that_waits_too_long_is_status_1(moving: Within) -> None:
     assert "but not done: `fdbqueue" in err
     status, out, err = moving.run("repartition", "mail", "8", "--timeout", "0", "--json")
     assert (status, json.loads(out)["is_finished"], err) == (1, False, "")
+
+
+def test_a_repartition_tells_the_tasks_that_it_waits_for(
+    moving: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "PLAIN_EVERY_S", 0.0)
+    err = moving.run("repartition", "mail", "8", "--timeout", "0.01")[2]
+    assert "until takes have drained them" in err
+    assert "8 ready and 0 taken task(s)" in err
 
 
 def test_a_second_repartition_is_refused_by_status_1(moving: Within) -> None:
