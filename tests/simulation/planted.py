@@ -2244,7 +2244,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=26,
+        near=1,
     ),
     Plant(
         "a flag that is cleared without its range",
@@ -2253,7 +2253,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=11,
+        near=12,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -2262,7 +2262,7 @@ PLANTS = (
         "check = int",
         "partitions",
         200,
-        near=37,
+        near=3,
     ),
     Plant(
         "a key that moves before its old partition is empty of it",
@@ -2298,7 +2298,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=3,
+        near=6,
     ),
     Plant(
         "a key that is held after its last task has left",
@@ -2325,7 +2325,7 @@ PLANTS = (
         "",
         "partitions",
         50,
-        near=2,
+        near=6,
     ),
     Plant(
         "an ended task whose key still tells its partition",
@@ -2334,7 +2334,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=3,
+        near=6,
     ),
     Plant(
         "a queue that gets partitions, and no flag for its tasks",
@@ -2343,7 +2343,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=1,
+        near=4,
     ),
     Plant(
         "a failure after which the lost leases before still count in a row",
@@ -2405,6 +2405,15 @@ PLANTS = (
         100,
     ),
     Plant(
+        "a put that reads by snapshot whether its key is still leaving",
+        partitioning.Partitioning._ask_behind,
+        "self._tr.get(",
+        "self._tr.snapshot.get(",
+        "partitions",
+        700,
+        near=606,
+    ),
+    Plant(
         "a holder that settles its items in another order",
         holding.Holder._keep,
         "sorted(found, key=lambda one: one[0].id)",
@@ -2420,6 +2429,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
+        near=16,
     ),
     Plant(
         "an enqueue that reads the flag of its partition by snapshot",

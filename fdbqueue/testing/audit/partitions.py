@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from fdbqueue.disciplines.beside import readable_state
+from fdbqueue.disciplines.key_counts import key_of, slug_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.plan import home_of
@@ -14,6 +16,7 @@ from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import Record, TaskKeys, id_text, sound_record
 from fdbqueue.records.statistics import CALLS, unpacked
 from fdbqueue.task import TaskState
+from fdbqueue.tasks.partitioning import any_ordered
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.testing.audit import bounds, calls, counters, leases
 from fdbqueue.testing.audit.agreement import Agreement
@@ -104,6 +107,19 @@ class Partitioned:
             changed = [record for _, record in self._changed(checks.shape, few)]
             known = {record.id: Move(record, record) for record in changed}
             yield from counters.key_counters(checks.shape.discipline, replace(here, moves=known), mirror)
+            yield from self.held_in_vain(checks.shape.discipline, mirror)
+
+    def held_in_vain(self, keyed: Keyed, mirror: Mirror) -> Iterator[str]:
+        """A task key is held while it has ready or taken tasks in its old partition, and no longer."""
+        plan = self._zero.plan
+        assert plan is not None
+        for row in mirror.under(keyed.states.start, keyed.states.stop) if plan.before else ():
+            key, state = key_of(row.key[len(keyed.states.start) :]), readable_state(row.value)
+            old = self._zero.partition(home_of(key, plan.before)).discipline
+            assert isinstance(old, Keyed)
+            is_held = state is not None and state.held
+            if is_held and not any_ordered(mirror.value(old.counts.counts_key(slug_of(key)))):
+                yield f"the task key {key!r} is held, and its old partition has no task of it"
 
     def _own(self, shape: Shape, step: Step) -> Step:
         """The part of the step that belongs to one partition."""

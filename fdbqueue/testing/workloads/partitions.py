@@ -5,9 +5,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fdbqueue.errors import (
-    UnknownSession,
-)
+from fdbqueue.database import Database
+from fdbqueue.errors import UnknownSession
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -15,6 +14,7 @@ from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped, or_a_bag, values_of
 from fdbqueue.testing.workloads.partitions_checks import NAME, checks
 from fdbqueue.testing.workloads.partitions_deeds import by_id, once, outlive, put, repartition
+from fdbqueue.testing.workloads.partitions_more import More
 
 KINDS = ("fifottl", "utubettl", "utubettl", "fair")
 WAYS = ((4, 2), (4, 2, 1), (4, 2, 8), (2, 4, 1))
@@ -29,24 +29,34 @@ def partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
     concurrency, pauses = random.choice((1, 1, 2)), random.random() < 0.3
     most = concurrency if kind == "utubettl" else 1
     begun, ids, rest_s = random.choice((1, 1, 2)), list[str](), random.choice((0.1, 0.5, 3))
+    more = More.drawn(simulation.seed, kind)
 
     def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(
-            client.db, NAME, kind, ttr=2, key_concurrency=most, partitions=begun, if_not_exists=True
-        )
+        options: dict[str, Any] = {
+            "ttr": 2,
+            "key_concurrency": most,
+            "capacity": more.capacity,
+            "partitions": begun,
+        }
+        return TaskQueue.create(client.db, NAME, more.kind, if_not_exists=True, **options)
 
     def produce(client: Client) -> None:
         q = opened(client)
         for value in values_of(client, size.steps):
-            ids.extend(put(client, q, value)[:1])
+            ids.extend(put(client, q, value, more)[:1])
             client.runtime.sleep(client.random.choice((0.01, rest_s)))
 
     def work(client: Client) -> None:
+        work_with(opened(client), client.db, size.steps, client)
+
+    def work_by_two(client: Client) -> None:
+        """Work with one handle in two threads, each with a database of its own."""
         q = opened(client)
-        for _ in range(2):
-            with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-                for _ in range(size.steps):
-                    once(client, q, session)
+        with Database(client.db.engine, client.runtime) as second:
+            bodies = [partial(work_with, q, db, size.steps) for db in (client.db, second)]
+            threads = [client.thread(body, f"{number}") for number, body in enumerate(bodies)]
+            for thread in threads:
+                thread.join()
 
     def change(client: Client) -> None:
         repartition(client, opened(client), way)
@@ -63,11 +73,19 @@ def partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     for number in range(size.clients):
         simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
+        simulation.client(work_by_two if more.by_two and number else work, f"worker-{number}")
     simulation.client(change, "partitioner")
     simulation.client(operate, "operator")
     simulation.afterwards(lambda client: outlive(client, opened(client)), "survivor")
     return list(checks(set(simulation.faults.active), pauses))
+
+
+def work_with(q: TaskQueue, db: Database, steps: int, client: Client) -> None:
+    """Take tasks in two sessions, one after the other."""
+    for _ in range(2):
+        with suppress(UnknownSession), Session(db, ttr=3) as session:
+            for _ in range(steps):
+                once(client, q, session, db)
 
 
 def in_a_hurry(simulation: Simulation) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fdbqueue.database import Database
+from fdbqueue.errors import TaskNotFound
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -26,7 +27,7 @@ LATE = {"slow_reply", "watch_late", "watch_very_late", "watch_missed", "clock_sk
 
 def checks(active: set[str], pauses: bool) -> Iterator[Checker]:
     """Yield the checkers for a run with the faults `active`."""
-    yield from (each_has_one_effect, the_repartition_ends, no_watch_left_behind)
+    yield from (each_has_one_effect, the_repartition_ends, found_by_its_id, no_watch_left_behind)
     if not pauses and not active & GONE:
         yield nothing_is_true
     if not pauses and not active & LATE:
@@ -49,7 +50,13 @@ def each_has_one_effect(trace: Trace, database: Database) -> Iterator[str]:
         if count != 1 or value not in puts:
             yield f"{count} effects of {value!r}"
     for value, op in puts.items():
-        if op.done and value not in effects and value not in removed and not unknown & set(op.result):
+        if (
+            op.done
+            and not op.argument[3]
+            and value not in effects
+            and value not in removed
+            and not unknown & set(op.result)
+        ):
             yield f"lost: {value!r}"
 
 
@@ -57,6 +64,19 @@ def the_repartition_ends(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no repartition was under way at the end."""
     if any(op.result for op in trace.of(NAME, "is under way")):
         yield "the repartition has not ended"
+
+
+def found_by_its_id(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a verb by id finds each task without a ttl that no call has begun to end."""
+    ends = trace.of(NAME, "finish", "remove")
+    put_by = {id_: op for op in trace.of(NAME, "put") if op.done and not op.argument[3] for id_ in op.result}
+    for look in trace.of(NAME, "look", "remove"):
+        put = put_by.get(look.argument)
+        if not isinstance(look.error, TaskNotFound) or put is None or not put.before(look):
+            continue
+        of_it = (look.argument, *put.argument[0])
+        if not any(op.argument in of_it and op is not look and not look.before(op) for op in ends):
+            yield f"{look.client} was told that the task of {put.argument[0]} is not there"
 
 
 def nothing_is_true(trace: Trace, _: Database) -> Iterator[str]:
@@ -84,12 +104,19 @@ def woken_in_time(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"{wait.client} waited for {beside_s:.1f} s beside the ready {value!r}"
 
 
+def is_its_own(put: tuple[list[str], str | None, float, float | None]) -> bool:
+    """True if the task key of a put belongs to no other put."""
+    names, key, *_ = put
+    return key is None or key == names[0]
+
+
 def _puts(trace: Trace) -> dict[str, Operation]:
     return {value: op for op in trace.of(NAME, "put") for value in op.argument[0]}
 
 
 def _ready_at_once(trace: Trace) -> Sequence[tuple[str, Operation]]:
-    """The tasks that were ready from their put on: without a delay, and of no key that others may hold.
+    """The tasks that were ready from their put on: without a delay and a ttl, and of no key that others may
+    hold.
 
     Not those that a verb was called for by their ids.
     """
@@ -98,7 +125,7 @@ def _ready_at_once(trace: Trace) -> Sequence[tuple[str, Operation]]:
         (value, op)
         for op in trace.of(NAME, "put")
         for value in op.argument[0]
-        if op.done and not op.argument[2] and op.argument[1] not in KEYS and not touched & set(op.result)
+        if op.done and not any(op.argument[2:]) and is_its_own(op.argument) and not touched & set(op.result)
     ]
 
 
