@@ -55,7 +55,7 @@ REGRESSIONS = {
     "composed": (270_000_023, 400_000_342),
     "interrupts": (1_908,),
     "late": (93_000_656, 93_002_243),
-    "partitions": (6_711,),
+    "partitions": (6_711, 10_571),
     "takeover": (511_000_077, 9_500_101),
     "temporary": (7_000_543,),
     "unavailable": (260_000_217,),

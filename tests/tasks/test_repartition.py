@@ -17,6 +17,7 @@ from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
@@ -480,3 +481,18 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     b.put(0)
     monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
     assert b.queue.take(b.db).data == 0
+
+
+def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeBench) -> None:
+    """Another process has changed the plan since this one has looked for tasks that come due."""
+    b = parted("fifottl", partitions=4)
+    for number in range(4):
+        b.put(number, delay=1)
+    parts = calls_of(b.db, b.queue._shape).parts
+    keeper = swept(parts, b.clock)
+    other = b.other_process()
+    other.repartition(other._database, 1)
+    b.clock.advance(2)
+    while run(b.db, keeper.tidy):
+        pass
+    assert set(b.places().values()) == {0}
