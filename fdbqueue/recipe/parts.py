@@ -73,6 +73,7 @@ class RecipeParts:
         self.shared = shared
         self._known = [self.zero]
         self._turns = count()
+        self._puts: Iterator[int] | None = None
         self.wide = WideRecipe(
             self.zero, shared, self.holding, self._turns.__next__, lambda tr: runtime_of(tr).now_us()
         )
@@ -100,9 +101,13 @@ class RecipeParts:
             self._known = known  # replaced as a whole: threads read it without a lock
         return known[:high]
 
-    def _open_one(self, plan: Plan) -> Recipe:
-        """The open partition whose turn it is."""
-        return self.part(next(self._turns) % plan.count)
+    def _open_one(self, plan: Plan, random: bytes) -> Recipe:
+        """The open partition whose turn it is to get items. The first is a random one: many processes may
+        enqueue one item each, and all of them would use partition 0.
+        """
+        if self._puts is None:
+            self._puts = count(int.from_bytes(random))
+        return self.part(next(self._puts) % plan.count)
 
     def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
         return _GoingBy(self, tr, plan)
@@ -113,7 +118,7 @@ class RecipeParts:
         plan = None if current is None else current.plan
         if plan is not None:
             with self._going_by(tr, plan):
-                self._open_one(plan).append(tr, payloads, random)
+                self._open_one(plan, random).append(tr, payloads, random)
             return
         self.zero.append(tr, payloads, random)
         if current is not None and current.plan is not None:  # as in _going_by, with fewer calls
@@ -123,7 +128,7 @@ class RecipeParts:
         """Add items before the first one of a partition, in order."""
         plan = self.plan
         with self._going_by(tr, plan):
-            (self.zero if plan is None else self._open_one(plan)).prepend(tr, payloads, random)
+            (self.zero if plan is None else self._open_one(plan, random)).prepend(tr, payloads, random)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items of one partition, up to `count`, for the transaction of a caller.
@@ -138,7 +143,7 @@ class RecipeParts:
     def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
             return self.zero.take(tr, count, now_us)
-        taken = self._open_one(plan).taker.take(tr, count, b"", now_us, is_last=False)
+        taken = self.part(next(self._turns) % plan.count).taker.take(tr, count, b"", now_us, is_last=False)
         return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
 
     def first(self, tr: Any, count: int) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Tasks without a task key go to the partitions in turn, and each process begins at a random one."""
+"""Tasks without a task key, and items, go to the partitions in turn. Each process begins at a random one."""
 
 from pathlib import Path
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import Queue, TaskQueue, transactional
 
 
 def test_processes_with_one_put_each_use_many_partitions(tmp_path: Path) -> None:
@@ -16,6 +16,14 @@ def test_processes_with_one_put_each_use_many_partitions(tmp_path: Path) -> None
     with fdbqueue.open(url) as db:
         used = [one for one in TaskQueue.open(db, "q").partitions(db) if one.ready]
     assert len(used) > 1
+
+
+def test_handles_with_one_enqueue_each_use_many_partitions() -> None:
+    with fdbqueue.open("memory:") as db:
+        for number in range(8):
+            queue = Queue.named(db, "q", partitions=64)
+            transactional(queue.enqueue)(db, number)
+        assert len([one for one in queue.partitions(db) if one.ready]) > 1
 
 
 def test_puts_of_a_process_use_all_partitions_in_turn() -> None:
