@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from fdbqueue.aside import DAMAGED
 from fdbqueue.records.keys import Count
 
 # A later round is damage: it does not fit into a key. A thousand years of rounds end far below.
@@ -32,3 +33,11 @@ IDLE = KeyState()
 state_to_bytes = msgspec.msgpack.Encoder().encode
 state_of = msgspec.msgpack.Decoder(KeyState).decode
 """Decode a state. Raises one of aside.DAMAGED for damaged bytes."""
+
+
+def is_sound(value: bytes | None) -> bool:
+    """True for a state that can be read, and for none."""
+    try:
+        return value is None or state_of(value) is not None
+    except DAMAGED:
+        return False

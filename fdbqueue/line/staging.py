@@ -15,6 +15,7 @@ on a key that the transaction has already written.) Every transaction is bounded
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
@@ -22,6 +23,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.binding import bypass_storage_quota
+from fdbqueue.errors import QueueDropped
 from fdbqueue.line.decision import (
     SLEPT,
     Decision,
@@ -165,10 +167,13 @@ class Line:
     def withdraw(self, tr: Transaction, ticket: Ticket) -> Turn:
         """Leave the line for good, and give back the items that were delivered meanwhile.
 
-        Reads the request, its notice and its results serialisably.
+        Reads the definition of the queue, the request, its notice and its results serialisably.
         Conflicts: its service; without a stamp, its registration, which may still be under way.
         """
-        notice = tr.get(self.keys.notice(ticket.rid)).value
+        check, asked = self.source.guard(tr), tr.get(self.keys.notice(ticket.rid))
+        with suppress(QueueDropped):  # then the request has gone
+            check()
+        notice = asked.value
         if notice is not None:
             return self._collect(tr, ticket, notice, wanted=0)
         if not ticket.stamp:

@@ -22,8 +22,9 @@ def kick_one(change: Change, target: Target) -> Task:
     Raises: TaskNotFound, RecordUnreadable, NotBuried.
     """
     record = _buried(change, target)
-    asked = ask_payload(change.tr, change.shape.keys, record)
-    return task_of(edges.kick(change, [record])[0], shown(change.shape.codec, asked))
+    # Before the edge: the task may join another partition.
+    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
+    return task_of(edges.kick(change, [record])[0], data)
 
 
 def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) -> Task:

@@ -15,7 +15,15 @@ from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
 from fdbqueue.records import statistics
-from fdbqueue.records.keys import NEVER_US, Record, id_text, partition_of, record_of, record_to_bytes
+from fdbqueue.records.keys import (
+    NEVER_US,
+    Record,
+    TaskKeys,
+    id_text,
+    partition_of,
+    record_of,
+    record_to_bytes,
+)
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
@@ -23,7 +31,7 @@ from fdbqueue.tasks import classes
 from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, note
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.partitioning import Partitioning
-from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
+from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
 
 T = TypeVar("T")
@@ -61,6 +69,8 @@ class Change:
         self.plan = None if current is None else current.plan
         """The plan, read after the guard was asked: never an older one than the guard checks."""
         self._others: dict[int, Change] = {}
+        self._sent: dict[bytes, TaskKeys] = {}
+        """The keys of the partitions that tasks have joined, by their ids."""
         self._partitioning = (
             None if self.plan is None else Partitioning(tr, shape, self.plan, self._let_go_in)
         )
@@ -133,8 +143,11 @@ class Change:
     def tell(self, records: Iterable[Record], event: str) -> None:
         """Keep an event of these tasks for the callback, if there is one. Asks for their payloads."""
         if self._deliver is not None:
-            keys = self.shape.keys
-            self._events += [(record, event, ask_payload(self.tr, keys, record)) for record in records]
+            self._events += [(record, event, self.ask_payload(record)) for record in records]
+
+    def ask_payload(self, record: Record) -> Callable[[], bytes]:
+        """Ask for the payload of a task, which may have joined another partition in this change."""
+        return ask_payload(self.tr, self._sent.get(record.id, self.shape.keys), record)
 
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask early for the reads that creating tasks of these task keys needs."""
@@ -194,14 +207,15 @@ class Change:
     def _send(self, old: Record, new: Record, place: int) -> None:
         """Move a task, with its payload and failures, to another partition."""
         payload, entries = (
-            ask_payload(self.tr, self.shape.keys, old),
+            ask_stored(self.tr, self.shape.keys, old),
             ask_entries(self.tr, self.shape.keys, old.id),
         )
-        there, stored, failed = self._elsewhere(place), payload(), entries()
+        there, failed = self._elsewhere(place), entries()
+        payload(there.shape.keys)
         self.discard([old])
-        set_payload(self.tr, there.shape.keys, new, stored)
         keep(self.tr, there.shape.keys, new.id, failed)
         there.restore([new])
+        self._sent[new.id] = there.shape.keys
         moved = self.shape.shared.moved(new.id)
         if place == partition_of(new.id):
             self.tr.clear(moved)

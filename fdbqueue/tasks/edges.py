@@ -198,6 +198,8 @@ def excuse(change: Change, record: Record, excused: Record) -> None:
     else:
         change.join([record], [excused])
         _counted(change, [excused], "kick")
+        if excused.expires_us <= change.now_us:  # it has stayed here, where a ready task would hold its key
+            expire(change, [excused])
 
 
 def bury(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:

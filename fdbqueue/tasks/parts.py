@@ -5,7 +5,9 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from fdbqueue.binding import may_be_lost
 from fdbqueue.database import Database, conflict_in
+from fdbqueue.line.source import Swept
 from fdbqueue.line.staging import Line
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
@@ -58,8 +60,19 @@ class Parts:
         return lines if self.plan is None else [*lines, self.wide.line]
 
     def tidy(self, tr: Transaction) -> bool:
-        """Sweep a batch of the tasks that have come due. True if there were any."""
-        return (self.zero if self.plan is None else self.wide).tidy(tr)
+        """Sweep a batch of the tasks that have come due. True if there were any. A power cut may undo a sweep
+        that has only ended leases.
+
+        Reads the definition: a sweep by an old plan would not send a task to its present partition.
+        Raises: QueueDropped; a conflict if the plan has changed.
+        """
+        check, source = self.zero.guard(tr), self.zero if self.plan is None else self.wide
+        sweep = source.ask_tidy(tr, self._runtime.now_us())
+        check()
+        swept = sweep()
+        if swept is Swept.LEASES:
+            may_be_lost(tr)
+        return bool(swept)
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next task comes due, in microseconds."""

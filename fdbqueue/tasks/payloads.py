@@ -38,6 +38,18 @@ def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
     return lambda: _complete(record, b"".join(piece.value for piece in pieces))
 
 
+def ask_stored(tr: Any, keys: TaskKeys, record: Record) -> Callable[[TaskKeys], None]:
+    """Ask for the pieces beside the record. The reply stores them in another partition, all there or not."""
+    under = keys.payloads_of(record.id)
+    rows = () if is_held_by(record) else tr.snapshot.get_range(under.start, under.stop)
+
+    def store(there: TaskKeys) -> None:
+        for row in list(rows):
+            tr.set(there.payloads_of(record.id).start + row.key[len(under.start) :], row.value)
+
+    return store
+
+
 def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
     if is_held_by(record):
         return

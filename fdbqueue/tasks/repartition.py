@@ -69,7 +69,8 @@ class Settling:
     def __init__(self, parts: Parts, monotonic: Callable[[], float]) -> None:
         self._parts = parts
         self._monotonic = monotonic
-        self._epoch = -1
+        self._plan: Plan | None = None
+        """The plan whose passes have begun. After a restore of data, an equal one is another."""
         self._pass = 0
         """The pass that has begun: over the old partitions, by number, and then over the new ones."""
         self._after = b""
@@ -97,8 +98,8 @@ class Settling:
             return False
         if not plan.before:
             return self._lower(tr, plan)
-        if self._epoch != plan.epoch:
-            self._epoch, self._pass, self._after = plan.epoch, 0, b""
+        if self._plan is not plan:
+            self._plan, self._pass, self._after = plan, 0, b""
         if self._pass < plan.before + plan.count and self._keyed(0) is not None:
             return self._pass_keys(tr, plan)
         if not all(_is_drained(tr, self._shape(number)) for number in range(plan.count, plan.before)):
@@ -149,8 +150,9 @@ class Settling:
 
 
 def _is_held(state: bytes) -> bool:
+    """True, too, for a damaged state: it may be one of a held key."""
     readable = readable_state(state)
-    return readable is not None and readable.held
+    return readable is None or readable.held
 
 
 def _is_drained(tr: Transaction, shape: Shape) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from fdbqueue.binding import may_be_lost
 from fdbqueue.database import conflict_in
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
@@ -153,16 +152,6 @@ class TaskSource:
         return bool(self.passed)
 
     # The line's Source.
-
-    def tidy(self, tr: Transaction) -> bool:
-        """Sweep a batch of the tasks that have come due, in a transaction of its own. True if there were any.
-
-        A power cut may undo a sweep that has only ended leases.
-        """
-        swept = self.ask_tidy(tr, self._runtime.now_us())()
-        if swept is Swept.LEASES:
-            may_be_lost(tr)
-        return bool(swept)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))

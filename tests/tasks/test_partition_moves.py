@@ -1,0 +1,170 @@
+"""Rare ways to a partition: old plans, damage, restored data. No task is lost to its queue on them."""
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import DeadLetters, Failure, verify
+from fdbqueue.database import run
+from fdbqueue.line.keys import Notice, Ticket
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.repartition import Settling
+from fdbqueue.tasks.source import params_of
+from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.test_callbacks import Told
+
+KEY = moving_key(1, 4)
+LARGE = "x" * 50_000
+"""A payload beside its record."""
+
+
+def is_sound(b: PartitionsBench) -> bool:
+    return verify(b.db, "bench", root=b.root).findings == ()
+
+
+def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> None:
+    b = parted("utubettl")
+    other = b.other_process()
+    b.put("later", key=KEY, delay=10)
+    b.repartition(4)
+    b.settle()
+    b.put("first", key=KEY)
+    assert b.take().data == "first"
+    b.clock.advance(11)
+    run(other._database, calls_of(other._database, other._shape).parts.tidy)
+    assert (b.take(), b.counts("ready", "taken")) == (None, (1, 1))
+    assert is_sound(b)
+
+
+def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
+    b = parted()
+    other = b.other_process()
+    calls, line = calls_of(other._database, other._shape), calls_of(b.db, b.queue._shape).source.line
+    params = params_of(calls.new_lease(b.session))
+    run(b.db, lambda tr: line.register(tr, b"r" * 8, 1, params, b.clock.now_us()))
+    ticket = Ticket(run(b.db, lambda tr: line.find(tr, b"r" * 8)).stamp, b"r" * 8, 1, params)
+    b.repartition(4)
+    while (id_ := b.put("x")) and b.places()[id_]:
+        b.queue.delete(b.db, id_)
+
+    def serve(tr: Any) -> None:
+        line.source.guard(tr)()
+        [*offers] = line.source.available(tr, 1, b.clock.now_us())
+        tr.clear(line.keys.request(ticket))
+        deliveries = line.source.deliver(tr, offers, params)
+        line.results.leave(tr, ticket, deliveries, Notice(b.clock.now_us() + 60_000_000, 1))
+
+    run(b.db, serve)
+    assert b.take() is None  # and clears the flag
+    run(other._database, lambda tr: calls.source.line.withdraw(tr, ticket))
+    assert is_sound(b)
+    assert b.take().data == "x"
+
+
+def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
+    """Its key has moved, so it joins another partition, with all that is left of it."""
+    b = parted("utubettl")
+    id_ = b.put(LARGE, key=KEY, delay=5)
+    b.put("sound", key=KEY, delay=5)
+    del b.db[b.queue._shape.keys.payload(id_bytes(id_))]
+    b.repartition(4)
+    b.settle()
+    b.clock.advance(10)
+    assert b.taken_data() == ["sound"]
+    assert b.state(id_) == "!"
+
+
+@pytest.mark.parametrize("size", [10, 50_000, 900_000])
+def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size: int) -> None:
+    b = parted("utubettl")
+    id_ = b.put("x" * size, key=KEY)
+    b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
+    b.repartition(4)
+    b.settle()
+    letters = DeadLetters.open(b.db, "bench", root=b.root)
+    assert letters.kick(b.db, id_).data == "x" * size
+    assert b.take().data == "x" * size
+
+
+def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeBench) -> None:
+    b = parted("utube")
+    for number in range(2):
+        b.put(number, key=KEY)
+    b.repartition(4)
+    b.put(2, key=KEY)
+    backup = b.contents() | {key: b.db[key] for key in definition_keys(b)}
+    while (task := b.take()) is not None:
+        b.queue.ack(b.db, task)
+    b.settle()
+    assert not b.plan().before
+
+    def restore(tr: Any) -> None:
+        tr.clear_range_startswith(b.queue.contents.key())
+        for key, value in backup.items():
+            tr.set(key, value)
+
+    run(b.db, restore)
+    b.put("another commit", key="another")
+    b.queue.partitions(b.db)
+    b.settle()
+    assert b.plan().before
+    done = []
+    while (task := b.take()) is not None:
+        done.append(task.data)
+        b.queue.ack(b.db, task)
+    assert [data for data in done if data != "another commit"] == [0, 1, 2]
+    assert is_sound(b)
+
+
+def definition_keys(b: PartitionsBench) -> list[bytes]:
+    shape = b.queue._shape
+    return [shape.registry.keys.definition(shape.name)]
+
+
+def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeBench) -> None:
+    """It was buried in the old partition, and is ready for a moment on the way to its end."""
+    b = parted("utubettl", ttl=20, ttr=5)
+    b.put("old", key=KEY)
+    first = b.take()
+    b.clock.advance(6)
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    b.clock.advance(30)
+    run(b.db, lambda tr: b.queue.repartition(tr, 4))
+    settling = Settling(calls_of(b.db, b.queue._shape).parts, b.clock.monotonic)
+    for _ in range(5):  # the passes over one old and four new partitions
+        assert run(b.db, settling.step)
+    assert b.queue.excuse(b.db, first)
+    b.put("new", key=KEY)
+    run(b.db, settling.step)  # the last one
+    b.settle()
+    assert b.take().data == "new"
+
+
+def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> None:
+    b = parted("utube")
+    b.put(0, key=KEY)
+    first = b.take()
+    b.repartition(4)
+    for number in (1, 2):
+        b.put(number, key=KEY)
+    there = b.queue._shape.partition(home_of(key_bytes(KEY), 4)).discipline
+    b.db[there.state_key(key_bytes(KEY))] = b"\xff\x01"
+    b.queue.ack(b.db, first)
+    b.settle()
+    assert b.take().data == 1
+    assert (b.take(), is_sound(b)) == (None, True)
+
+
+def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench) -> None:
+    b, told = parted("utubettl"), Told()
+    b.put(LARGE, key=KEY, delay=5)
+    b.repartition(4)
+    b.settle()
+    b.queue.on_task_change(told)
+    b.clock.advance(6)
+    b.settle()
+    assert told.names(1) == ["delay"]
+    assert told.events[0][0] == LARGE
