@@ -561,3 +561,19 @@ def test_a_queue_without_partitions_keeps_its_keys(db: Database, space: Subspace
     assert queue.repartition(db, 1) == Repartition(1, 1, is_finished=True)
     contents = queue.partitions(db)[0].prefix
     assert all(QueueKeys(Subspace((), contents)).is_key(key) for key in stored(db, contents))
+
+
+@pytest.mark.parametrize("given", ["database", "transaction"])
+@pytest.mark.parametrize("before", [4, 9])
+def test_values_of_closed_partitions_do_not_starve(
+    db: Database, space: Subspace, before: int, given: str
+) -> None:
+    """The open partition never becomes empty."""
+    queue = Queue.named(db, "q", partitions=before, root=space)
+    dequeue = queue.dequeue if given == "database" else transactional(queue.dequeue)
+    spread(queue, db)
+    queue.repartition(db, 1)
+    most = (len(VALUES) + before) * limits.TAKES_PER_VISIT
+    queue.enqueue_many(db, ["new"] * most)
+    found = [dequeue(db) for _ in range(most)]
+    assert set(VALUES) <= set(found)

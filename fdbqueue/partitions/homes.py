@@ -4,11 +4,12 @@ Each partition belongs to one of the live sessions. Most takes of a session begi
 so they meet few others. Some begin at another one, in turn: no partition waits for its session.
 """
 
+from collections.abc import Sequence
 from itertools import count
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
-from fdbqueue.partitions.plan import Plan, homes_of
+from fdbqueue.partitions.plan import homes_of
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 
@@ -23,19 +24,16 @@ class Homes:
         self._looked_at = float("-inf")
         self._chosen: dict[tuple[bytes, int], list[int]] = {}
 
-    def next(self, plan: Plan, session: bytes) -> int:
-        """The partition at which the next take of `session` begins.
+    def next(self, shared: int, drained: int, session: bytes) -> int:
+        """The partition at which the next take of `session` begins. `shared`: the number of partitions that
+        are homes. `drained`: the number of partitions that may have items.
 
         Round trips: 1 in limits.HOMES_CHOSEN_EVERY_S, for the live sessions; else 0.
         """
-        if plan.serving == 1:
+        if drained == 1:
             return 0
-        take = next(self._takes)
-        visit, is_visit = divmod(take, limits.TAKES_PER_VISIT)
-        if not is_visit:
-            return visit % plan.serving
-        homes = self._homes(plan.serving, session)
-        return homes[take % len(homes)]
+        homes = self._homes(shared, session) if shared > 1 else (0,)
+        return begin_at(next(self._takes), homes, drained)
 
     def _homes(self, count: int, session: bytes) -> list[int]:
         now = self._runtime.monotonic()
@@ -53,3 +51,11 @@ class Homes:
         beats = self._root.beats_due_after(self._runtime.now_us())
         found = tr.snapshot.get_range(beats.start, beats.stop, limit=limits.HOME_SESSIONS_MAX)
         return [beat[1] for row in found if (beat := self._root.beat_of(row.key)) is not None]
+
+
+def begin_at(take: int, homes: Sequence[int], drained: int) -> int:
+    """The partition at which a take begins, by its number: one of `homes`, each in its turn. One take of
+    limits.TAKES_PER_VISIT begins at one of all `drained` partitions, each in its turn.
+    """
+    visits, is_at_home = divmod(take, limits.TAKES_PER_VISIT)
+    return homes[(take - visits) % len(homes)] if is_at_home else visits % drained

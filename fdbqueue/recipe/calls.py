@@ -79,8 +79,9 @@ class QueueCalls:
         """Take from the home, and then from all partitions."""
         plan = self._recipe.plan
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        numbers = (0,) if plan is None else (self._homes.next(plan, self._process), _WIDE)
-        for one in numbers:
+        # Closed partitions may have items, too, and the open ones may never become empty.
+        home = 0 if plan is None else self._homes.next(plan.count, plan.high, self._process)
+        for one in (0,) if plan is None else (home, _WIDE):
             with suppress(PartitionGone):  # since its home was chosen
                 if found := self._takes_of(one).take(count, stop):
                     return found

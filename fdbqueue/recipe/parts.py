@@ -15,6 +15,7 @@ from fdbqueue.line.source import Swept
 from fdbqueue.line.take import Taken
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.partitions.current import Current, PartitionGone
+from fdbqueue.partitions.homes import begin_at
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide, grouped, partition_of
@@ -72,10 +73,11 @@ class RecipeParts:
         self._make = make
         self.shared = shared
         self._known = [self.zero]
-        self._turns = count()
+        self._looks = count()
+        self._takes: Iterator[int] | None = None
         self._puts: Iterator[int] | None = None
         self.wide = WideRecipe(
-            self.zero, shared, self.holding, self._turns.__next__, lambda tr: runtime_of(tr).now_us()
+            self.zero, shared, self.holding, self._looks.__next__, lambda tr: runtime_of(tr).now_us()
         )
 
     @property
@@ -108,6 +110,14 @@ class RecipeParts:
         if self._puts is None:
             self._puts = count(int.from_bytes(random))
         return self.part(next(self._puts) % plan.count)
+
+    def _next_taken(self, plan: Plan, now_us: int) -> Recipe:
+        """The partition at which the next take begins. Closed ones may have items, too, and the open ones may
+        never become empty. The clock chooses the first, as many processes may take one item each.
+        """
+        if self._takes is None:
+            self._takes = count(now_us)
+        return self.part(begin_at(next(self._takes), range(plan.count), plan.high))
 
     def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
         return _GoingBy(self, tr, plan)
@@ -143,7 +153,7 @@ class RecipeParts:
     def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
             return self.zero.take(tr, count, now_us)
-        taken = self.part(next(self._turns) % plan.count).taker.take(tr, count, b"", now_us, is_last=False)
+        taken = self._next_taken(plan, now_us).taker.take(tr, count, b"", now_us, is_last=False)
         return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
 
     def first(self, tr: Any, count: int) -> list[Any]:

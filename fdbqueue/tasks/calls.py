@@ -237,10 +237,13 @@ class TaskCalls:
             timeout_s = until - self._runtime.monotonic()  # the queue has got partitions meanwhile
 
     def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
-        number = self._homes.next(plan, session.id)
+        number = self._next_home(plan, session)
         with suppress(PartitionGone):  # since it was chosen
             return self._takes_of(session, self.parts.source(number), number).take(count, stop)
         return ()
+
+    def _next_home(self, plan: Plan, session: Session) -> int:
+        return self._homes.next(plan.serving, plan.serving, session.id)
 
     def _take_from(
         self, source: TaskSource | Wide, session: Session, count: int, timeout_s: float, stop: Stop | None
@@ -319,7 +322,7 @@ class TaskCalls:
         params, now_us, plan = params_of(self.new_lease(session)), self._runtime.now_us(), self.parts.plan
         if plan is None:
             return self._taker(self.source, session).take(tr, count, params, now_us).values
-        home = self._taker(self.parts.source(self._homes.next(plan, session.id)), session)
+        home = self._taker(self.parts.source(self._next_home(plan, session)), session)
         found: Sequence[Task] = ()
         with suppress(PartitionGone):
             found = home.take(tr, count, params, now_us, is_last=False).values
