@@ -45,13 +45,22 @@ class Taken:
 class Taker:
     """The takes from one queue."""
 
-    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
-        """The replies to `asks` raise if the caller may not take anything."""
+    def __init__(
+        self,
+        line: Line,
+        asks: Sequence[Ask],
+        hand_out: HandOut,
+        rounds_max: int = limits.TIDY_ROUNDS_MAX,
+    ) -> None:
+        """The replies to `asks` raise if the caller may not take anything. `rounds_max`: sweeps before the
+        answer that there is nothing.
+        """
         self._line = line
         self._source = line.source
         self._activity = line.keys.activity
         self._asks = asks
         self._hand_out = hand_out
+        self._rounds_max = rounds_max
 
     def take(self, tr: Transaction, count: int, params: bytes, now_us: int, *, is_last: bool = True) -> Taken:
         """Take the first items, up to `count`, for the transaction of a caller.
@@ -105,7 +114,7 @@ class Taker:
 
     def _tidied(self, tr: Transaction, count: int, now_us: int) -> Portion:
         """The first items after more items have come due. Expired ones may fill a batch."""
-        for _ in range(limits.TIDY_ROUNDS_MAX):
+        for _ in range(self._rounds_max):
             if not self._source.ask_tidy(tr, now_us)():
                 break
             portion = portion_of(self._source.available(tr, count, now_us))

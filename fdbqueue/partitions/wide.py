@@ -71,7 +71,9 @@ class Wide:
 
     def taker(self, *asks: Ask) -> Taker:
         """Takes that may go on if the replies to `asks` do not raise."""
-        return Taker(self.line, (self.guard, *asks), self.hand_out)
+        # Each sweep is of one partition.
+        rounds_max = limits.TIDY_ROUNDS_MAX + len(self._holding())
+        return Taker(self.line, (self.guard, *asks), self.hand_out, rounds_max)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         return self._each(offers, partition_of, lambda part, few: part.hand_out(tr, few, params))

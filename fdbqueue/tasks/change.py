@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fdbqueue import runs
+from fdbqueue import limits, runs
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
@@ -203,6 +203,20 @@ class Change:
         for old, new, place in ways:
             if place != here:
                 self._send(old, new, place)
+
+    def joinable(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The first of these tasks that may `join` in one transaction. A join of another partition writes the
+        payload again: limits.BATCH_BYTES_MAX bytes of payloads, or one task that has more.
+        """
+        if self._partitioning is None:
+            return records
+        size_bytes = 0
+        for at, record in enumerate(records):
+            if self._partitioning.place_of(record, self.now_us) != self.shape.keys.partition:
+                size_bytes += record.size_bytes
+                if size_bytes > limits.BATCH_BYTES_MAX:
+                    return records[: max(at, 1)]
+        return records
 
     def _send(self, old: Record, new: Record, place: int) -> None:
         """Move a task, with its payload and failures, to another partition."""

@@ -6,7 +6,7 @@ finds it changed and has nothing to do.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fdbqueue import limits
 from fdbqueue.line.source import Swept
@@ -70,7 +70,7 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue]) -> Swept:
         return Swept.NOTHING
     found = change.read([id_in(timer.key) for timer in timers])
     planned = plan([record for record in found if record is not None], change.now_us)
-    ready = apply(change, planned)
+    ready = apply(change, replace(planned, due=change.joinable(planned.due)))
     for timer, record in zip(timers, found, strict=True):
         # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):

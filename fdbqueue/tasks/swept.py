@@ -28,7 +28,6 @@ class Swept:
         return lambda: 0 if self._settling.is_due() else asked()
 
     def tidy(self, tr: Transaction) -> bool:
-        self.guard(tr)()  # the plan tells the partition that a task joins when it comes due
         return self._parts.tidy(tr) or (self._settling.is_due() and self._settling.step(tr))
 
 

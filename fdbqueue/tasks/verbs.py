@@ -281,13 +281,15 @@ def peek(change: Change, target: Target) -> Task:
 
 def kick(change: Change, count: int) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read: some may have
-    expired.
+    expired. `count` were read, too, if the next have to wait for another transaction.
 
     Reads: the tasks.
     Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, change.shape.keys.buried, count)
-    return len(edges.kick(change, in_state(found, TaskState.BURIED))), looked_at
+    buried = in_state(found, TaskState.BURIED)
+    kicked = edges.kick(change, change.joinable(buried))
+    return len(kicked), looked_at if len(kicked) == len(buried) else count
 
 
 def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:

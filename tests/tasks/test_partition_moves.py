@@ -168,3 +168,33 @@ def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench
     b.settle()
     assert told.names(1) == ["delay"]
     assert told.events[0][0] == LARGE
+
+
+@pytest.mark.parametrize("state", ["delayed", "buried"])
+def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: str) -> None:
+    """All of them would not fit into one transaction."""
+    b = parted("utubettl")
+    ids = [b.put("x" * 900_000, key=KEY, delay=5 if state == "delayed" else 0) for _ in range(13)]
+    if state == "buried":
+        for id_ in ids:
+            b.queue.bury(b.db, id_)
+    b.repartition(4)
+    b.settle()
+    if state == "buried":
+        assert b.queue.kick(b.db, 20) == 13
+    b.clock.advance(6)
+    for _ in range(2):
+        b.settle()
+    assert b.counts("ready", "delayed", "buried") == (13, 0, 0)
+    assert b.take() is not None
+
+
+def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> None:
+    """Each but the last has one task, which has expired."""
+    b = parted(partitions=32)
+    for number in range(32):
+        b.put(number, ttl=5)
+    while (id_ := b.put("due", delay=5)) and b.places()[id_] < 31:
+        b.queue.delete(b.db, id_)
+    b.clock.advance(10)
+    assert run(b.db, lambda tr: b.queue.take(tr, session=b.session)).data == "due"
