@@ -1,8 +1,10 @@
 """The calls of the workload `composed`: some go together in a transaction."""
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from fdbqueue.errors import NotTaken, QueueFull
+from fdbqueue.errors import NotTaken, QueueFull, TaskNotFound
 from fdbqueue.limits import PRIORITY_MAX, TASK_KEY_BYTES_MAX
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, Task
@@ -86,7 +88,9 @@ class TaskVerbs(Noted):
             renewed = self._q.renew(tr, [task])
             if task.id not in renewed:
                 raise NotTaken(id=task.id)
-            return self._q.peek(tr, task.id)
+            with suppress(TaskNotFound):  # it has expired since, while a reply was slow
+                return self._q.peek(tr, task.id)
+            return replace(task, until=renewed[task.id])
 
         self.with_held(op, renew, ends=False)
 
