@@ -68,6 +68,7 @@ __all__ = [
     "QueueNotFound",
     "RecordUnreadable",
     "RedriveUnderWay",
+    "RepartitionNotCommitted",
     "RepartitionUnderWay",
     "StorageFormat",
     "StorageFull",
@@ -317,6 +318,11 @@ class FairQueueFull(QueueFull):
 
 class QueueBusy(FdbQueueError):
     """The queue {name!r} cannot be dropped: {reason}."""
+
+
+class RepartitionNotCommitted(FdbQueueError):
+    """The queue {name!r} was repartitioned earlier in this transaction. Commit it, then call the queue in
+    another transaction."""
 
 
 class RepartitionUnderWay(FdbQueueError):

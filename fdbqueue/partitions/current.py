@@ -2,7 +2,8 @@
 
 A repartition changes the definition while calls are under way. Each call reads the definition serialisably,
 so a transaction of the old plan conflicts with the change. A call that reads another plan than its process
-knows keeps the newer one, and raises the conflict by itself: its retry follows the new plan.
+knows keeps the newer one, and raises the conflict by itself: its retry follows the new plan. It never keeps a
+plan that its own transaction has stored: that may not commit.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from weakref import WeakMethod
 import msgspec
 
 from fdbqueue.database import conflict_in
-from fdbqueue.errors import DefinitionUnreadable, QueueDropped
+from fdbqueue.errors import DefinitionUnreadable, QueueDropped, RepartitionNotCommitted
 from fdbqueue.partitions.flags import ring
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
@@ -50,7 +51,9 @@ class Current:
         self._listeners.append(WeakMethod(listener, self._listeners.remove))
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
-        """Ask for the definition. The reply raises QueueDropped, or a conflict if the plan has changed."""
+        """Ask for the definition. The reply raises QueueDropped, a conflict if the plan has changed, or
+        RepartitionNotCommitted if `tr` itself has changed it.
+        """
         return partial(self._check, tr, tr.get(self._key), self._stored)
 
     def guard_of(self, partition: int, tr: Transaction) -> Callable[[], None]:
@@ -73,12 +76,14 @@ class Current:
             raise conflict_in(tr)
 
     def _keep(self, tr: Transaction, value: bytes | None) -> None:
-        """Keep a later plan. Raises: QueueDropped."""
+        """Keep a later plan. Raises: QueueDropped, RepartitionNotCommitted."""
         found = None if value is None else Definition.from_bytes(self.definition.name, value)
         if found is None or value is None or _unplanned(found) != _unplanned(self.definition):
             raise QueueDropped(name=self.definition.name)
         plan, version = plan_of(found), tr.get_read_version().wait()
         if epoch_of(plan) > epoch_of(self.plan) or self._is_restored(version):
+            if value != self._committed(tr, version):
+                raise RepartitionNotCommitted(name=self.definition.name)
             self._version = version
             self._follow(found, value, plan)
 
@@ -89,6 +94,13 @@ class Current:
         """
         known, self._version = self._version, max(self._version, version)
         return 0 < known < version
+
+    def _committed(self, tr: Transaction, version: int) -> bytes | None:
+        """The stored definition, without the writes of `tr`. Round trips: 1."""
+        other: Transaction = tr.db.create_transaction()
+        other.set_read_version(version)
+        value: bytes | None = other.get(self._key).value
+        return value
 
     def _follow(self, found: Definition, value: bytes, plan: Plan | None) -> None:
         had_parts = self.plan is not None

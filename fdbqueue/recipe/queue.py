@@ -309,7 +309,8 @@ class Queue(KeepsAside):
     def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
         """Change the number of partitions of a named queue, while it is used.
 
-        New values go to the new partitions at once. Takes drain the partitions that close.
+        New values go to the new partitions at once. Takes drain the partitions that close. Given a
+        transaction, a later call on the queue in that transaction raises RepartitionNotCommitted.
         Reads: the definition.
         Writes: the definition.
         Conflicts: every call on the queue.

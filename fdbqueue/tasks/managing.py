@@ -116,7 +116,8 @@ class Managing(TaskHandle):
         New tasks go to the new partitions at once. Those of a task key wait there until its ready and taken
         tasks in the old partition are gone. Partitions that close get nothing new, and are drained by takes.
         Any process that uses the queue finishes the change. Given a database, this call goes as far as it can
-        without waiting; repeat it to go on. Given a transaction, it only begins.
+        without waiting; repeat it to go on. Given a transaction, it only begins, and a later call on the
+        queue in that transaction raises RepartitionNotCommitted.
         Reads: the definition; task keys by snapshot.
         Writes: the definition.
         Conflicts: every call on the queue.
