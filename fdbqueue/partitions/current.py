@@ -93,7 +93,7 @@ class Current:
         Else the transaction began before the present plan was stored, and conflicts with it.
         """
         known, self._version = self._version, max(self._version, version)
-        return 0 < known < version
+        return 0 < known <= version
 
     def _committed(self, tr: Transaction, version: int) -> bytes | None:
         """The stored definition, without the writes of `tr`. Round trips: 1."""

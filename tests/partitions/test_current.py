@@ -29,6 +29,20 @@ def counts(queue: Any) -> Callable[..., int]:
     return transactional(retry_limit=RETRIES)(lambda tr: len(queue.partitions(tr)))
 
 
+def stored(db: Database, space: Subspace) -> dict[bytes, bytes]:
+    return {bytes(row.key): bytes(row.value) for row in db.get_range_startswith(space.key())}
+
+
+def restore(db: Database, space: Subspace, backup: dict[bytes, bytes]) -> None:
+    @transactional
+    def body(tr: Any) -> None:
+        tr.clear_range_startswith(space.key())
+        for key, value in backup.items():
+            tr[key] = value
+
+    body(db)
+
+
 def test_a_call_after_a_repartition_is_refused(db: Database, made: Made) -> None:
     """In one transaction: without the error, every retry would conflict."""
     queue, put = made
@@ -52,3 +66,14 @@ def test_a_repartition_in_a_transaction_is_followed(db: Database, made: Made) ->
     transactional(retry_limit=RETRIES)(queue.repartition)(db, 4)
     put(db, 1)
     assert counts(queue)(db) == 4
+
+
+def test_a_restored_plan_needs_no_later_commit(db: Database, space: Subspace, made: Made) -> None:
+    """The retry of a call may read the version of its first attempt."""
+    queue, _ = made
+    backup = stored(db, space)
+    queue.repartition(db, 4)
+    is_items = isinstance(queue, Queue)
+    opened = Queue.named(db, "q", root=space) if is_items else TaskQueue.open(db, "q", root=space)
+    restore(db, space, backup)
+    assert counts(opened)(db) == 1
