@@ -1,6 +1,6 @@
 """Results of a waiting line: items that lie ready for a request until its owner collects them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -65,6 +65,12 @@ class Results:
         """Ask, by snapshot, for the results that lie ready, in order of their deadlines."""
         due = self._keys.due
         return tr.snapshot.get_range(due.start, due.stop, limit=limits.RESULTS_RETURNED_MAX)
+
+    def ask_first_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which the first results are overdue, in microseconds."""
+        due = self._keys.due
+        first = tr.snapshot.get_range(due.start, due.stop, limit=1)
+        return lambda: next((self._keys.due_of(entry.key).deadline_us + 1 for entry in first), None)
 
     def overdue(self, due: Range, now_us: int) -> list[Due]:
         """The entries of `due` past their deadlines: their owners have not collected them in time."""

@@ -60,23 +60,30 @@ class Parts:
         return lines if self.plan is None else [*lines, self.wide.line]
 
     def tidy(self, tr: Transaction) -> bool:
-        """Sweep a batch of the tasks that have come due. True if there were any. A power cut may undo a sweep
-        that has only ended leases.
+        """Sweep a batch of the tasks that have come due. Without any, return tasks that lie ready for dead
+        requests in the line of all partitions: takes at a home do not pass there. True if there were any. A
+        power cut may undo a sweep that has only ended leases.
 
         Reads the definition: a sweep by an old plan would not send a task to its present partition.
         Raises: QueueDropped; a conflict if the plan has changed.
         """
         check, source = self.zero.guard(tr), self.zero if self.plan is None else self.wide
-        sweep = source.ask_tidy(tr, self._runtime.now_us())
+        results, now_us = source.line.results, self._runtime.now_us()
+        sweep, lying = source.ask_tidy(tr, now_us), results.ask_due(tr)
         check()
         swept = sweep()
         if swept is Swept.LEASES:
             may_be_lost(tr)
-        return bool(swept)
+        overdue = () if swept or source is self.zero else results.overdue(lying, now_us)
+        results.return_overdue(tr, overdue)
+        return bool(swept) or bool(overdue)
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
-        """Ask, by snapshot, for the time at which the next task comes due, in microseconds."""
-        return (self.zero if self.plan is None else self.wide).ask_next_due(tr)
+        """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""
+        if self.plan is None:
+            return self.zero.ask_next_due(tr)
+        asked, first = self.wide.ask_next_due(tr), self.wide.line.results.ask_first_due(tr)
+        return lambda: min((due for due in (asked(), first()) if due is not None), default=None)
 
     # One task:
 

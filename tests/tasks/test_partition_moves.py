@@ -198,3 +198,23 @@ def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> No
         b.queue.delete(b.db, id_)
     b.clock.advance(10)
     assert run(b.db, lambda tr: b.queue.take(tr, session=b.session)).data == "due"
+
+
+def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench) -> None:
+    """It lies ready in the line of all partitions, where no take at a home passes."""
+    b = parted("fifo", partitions=4)
+    calls = calls_of(b.db, b.queue._shape)
+    wide, params = calls.parts.wide, params_of(calls.new_lease(b.session))
+    b.put("lost")
+
+    def serve(tr: Any) -> None:
+        wide.guard(tr)()
+        deliveries = wide.deliver(tr, [*wide.available(tr, 1, b.clock.now_us())], params)
+        notice = Notice(b.clock.now_us() + 60_000_000, 1)
+        wide.line.results.leave(tr, Ticket(b"", b"r" * 8, 1, params), deliveries, notice)
+
+    run(b.db, serve)
+    b.clock.advance(61)
+    b.put_each(range(40))
+    b.settle()
+    assert b.counts("ready", "taken") == (41, 0)
