@@ -2253,7 +2253,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=12,
+        near=20,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -2262,7 +2262,7 @@ PLANTS = (
         "check = int",
         "partitions",
         200,
-        near=3,
+        near=34,
     ),
     Plant(
         "a key that moves before its old partition is empty of it",
@@ -2271,7 +2271,7 @@ PLANTS = (
         "False and",
         "partitions",
         150,
-        near=8,
+        near=18,
     ),
     Plant(
         "a flag that is set, and no bell rings",
@@ -2411,7 +2411,7 @@ PLANTS = (
         "self._tr.snapshot.get(",
         "partitions",
         700,
-        near=606,
+        near=128,
     ),
     Plant(
         "a holder that settles its items in another order",
@@ -2429,7 +2429,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=16,
+        near=13,
     ),
     Plant(
         "an enqueue that reads the flag of its partition by snapshot",
@@ -2438,7 +2438,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=10,
+        near=53,
     ),
     Plant(
         "items of a dead process that no take for all partitions returns",
@@ -2447,7 +2447,7 @@ PLANTS = (
         "for part in ()",
         "item_partitions",
         200,
-        near=111,
+        near=82,
     ),
     Plant(
         "a queue of items that gets partitions, and no flag for its items",
