@@ -1,4 +1,4 @@
-"""Current: the definition of a task queue as this process knows it, with its plan.
+"""Current: the definition of a queue in one database, as this process knows it, with its plan.
 
 A repartition changes the definition while calls are under way. Each call reads the definition serialisably,
 so a transaction of the old plan conflicts with the change. A call that reads another plan than its process
@@ -39,9 +39,18 @@ class Current:
         transaction never relies on an older plan than the one it checks."""
         self._listeners: list[WeakMethod[Callable[[], None]]] = []
         self._key = registry.keys.definition(definition.name)
-        self._stored = definition.to_bytes()
+        self._stored: bytes | None = definition.to_bytes()
         self._version = 0
         """The latest read version at which another plan was met."""
+
+    def exists(self, tr: Transaction) -> Callable[[], None]:
+        """Ask for the definition. The reply raises QueueDropped, and does not go by the plan."""
+        found = tr.get(self._key)
+
+        def reply() -> None:
+            self._present(found.value)
+
+        return reply
 
     def on_partitions(self, listener: Callable[[], None]) -> None:
         """Have a method called when the queue, which had no partitions, has some, or the other way round.
@@ -69,7 +78,7 @@ class Current:
 
         return reply
 
-    def _check(self, tr: Transaction, found: Value, expected: bytes) -> None:
+    def _check(self, tr: Transaction, found: Value, expected: bytes | None) -> None:
         value = found.value
         if value != expected:
             self._keep(tr, value)
@@ -77,15 +86,20 @@ class Current:
 
     def _keep(self, tr: Transaction, value: bytes | None) -> None:
         """Keep a later plan. Raises: QueueDropped, RepartitionNotCommitted."""
-        found = None if value is None else Definition.from_bytes(self.definition.name, value)
-        if found is None or value is None or _unplanned(found) != _unplanned(self.definition):
-            raise QueueDropped(name=self.definition.name)
+        found = self._present(value)
         plan, version = plan_of(found), tr.get_read_version().wait()
         if epoch_of(plan) > epoch_of(self.plan) or self._is_restored(version):
             if value != self._committed(tr, version):
                 raise RepartitionNotCommitted(name=self.definition.name)
             self._version = version
             self._follow(found, value, plan)
+
+    def _present(self, value: bytes | None) -> Definition:
+        """The definition in `value`. Raises: QueueDropped."""
+        found = None if value is None else Definition.from_bytes(self.definition.name, value)
+        if found is None or _unplanned(found) != _unplanned(self.definition):
+            raise QueueDropped(name=self.definition.name)
+        return found
 
     def _is_restored(self, version: int) -> bool:
         """True if a plan of before, read at this version, is the present one: data of a backup.
@@ -102,7 +116,7 @@ class Current:
         value: bytes | None = other.get(self._key).value
         return value
 
-    def _follow(self, found: Definition, value: bytes, plan: Plan | None) -> None:
+    def _follow(self, found: Definition, value: bytes | None, plan: Plan | None) -> None:
         had_parts = self.plan is not None
         # In this order: a call that asks its guard meanwhile has the later plan, and conflicts.
         self.plan = plan

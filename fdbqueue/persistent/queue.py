@@ -66,7 +66,7 @@ class PersistentQueue(KeepsAside, Proxy):
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())
-        self._aside, self._ask_exists = shape.aside, shape.guard
+        self._aside, self._ask_exists = shape.aside, shape.exists
         claimed = None if owner is None else Owner(database, shape, owner)
         super().__init__(
             Client(Stored(database, shape, maxsize), claimed, ttr_s, root), 0, for_this_thread=False

@@ -18,7 +18,7 @@ from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
 from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
 from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
-from fdbqueue.partitions.current import PartitionGone
+from fdbqueue.partitions.current import Current, PartitionGone
 from fdbqueue.partitions.homes import Homes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
@@ -60,12 +60,15 @@ def calls_of(database: Database, shape: Shape) -> "TaskCalls":
 
 
 class Care:
-    """The services that handles of all types share in a process: callbacks and sweeping."""
+    """The services that handles of all types share in a process: the present plan, callbacks and sweeping."""
 
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
         self.callbacks = Callbacks(database)
         self.keeper = keeper
-        self._swept = swept(Parts(shape, database, self.callbacks), database.runtime)
+        # A handle may have calls on several databases, and each has a plan of its own.
+        self.current = None if shape.current is None else Current(shape.registry, shape.definition)
+        parts = Parts(shape.following(self.current), database, self.callbacks)
+        self._swept = swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
 
     def close(self) -> None:
@@ -91,9 +94,9 @@ class TaskCalls:
     def __init__(self, database: Database, shape: Shape, care: Care) -> None:
         self.callbacks = care.callbacks
         self._care = care  # the queue of a call that waits is swept
-        self.parts = Parts(shape, database, care.callbacks)
+        self.shape = shape.following(care.current)
+        self.parts = Parts(self.shape, database, care.callbacks)
         self.source = self.parts.zero
-        self.shape = shape
         self._database = database
         self._runtime = database.runtime
         self._lock = database.runtime.lock()
@@ -103,8 +106,8 @@ class TaskCalls:
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
-        if shape.current is not None:
-            shape.current.on_partitions(self._end_waits_elsewhere)
+        if care.current is not None:
+            care.current.on_partitions(self._end_waits_elsewhere)
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""

@@ -57,6 +57,8 @@ class Shape:
         )
         """True if the end of a lease may make another task ready to be taken."""
         self.guard = guard
+        self.exists: Guard = guard if current is None else current.exists
+        """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
         self.mender = Mender(self.keys, self.shared, self.discipline, self.aside)
@@ -79,6 +81,12 @@ class Shape:
         bag.start_at(random)
         shape.discipline = bag
         return shape
+
+    def following(self, current: Current | None) -> "Shape":
+        """The shape of partition 0, by the plan of another database."""
+        if current is None:
+            return self
+        return Shape(self.registry, self.definition, self.keys, current.guard, self.codec, current)
 
     @property
     def plan(self) -> Plan | None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue, transactional
 from fdbqueue.errors import RepartitionNotCommitted
 
@@ -77,3 +78,16 @@ def test_a_restored_plan_needs_no_later_commit(db: Database, space: Subspace, ma
     opened = Queue.named(db, "q", root=space) if is_items else TaskQueue.open(db, "q", root=space)
     restore(db, space, backup)
     assert counts(opened)(db) == 1
+
+
+def test_a_handle_follows_the_plan_of_each_database() -> None:
+    """Two databases have a queue of one name, and their versions do not compare."""
+    with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as other:
+        tasks = TaskQueue.create(one, "q", "fifo")
+        TaskQueue.create(other, "q", "fifo")
+        for db, count in ((one, 4), (other, 8), (one, 2)):
+            tasks.repartition(db, count)
+            for _ in range(3):
+                tasks.put(one, 1)
+                tasks.put(other, 1)
+        assert [len(tasks.partitions(db)) for db in (one, other)] == [4, 8]

@@ -39,10 +39,10 @@ class PartitionsBench(Bench):
     def plan(self) -> Plan | None:
         return calls_of(self.db, self.queue._shape).parts.plan
 
-    def places(self) -> dict[str, int]:
-        """The partition of each stored task."""
+    def places(self, db: Database | None = None) -> dict[str, int]:
+        """The partition of each stored task, by the plan that calls on `db` know."""
         found = {}
-        for source in calls_of(self.db, self.queue._shape).parts.holding():
+        for source in calls_of(db or self.db, self.queue._shape).parts.holding():
             keys = source.shape.keys
             for row in self.db.get_range(keys.tasks.start, keys.tasks.stop):
                 found[id_text(bytes(row.key)[len(keys.tasks.start) :])] = keys.partition
