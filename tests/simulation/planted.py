@@ -1562,8 +1562,8 @@ PLANTS = (
         "while not end.done() and self.loop.time() < until:",
         "while False:",
         "awaited_waits",
-        500,
-        near=204,
+        2_000,
+        near=1504,
     ),
     Plant(
         "a cancelled call that is interrupted while it stands in the line",
@@ -1644,7 +1644,7 @@ PLANTS = (
     Plant(
         "a take that sweeps one batch of tasks only",
         take.Taker._tidied,
-        "limits.TIDY_ROUNDS_MAX",
+        "self._rounds_max",
         "1",
         "composed",
         200,

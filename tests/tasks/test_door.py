@@ -56,7 +56,7 @@ def test_the_guard_is_asked_before_the_first_read(bench: MakeBench) -> None:
     b = bench()
     source = calls_of(b.db, b.queue._shape).source
     steps = []
-    ask = source.guard
+    ask = source.shape.guard
 
     def guard(tr: Any) -> Callable[[], None]:
         steps.append("asked")
@@ -67,7 +67,7 @@ def test_the_guard_is_asked_before_the_first_read(bench: MakeBench) -> None:
         steps.append("read")
         change.read([])
 
-    source.guard = guard
+    source.shape.guard = guard
     run(b.db, lambda tr: source.look(tr, verb))
     assert steps == ["asked", "read", "checked"]
 
@@ -78,7 +78,7 @@ def test_a_lease_is_judged_by_the_time_before_its_read(bench: MakeBench) -> None
     b.put()
     task = b.take()
     source = calls_of(b.db, b.queue._shape).source
-    ask, slow_reads = source.guard, [True]
+    ask, slow_reads = source.shape.guard, [True]
 
     def guard(tr: Any) -> Callable[[], None]:
         check = ask(tr)
@@ -89,6 +89,6 @@ def test_a_lease_is_judged_by_the_time_before_its_read(bench: MakeBench) -> None
             b.clock.advance(1.5)
         return check
 
-    source.guard = guard
+    source.shape.guard = guard
     b.queue.ack(b.db, task)
     assert b.counts("taken", "done") == (0, 1)

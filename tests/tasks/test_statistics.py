@@ -10,7 +10,7 @@ from fdbqueue import TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import StorageFull
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.parts import Parts
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
@@ -146,7 +146,7 @@ def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.
     def tidy(*_: Any) -> bool:
         raise StorageFull(path="disk")
 
-    monkeypatch.setattr(TaskSource, "tidy", tidy)
+    monkeypatch.setattr(Parts, "tidy", tidy)
     b = bench("fifottl")
     b.put(delay=1)
     b.clock.advance(1)
