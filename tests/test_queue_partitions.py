@@ -355,7 +355,7 @@ def test_a_held_value_keeps_its_place_in_a_partition_that_closed(db: Database, s
 def test_a_value_laid_ready_in_a_partition_comes_back(db: Database, queue: Queue, count: int) -> None:
     """A process that stood in the line of a partition has died with it."""
     spread(queue, db)
-    part = queue._recipe.part(3)
+    part = queue._recipe_of(db).part(3)
 
     @transactional
     def lay_ready(tr: Any) -> None:
@@ -368,14 +368,14 @@ def test_a_value_laid_ready_in_a_partition_comes_back(db: Database, queue: Queue
 
 
 def test_a_request_of_a_dead_process_keeps_no_partition(db: Database, queue: Queue) -> None:
-    part = queue._recipe.part(3)
+    part = queue._recipe_of(db).part(3)
     transactional(part.line.register)(db, b"dead", 1, b"", now_us=0)
     queue.repartition(db, 1)
     assert len(queue.partitions(db)) == 1
 
 
 def test_a_request_of_a_live_process_keeps_its_partition(db: Database, queue: Queue) -> None:
-    part = queue._recipe.part(3)
+    part = queue._recipe_of(db).part(3)
     transactional(part.line.register)(db, b"live", 1, b"", db.runtime.now_us())
     queue.repartition(db, 1)
     assert len(queue.partitions(db)) == 4
@@ -385,7 +385,7 @@ def test_a_value_never_goes_into_a_partition_that_has_gone(
     db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread learns the newer plan after the partition was chosen."""
-    chosen, choose = list[int](), queue._recipe._open_one
+    chosen, choose = list[int](), queue._recipe_of(db)._open_one
 
     def choose_too_early(plan: Plan, random: bytes) -> Recipe:
         part = choose(plan, random)
@@ -396,16 +396,16 @@ def test_a_value_never_goes_into_a_partition_that_has_gone(
         chosen.append(part.partition)
         return part
 
-    monkeypatch.setattr(queue._recipe, "_puts", itertools.count())
+    monkeypatch.setattr(queue._recipe_of(db), "_puts", itertools.count())
     queue.enqueue(db, 0)
-    monkeypatch.setattr(queue._recipe, "_open_one", choose_too_early)
+    monkeypatch.setattr(queue._recipe_of(db), "_open_one", choose_too_early)
     queue.enqueue(db, 1)
     assert chosen == [1, 0]
     assert queue.items(db, 9) == all_of(queue, db) == [0, 1]
 
 
 def test_no_request_joins_the_line_of_a_partition_that_has_gone(db: Database, queue: Queue) -> None:
-    part = queue._recipe.part(3)
+    part = queue._recipe_of(db).part(3)
     queue.repartition(db, 1)
     with pytest.raises(PartitionGone):
         transactional(part.line.register)(db, b"late", 1, b"", db.runtime.now_us())
@@ -442,7 +442,7 @@ def test_an_answer_of_nothing_is_true_of_partitions_that_are_new(db: Database, s
         other.repartition(elsewhere, 2)
         other.enqueue_many(elsewhere, [0])
         other.enqueue_many(elsewhere, [1])
-        part = other._recipe.zero
+        part = other._recipe_of(elsewhere).zero
         (taken,) = transactional(part.take)(elsewhere, 1, 0).values
     assert queue.dequeue(db) == 1 - taken
 
@@ -476,7 +476,7 @@ def test_the_first_partitions_wake_takes_that_wait(db: Database, space: Subspace
         queue.enqueue(db, 0)
         queue.dequeue(db)
     tr = begin(db)
-    watch = tr.watch(queue._recipe.doorbell)
+    watch = tr.watch(queue._recipe_of(db).doorbell)
     tr.commit().wait()
     queue.repartition(db, 2)
     assert becomes_ready(watch)
@@ -577,3 +577,11 @@ def test_values_of_closed_partitions_do_not_starve(
     queue.enqueue_many(db, ["new"] * most)
     found = [dequeue(db) for _ in range(most)]
     assert set(VALUES) <= set(found)
+
+
+def test_verify_of_a_handle_goes_by_the_present_plan(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    queue.repartition(db, PARTITIONS)
+    spread(queue, db)
+    db.clear_range_startswith(queue._recipe_of(db).shared.flags.start)
+    assert len(verify(db, queue, root=space).findings) == PARTITIONS

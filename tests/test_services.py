@@ -143,7 +143,7 @@ def test_calls_in_flight_and_later_ones_share_one_combiner(
     begun, may_end, seen = threading.Event(), threading.Event(), []
 
     def append_late(calls: QueueCalls, tr: Any, items: Any, random: bytes) -> Any:
-        if calls._recipe.keys.prefix == SPACE["combined"].key():
+        if calls.recipe.keys.prefix == SPACE["combined"].key():
             seen.append(id(calls))
             begun.set()
             assert may_end.wait(PATIENCE_S)

@@ -55,7 +55,7 @@ class Current:
     def on_partitions(self, listener: Callable[[], None]) -> None:
         """Have a method called when the queue, which had no partitions, has some, or the other way round.
 
-        Several databases may share this object. It keeps none of them alive.
+        Several handles share this object. It keeps no service alive.
         """
         self._listeners.append(WeakMethod(listener, self._listeners.remove))
 

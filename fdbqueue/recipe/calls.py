@@ -24,6 +24,9 @@ _WIDE = -1
 class Calls(Protocol):
     """The calls of a queue given a database. One instance per process and database, shared by its threads."""
 
+    recipe: RecipeParts
+    """The items, by the plan of this database."""
+
     def append(self, payloads: Sequence[bytes]) -> None: ...
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         """Take up to `count` items that are there now.
@@ -48,7 +51,7 @@ class QueueCalls:
         self._database = database
         self._runtime = database.runtime
         self._root = root
-        self._recipe = recipe
+        self.recipe = recipe
         self._lock = database.runtime.lock()
         self._homes = Homes(database, root)
         self._process = b""
@@ -70,14 +73,14 @@ class QueueCalls:
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         while True:
-            plan = self._recipe.plan
+            plan = self.recipe.plan
             found = self._narrow.take(count, stop) if plan is None else self._first(count, stop)
-            if found or (plan is None) == (self._recipe.plan is None):
+            if found or (plan is None) == (self.recipe.plan is None):
                 return found or self._none()
 
     def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
-        plan = self._recipe.plan
+        plan = self.recipe.plan
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         # Closed partitions may have items, too, and the open ones may never become empty.
         home = 0 if plan is None else self._homes.next(plan.count, plan.high, self._process)
@@ -90,11 +93,11 @@ class QueueCalls:
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
         until = self._runtime.monotonic() + timeout_s
         while True:
-            plan = self._recipe.plan
+            plan = self.recipe.plan
             found = () if plan is None else self._first(1, stop)
             left_s = max(0.0, until - self._runtime.monotonic())
             found = found or self._takes_of(0 if plan is None else _WIDE).wait(left_s, stop=stop)
-            if found or (plan is None) == (self._recipe.plan is None):
+            if found or (plan is None) == (self.recipe.plan is None):
                 return found or self._none()
 
     def _takes_of(self, number: int) -> Takes:
@@ -107,32 +110,32 @@ class QueueCalls:
 
     def _new_takes(self, number: int) -> Takes:
         if number == _WIDE:
-            wide = self._recipe.wide
+            wide = self.recipe.wide
             ended = self._has_no_parts
             return Takes(self._database, self._root, wide.line, wide.taker().take_in_turn, has_ended=ended)
-        part, ended = self._recipe.part(number), self._has_parts
+        part, ended = self.recipe.part(number), self._has_parts
         return Takes(self._database, self._root, part.line, part.taker.take_in_turn, has_ended=ended)
 
     def _has_parts(self) -> bool:
-        return self._recipe.plan is not None
+        return self.recipe.plan is not None
 
     def _has_no_parts(self) -> bool:
-        return self._recipe.plan is None
+        return self.recipe.plan is None
 
     def _end_waits_elsewhere(self) -> None:
         """Let takes that wait for partition 0 wait for all; or the other way round."""
-        waiting = self._takes.get(_WIDE if self._recipe.plan is None else 0)
+        waiting = self._takes.get(_WIDE if self.recipe.plan is None else 0)
         if waiting is not None:
             waiting.end_waits()
 
     def _none(self) -> Sequence[Any]:
         """An empty answer. Raises: the error of an item that was passed over, if one is left."""
-        if self._recipe.has_passed():
-            run(self._database, self._recipe.require_none_passed)
+        if self.recipe.has_passed():
+            run(self._database, self.recipe.require_none_passed)
         return ()
 
     def _append(self, tr: Transaction, items: list[bytes], random: bytes) -> Sequence[bytes]:
-        self._recipe.append(tr, items, random)
+        self.recipe.append(tr, items, random)
         return items
 
 
@@ -142,7 +145,7 @@ class SimpleCalls:
     def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
         self._database = database
         self._runtime = database.runtime
-        self._recipe = recipe
+        self.recipe = recipe
         self._root = root
 
     def close(self) -> None:
@@ -153,7 +156,7 @@ class SimpleCalls:
 
     def append(self, payloads: Sequence[bytes]) -> None:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        run_once(self._database, self._root, lambda tr: self._recipe.append(tr, payloads, random))
+        run_once(self._database, self._root, lambda tr: self.recipe.append(tr, payloads, random))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         with self._database.waiter(stop):
@@ -174,10 +177,10 @@ class SimpleCalls:
 
     def _take(self, count: int, watch: bool) -> "SimpleLook":
         def body(tr: Transaction) -> SimpleLook:
-            taken = self._recipe.take(tr, count, self._runtime.now_us())
+            taken = self.recipe.take(tr, count, self._runtime.now_us())
             # Only without a write: beside a write, a watch is a read that conflicts.
             unseen = watch and not taken.wrote
-            return SimpleLook(taken.values, tr.watch(self._recipe.doorbell) if unseen else None)
+            return SimpleLook(taken.values, tr.watch(self.recipe.doorbell) if unseen else None)
 
         return run_once(self._database, self._root, body, wrote=lambda look: bool(look.values))
 

@@ -16,6 +16,7 @@ class ObservedCalls:
 
     def __init__(self, calls: Calls, name: str, runtime: Runtime) -> None:
         self._calls = calls
+        self.recipe = calls.recipe
         self._name = name
         self._runtime = runtime
 

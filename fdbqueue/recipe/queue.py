@@ -103,9 +103,12 @@ class Queue(KeepsAside):
         self._root = RootKeys(root)
         self._name = name
         self._shared = SharedKeys(subspace)
+        self._subspace, self._keys = subspace, QueueKeys(subspace)
+        self._guard = guard
         self._current = current
-        self._recipe = RecipeParts(partial(self._new_recipe, subspace, guard), current, self._shared)
-        self._aside, self._ask_exists = self._recipe.aside, self._recipe.guard
+        self._recipe = self._new_parts(current)
+        self._aside = self._recipe.aside
+        self._ask_exists = self._recipe.guard if current is None else current.exists
         self._calls = CALLS[contended]
         # Calls combine only with calls that would do exactly the same.
         self._service = ("queue", prefix, self._codec.key, contended, self._root.prefix, guard is None)
@@ -210,7 +213,7 @@ class Queue(KeepsAside):
         checked_stop(stop, tr)
         self._codec.require()
         if is_transaction(tr):
-            recipe = self._watched(tr) if observing.observers else self._recipe
+            recipe = self._watched(tr) if observing.observers else self._recipe_of(tr)
             found = recipe.take(writable(tr), 1, runtime_of(tr).now_us()).values
         else:
             calls = self._calls_of(tr)
@@ -228,7 +231,7 @@ class Queue(KeepsAside):
         checked_batch_count("n", n)
         self._codec.require()
         if is_transaction(tr):
-            recipe = self._watched(tr) if observing.observers else self._recipe
+            recipe = self._watched(tr) if observing.observers else self._recipe_of(tr)
             return list(recipe.take(writable(tr), n, runtime_of(tr).now_us()).values)
         return list(self._calls_of(tr).take(n))
 
@@ -245,10 +248,10 @@ class Queue(KeepsAside):
         encoded = encoded_each(self._codec, checked_items("values", values))
         payloads = checked_batch([checked_payload(payload) for payload in encoded])
         runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
-        random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        random, recipe = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), self._recipe_of(tr)
 
         def body(tr: Transaction) -> None:
-            self._recipe.prepend(tr, payloads, random)
+            recipe.prepend(tr, payloads, random)
 
         if is_transaction(tr):
             body(writable(tr))
@@ -261,7 +264,8 @@ class Queue(KeepsAside):
         Reads: the first item, serialisably.
         Conflicts: its taker. An answer of nothing: an enqueue.
         """
-        found = run(tr, lambda tr: self._recipe.first(tr, 1))
+        recipe = self._recipe_of(tr)
+        found = run(tr, lambda tr: recipe.first(tr, 1))
         return found[0] if found else default
 
     def items(self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None) -> Page[Any]:
@@ -273,12 +277,12 @@ class Queue(KeepsAside):
         Conflicts: none.
         Raises: InvalidArgument, PayloadUnreadable.
         """
-        most, place = checked_limit(limit), place_bytes(after)
-        return run(tr, lambda tr: self._recipe.page(writable(tr), most, place))
+        most, place, recipe = checked_limit(limit), place_bytes(after), self._recipe_of(tr)
+        return run(tr, lambda tr: recipe.page(writable(tr), most, place))
 
     def empty(self, tr: DatabaseOrTransaction) -> bool:
         """True if there is nothing to dequeue. Reads and conflicts as `peek`."""
-        return not run(tr, lambda tr: self._recipe.any(tr))
+        return not run(tr, self._recipe_of(tr).any)
 
     def size(self, tr: DatabaseOrTransaction) -> int:
         """The number of values, without those on their way to a caller in the line.
@@ -286,7 +290,8 @@ class Queue(KeepsAside):
         Reads: one counter, by snapshot.
         Conflicts: none.
         """
-        return run(tr, lambda tr: self._recipe.size(writable(tr)))
+        recipe = self._recipe_of(tr)
+        return run(tr, lambda tr: recipe.size(writable(tr)))
 
     def clear(self, tr: DatabaseOrTransaction) -> None:
         """Remove every value.
@@ -295,7 +300,8 @@ class Queue(KeepsAside):
         Conflicts: every taker.
         Raises: SubspaceInUse if the subspace holds keys of something else; then nothing is cleared.
         """
-        run(tr, lambda tr: self._recipe.clear(writable(tr)))
+        recipe = self._recipe_of(tr)
+        run(tr, lambda tr: recipe.clear(writable(tr)))
 
     def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
         """The partitions that may hold a value, by number. A queue without partitions is its own only one.
@@ -304,7 +310,8 @@ class Queue(KeepsAside):
         Conflicts: none.
         Round trips: 1.
         """
-        return run(tr, lambda tr: partitions_of(writable(tr), self._recipe))
+        recipe = self._recipe_of(tr)
+        return run(tr, lambda tr: partitions_of(writable(tr), recipe))
 
     def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
         """Change the number of partitions of a named queue, while it is used.
@@ -316,26 +323,36 @@ class Queue(KeepsAside):
         Conflicts: every call on the queue.
         Raises: InvalidArgument; UnsupportedOption for a queue without a name.
         """
-        count, current = checked_partitions(partitions), self._current
+        count, recipe = checked_partitions(partitions), self._recipe_of(tr)
+        current, registry = recipe.current, self._registry()
         if current is None:
             raise UnsupportedOption(kind=KIND, option="partitions without a name")
-        registry = Registry(Subspace((), self._root.prefix))
-        return registry.write(tr, lambda tr: begin(tr, registry, current, self._recipe, count))
+        return registry.write(tr, lambda tr: begin(tr, registry, current, recipe, count))
 
     def holder(self, db: AnyDatabase) -> Holder:
         """Takes items in two steps, for a reader that can fail in between (recipe/holding.py)."""
-        return Holder(as_database(db), self._root, self._recipe)
+        return Holder(as_database(db), self._root, self._recipe_of(db))
 
-    def _new_recipe(self, subspace: Any, guard: Guard | None, number: int) -> Recipe:
-        keys, zero = QueueKeys(Subspace((), prefix_of(subspace, number))), QueueKeys(subspace)
+    def _registry(self) -> Registry:
+        return Registry(Subspace((), self._root.prefix))
+
+    def _recipe_of(self, target: DatabaseOrTransaction) -> RecipeParts:
+        """The items, by the plan of the database of `target`: calls on several may be given."""
+        return self._recipe if self._current is None else self._service_of(target).recipe
+
+    def _new_parts(self, current: Current | None) -> RecipeParts:
+        return RecipeParts(partial(self._new_recipe, current), current, self._shared)
+
+    def _new_recipe(self, current: Current | None, number: int) -> Recipe:
+        zero = self._keys
         return Recipe(
-            keys,
+            QueueKeys(Subspace((), prefix_of(self._subspace, number))),
             self._codec,
-            guard,
+            self._guard if current is None else current.guard,
             self._root.prefix,
             self._name,
             number,
-            self._current,
+            current,
             self._shared,
             Aside(zero.prefix, zero.line),
         )
@@ -343,7 +360,7 @@ class Queue(KeepsAside):
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         if is_transaction(target):
             if payloads:
-                recipe = self._watched(target) if observing.observers else self._recipe
+                recipe = self._watched(target) if observing.observers else self._recipe_of(target)
                 random = runtime_of(target).random_bytes(limits.RANDOM_SUFFIX_BYTES)
                 recipe.append(writable(target), payloads, random)
         else:
@@ -352,15 +369,23 @@ class Queue(KeepsAside):
                 calls.append(payloads)
 
     def _calls_of(self, target: DatabaseOrTransaction) -> Calls:
-        database = as_database(target)
-        calls = database.service(self._service, self._new_calls)
-        return ObservedCalls(calls, self._name, database.runtime) if observing.observers else calls
+        calls = self._service_of(target)
+        if not observing.observers:
+            return calls
+        return ObservedCalls(calls, self._name, as_database(target).runtime)
+
+    def _service_of(self, target: DatabaseOrTransaction) -> Calls:
+        database = as_database(target.db if is_transaction(target) else target)
+        return database.service(self._service, self._new_calls)
 
     def _watched(self, tr: DatabaseOrTransaction) -> ObservedRecipe:
-        return ObservedRecipe(self._recipe, self._name, runtime_of(tr))
+        return ObservedRecipe(self._recipe_of(tr), self._name, runtime_of(tr))
 
     def _new_calls(self, database: Database) -> Calls:
-        return self._calls(database, self._recipe, self._root)
+        current, recipe = self._current, self._recipe
+        if current is not None:
+            recipe = self._new_parts(Current(self._registry(), current.definition))
+        return self._calls(database, recipe, self._root)
 
 
 def stored_options(codec: str, partitions: int) -> dict[str, Any]:

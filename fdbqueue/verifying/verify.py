@@ -76,7 +76,7 @@ def verify(
         elif isinstance(queue, str):
             verifier.definition(verifier.registry.find(db, queue))
         else:
-            verifier.subject(subject_of(queue))
+            verifier.subject(_present_subject(verifier.database, queue))
     except _TooMany:
         return verifier.result(whole=False)
     return verifier.result(whole=True)
@@ -110,7 +110,7 @@ class Subject:
 class Verifier:
     def __init__(self, database: Database, registry: Registry, mend: bool) -> None:
         self.registry = registry
-        self._database = database
+        self.database = database
         self._mend = mend
         self._findings: list[Finding] = []
         self._uncompared: list[str] = []
@@ -130,7 +130,7 @@ class Verifier:
         if 0 in checks.names:
             self._uncompared.append("Dropped queues: the id in a definition cannot be read.")
             return
-        for suspect in orphans(self._database, self.registry, checks):
+        for suspect in orphans(self.database, self.registry, checks):
             self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
 
     def definition(self, definition: Definition) -> None:
@@ -159,8 +159,8 @@ class Verifier:
         yield subject
         if subject.partitioned is None or subject.partition is None:
             return
-        for number in stored_partitions(self._database, subject.partitioned):
-            for suspect in run(self._database, partial(strays, subject.partitioned, number)):
+        for number in stored_partitions(self.database, subject.partitioned):
+            for suspect in run(self.database, partial(strays, subject.partitioned, number)):
                 self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
             if number:
                 yield subject.partition(number)
@@ -171,9 +171,9 @@ class Verifier:
         for keys in subject.ranges:
             self._scan(subject.name, prefix, subject.checks, keys, subject.keys.start)
         for each in subject.counts:
-            compare(compared(self._database, each, subject.mending))
+            compare(compared(self.database, each, subject.mending))
         if isinstance(subject.checks, TaskChecks):
-            for suspects, told in key_counters(self._database, subject.checks, subject.mending):
+            for suspects, told in key_counters(self.database, subject.checks, subject.mending):
                 for suspect in suspects:
                     compare(suspect)
                 if not told:
@@ -181,7 +181,7 @@ class Verifier:
 
     def _definitions(self) -> Iterator[Definition]:
         after = ""
-        while found := self.registry.names(self._database, after):
+        while found := self.registry.names(self.database, after):
             yield from (one for one in found if one.kind != UNREADABLE)
             after = found[-1].name
 
@@ -190,7 +190,7 @@ class Verifier:
     ) -> None:
         """Verify a range of a queue, or of its part with the prefix `part`."""
         columns = part or prefix
-        for found in slices(self._database, checks, columns, keys):
+        for found in slices(self.database, checks, columns, keys):
             self._keys += len(found.rows)
             for row, suspect in found.suspects:
                 self._report(queue, prefix, suspect, partial(_mend_again, checks, columns, row, suspect))
@@ -206,7 +206,7 @@ class Verifier:
     ) -> None:
         finding = Finding(suspect.flaw, queue, suspect.key.removeprefix(prefix), suspect.text, suspect.cure)
         if self._mend and suspect.mend is not None:
-            run(self._database, mend)
+            run(self.database, mend)
             finding = replace(finding, mended=True)
         self._findings.append(finding)
         if len(self._findings) == limits.FINDINGS_MAX:
@@ -224,6 +224,16 @@ def subject_of(queue: AnyQueue) -> Subject:
     if isinstance(queue, ElementBase):
         return _of_elements(queue.store, queue.path, registered=False)
     raise WrongType(name="queue", wanted="a name, or a queue", got=type_name(queue))
+
+
+def _present_subject(database: Database, queue: AnyQueue) -> Subject:
+    """The queue of a handle; a named queue of items by its present plan."""
+    current = queue._recipe.current if isinstance(queue, Queue) else None
+    if not isinstance(queue, Queue) or current is None:
+        return subject_of(queue)
+    registry, known = queue._registry(), current.definition
+    found = registry.look(database, known.name)
+    return _of_plain(registry, known if found is None or found.id != known.id else found)
 
 
 def partition_subject(shape: Shape) -> Subject:
@@ -277,7 +287,7 @@ def _of_queue(queue: Queue) -> Subject:
     parts = queue._recipe
     if parts.current is None:
         return _of_recipe(parts.zero, parts.name, registered=parts.registered)
-    return _of_plain(Registry(Subspace((), queue._root.prefix)), parts.current.definition)
+    return _of_plain(queue._registry(), parts.current.definition)
 
 
 def _of_recipe(

@@ -91,3 +91,18 @@ def test_a_handle_follows_the_plan_of_each_database() -> None:
                 tasks.put(one, 1)
                 tasks.put(other, 1)
         assert [len(tasks.partitions(db)) for db in (one, other)] == [4, 8]
+
+
+def test_a_handle_of_items_follows_the_plan_of_each_database() -> None:
+    """Given a database and given a transaction."""
+    with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as other:
+        items = Queue.named(one, "q")
+        Queue.named(other, "q")
+        enqueue = transactional(retry_limit=RETRIES)(items.enqueue)
+        for db, count in ((one, 4), (other, 8), (one, 2)):
+            items.repartition(db, count)
+            for _ in range(3):
+                enqueue(one, 1)
+                enqueue(other, 1)
+        assert [counts(items)(db) for db in (one, other)] == [4, 8]
+        assert [items.size(db) for db in (one, other)] == [9, 9]
