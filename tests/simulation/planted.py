@@ -208,7 +208,7 @@ PLANTS = (
         "type(change)(change.tr.snapshot, change.shape, change.now_us).read(",
         "cancels",
         50,
-        near=10,
+        near=6,
     ),
     Plant(
         "closing clears the receipts of calls in flight",
@@ -1391,6 +1391,7 @@ PLANTS = (
         "gone = []",
         "cancels",
         50,
+        near=1,
     ),
     Plant(
         "a lease that ends, and its cancelled task comes back",
@@ -1399,7 +1400,7 @@ PLANTS = (
         "pass",
         "cancels",
         100,
-        near=70,
+        near=4,
     ),
     Plant(
         "a renewal that forgets a cancel",
@@ -1408,6 +1409,7 @@ PLANTS = (
         "until_us=_lease_end(change, record), cancelled_us=0)",
         "cancels",
         100,
+        near=1,
     ),
     Plant(
         "a heartbeat that does not tell of a cancel",
@@ -1416,6 +1418,7 @@ PLANTS = (
         "pass",
         "cancels",
         100,
+        near=1,
     ),
     Plant(
         "a progress that outlives its lease",
@@ -1756,7 +1759,7 @@ PLANTS = (
         "True",
         "cancels",
         300,
-        near=58,
+        near=7,
     ),
     Plant(
         "a dequeue by way of the line that a power cut may undo",
@@ -2491,6 +2494,7 @@ PLANTS = (
         "",
         "cancels",
         50,
+        near=4,
     ),
     Plant(
         "an event of a sweep that a put tells again",

@@ -111,6 +111,7 @@ def once(client: Client, q: TaskQueue, session: Session) -> None:
     deeds: list[Callable[[], object]] = [
         partial(finish, client, q, task),
         partial(q.release, client.db, task),
+        partial(q.give_back, client.db, task),
         partial(q.release, client.db, task, delay=0.1, failure=Failure("odd")),
         partial(q.bury, client.db, task),
         partial(q.release_all, client.db),
