@@ -22,6 +22,7 @@ from fdbqueue import limits, observing
 from fdbqueue.arguments import (
     checked_batch,
     checked_batch_count,
+    checked_instance,
     checked_items,
     checked_payload,
     checked_prefix,
@@ -92,12 +93,15 @@ class Queue(KeepsAside):
         """`name` is for messages and observers. `current`: the plan of a named queue, which may have
         partitions.
 
-        Raises: UnknownCodec; InvalidArgument for `contended` or `type`; WrongType for the subspace.
+        Raises: UnknownCodec; InvalidArgument for `contended` or `type`; WrongType for the subspace, `guard`
+        or `current`.
         """
         _require_contended(contended)
         prefix = checked_prefix("subspace", subspace)
         if guard is not None:
             checked_function("guard", guard)
+        if current is not None:
+            checked_instance("current", current, Current)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
         self._root = RootKeys(root)
