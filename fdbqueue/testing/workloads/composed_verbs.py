@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue.errors import NotTaken, QueueFull, TaskNotFound
 from fdbqueue.limits import PRIORITY_MAX, TASK_KEY_BYTES_MAX
 from fdbqueue.seam import Transaction
-from fdbqueue.task import Failure, Task
+from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.testing.workloads.noted import Noted
 from fdbqueue.testing.workloads.notes import Op
 
@@ -88,8 +88,10 @@ class TaskVerbs(Noted):
             renewed = self._q.renew(tr, [task])
             if task.id not in renewed:
                 raise NotTaken(id=task.id)
-            with suppress(TaskNotFound):  # it has expired since, while a reply was slow
-                return self._q.peek(tr, task.id)
+            with suppress(TaskNotFound):  # it may have expired since, or lapsed, while a reply was slow
+                shown = self._q.peek(tr, task.id)
+                if shown.state == TaskState.TAKEN:
+                    return shown
             return replace(task, until=renewed[task.id])
 
         self.with_held(op, renew, ends=False)

@@ -29,7 +29,8 @@ class Turns:
             if (turn := seen._turns.get(key)) != base._turns.get(key):
                 turns._turns.pop(key, None)
                 turns._turns |= {} if turn is None else {key: turn}
-        turns.now = max(self.now, seen.now)
+        if seen.now != base.now:  # otherwise it is that of before, and a truncate may have begun anew
+            turns.now = max(self.now, seen.now)
         return turns
 
     def place(self, head: Life) -> tuple[int, str]:
