@@ -118,6 +118,9 @@ class FairItems(Untimed):
 
     # The line's Source.
 
+    def doorbells(self) -> Sequence[bytes]:
+        return (self.doorbell,)
+
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         return self._offered.ask(tr, limit, now_us)
 

@@ -37,8 +37,6 @@ class Source(Protocol):
     A recipe queue moves an item to its request. A task queue takes the lease for the request's session.
     """
 
-    doorbell: bytes
-    """A key that changes whenever an item may have become available."""
     aside: Aside
     """The place for damaged values of the queue."""
 
@@ -49,6 +47,9 @@ class Source(Protocol):
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""
+
+    def doorbells(self) -> Sequence[bytes]:
+        """Keys of which one changes whenever an item may have become available."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         """Ask, by snapshot, for items that have come due. The reply makes a batch of them available."""

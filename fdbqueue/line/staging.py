@@ -384,7 +384,8 @@ class Line:
 
         The transaction writes nothing: it watches the doorbell, so each put would abort it.
         """
-        watches = [tr.watch(self.keys.request(seen.mine)), tr.watch(self.source.doorbell)]
+        keys = (self.keys.request(seen.mine), *self.source.doorbells())
+        watches = [tr.watch(key) for key in keys]
         return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=seen.next_due_us, leads=True)
 
     def _collect(self, tr: Transaction, ticket: Ticket, value: bytes, wanted: int) -> Turn:

@@ -29,6 +29,7 @@ class Part(Source, Protocol):
     partition: int
     name: str
     passed: Passed
+    doorbell: bytes
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Hand out offers to the caller of a take."""
@@ -93,6 +94,10 @@ class Wide:
         return any(source.passed for source in self._holding())
 
     # The line's Source.
+
+    def doorbells(self) -> Sequence[bytes]:
+        # The flag of a task that was passed over stays: a later task of its partition does not ring the bell.
+        return [self.doorbell, *(source.doorbell for source in self._holding() if source.passed)]
 
     def tidy(self, tr: Transaction) -> bool:
         return bool(self.ask_tidy(tr, self._now_us(tr))())

@@ -68,9 +68,9 @@ class Holder:
         checked_event("stop", stop)
         patience_s = min(checked_timeout(timeout_s, "timeout_s"), limits.LOOK_EVERY_S)
         with self._database.waiter(stop) as waiter:
-            watch = run(self._database, self._watch_if_empty)
-            if watch is not None:
-                waiter.sleep([watch], patience_s)
+            watches = run(self._database, self._watches_if_empty)
+            if watches:
+                waiter.sleep(watches, patience_s)
 
     def _hold(self, tr: Transaction) -> list[Any]:
         taker = Taker(self._source.line, (self._source.guard,), self._keep)
@@ -90,5 +90,11 @@ class Holder:
     def _look(self, shown: int) -> Look:
         return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
 
-    def _watch_if_empty(self, tr: Transaction) -> Future | None:
-        return None if self._recipe.any(tr) else tr.watch(self._recipe.doorbell)
+    def _watches_if_empty(self, tr: Transaction) -> list[Future]:
+        """Watches of the doorbells; none if an item is available."""
+        source = self._recipe.holding_source()
+        # As a look of the line: it clears the flags of empty partitions, and an item that sets one rings.
+        check, found = source.guard(tr), source.available(tr, 1, self._runtime.now_us())
+        check()
+        is_empty = next(iter(found), None) is None
+        return [tr.watch(key) for key in source.doorbells()] if is_empty else []

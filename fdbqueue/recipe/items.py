@@ -225,6 +225,9 @@ class Recipe(Untimed):
 
     # The line's Source.
 
+    def doorbells(self) -> Sequence[bytes]:
+        return (self.doorbell,)
+
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:  # noqa: ARG002  # the line's interface
         items, passed, suffix_of = self.keys.items, self.passed, self.keys.suffix_of
         rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))

@@ -153,6 +153,9 @@ class TaskSource:
 
     # The line's Source.
 
+    def doorbells(self) -> Sequence[bytes]:
+        return (self.doorbell,)
+
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
 

@@ -229,8 +229,8 @@ PLANTS = (
     Plant(
         "the first request does not watch the doorbell",
         staging.Line._lead,
-        ", tr.watch(self.source.doorbell)]",
-        "]",
+        "*self.source.doorbells())",
+        ")",
         "waits",
         150,
     ),

@@ -1,0 +1,84 @@
+"""Waits for all partitions: the next item wakes them at once, also beside items that they pass over."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue, TaskQueue
+from fdbqueue.errors import PayloadMismatch
+from fdbqueue.runtime import Waitable
+from tests.support import becomes_ready
+from tests.tasks.partitions import MakeBench
+from tests.tasks.support import StillClock
+
+PARTITIONS = 2
+
+
+class Meanwhile(StillClock):
+    """Calls `meanwhile` in the first wait."""
+
+    meanwhile: Callable[[], Any] | None = None
+
+    def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        waited_for, call, self.meanwhile = list(futures), self.meanwhile, None
+        if call is not None:
+            call()
+            any(becomes_ready(one, 0.2) for one in waited_for)
+        return super().wait_any(waited_for, timeout_s)
+
+
+@pytest.fixture
+def clock() -> Meanwhile:
+    return Meanwhile()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube", "bag"])
+def test_a_take_beside_unreadable_tasks_is_woken_at_once(
+    parted: MakeBench, clock: Meanwhile, kind: str
+) -> None:
+    b = parted(kind, partitions=PARTITIONS)
+    for number in range(9):
+        b.put("a text", **({"key": number} if b.keyed else {}))
+    typed = TaskQueue.open(b.db, "bench", type=int, root=b.root)
+    clock.meanwhile = lambda: b.put(7, **({"key": 99} if b.keyed else {}))
+    began = clock.now()
+    assert typed.take(b.db, 60, session=b.session).data == 7
+    assert clock.now() == began
+
+
+def made(b: Any, **options: Any) -> Queue:
+    return Queue.named(b.db, "items", partitions=PARTITIONS, root=b.root, **options)
+
+
+def test_a_dequeue_beside_unreadable_values_is_woken_at_once(parted: MakeBench, clock: Meanwhile) -> None:
+    b = parted()
+    queue, typed = made(b), made(b, type=int)
+    for _ in range(PARTITIONS):
+        queue.enqueue(b.db, "a text")
+    clock.meanwhile = lambda: queue.enqueue(b.db, 7)
+    began = clock.now()
+    assert typed.dequeue(b.db, timeout=60) == 7
+    assert clock.now() == began
+
+
+@pytest.mark.parametrize("has_unreadable", [False, True])
+def test_a_holder_is_woken_at_once(parted: MakeBench, clock: Meanwhile, has_unreadable: bool) -> None:
+    """Flags of empty partitions are there: their values have been dequeued at the homes."""
+    b = parted()
+    queue, typed = made(b), made(b, type=int)
+    for number in range(8):
+        queue.enqueue(b.db, number)
+    for _ in range(8):
+        queue.dequeue(b.db)
+    if has_unreadable:
+        for _ in range(PARTITIONS):
+            queue.enqueue(b.db, "a text")
+        with pytest.raises(PayloadMismatch):
+            typed.dequeue(b.db)
+    holder = typed.holder(b.db)
+    clock.meanwhile = lambda: queue.enqueue(b.db, 7)
+    began = clock.now()
+    holder.wait(60)
+    assert clock.now() == began
+    assert holder.hold(1) == [7]
