@@ -184,6 +184,8 @@ RECORD_PAYLOAD_BYTES_MAX = 256
 # A trace context lies in the record of its task, which the index of ready tasks copies. A traceparent and
 # the longest tracestate that W3C asks for have 600 bytes.
 TRACE_BYTES_MAX = 1_000
+# So do the headers of a task. A batch of a thousand tasks with such headers still fits into one transaction.
+HEADERS_BYTES_MAX = 1_000
 # Each queue of a process has metrics of its own, some thirty lines of a scrape for each kind of call.
 QUEUES_LABELLED_MAX = 100
 # A task key is part of three database keys of its task.

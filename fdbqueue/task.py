@@ -53,6 +53,8 @@ class Task:
     """The progress that its holder has told, from 0 to 1; None before, and once the lease has ended."""
     fraction_told: float | None = None
     """The time at which that was told."""
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The headers of its put: texts beside the data, readable without its codec."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

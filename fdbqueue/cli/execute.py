@@ -33,6 +33,7 @@ from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Registry
+from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 
 PLACEHOLDER = "{}"
@@ -87,7 +88,7 @@ class Execute:
                 stdin=given,
                 stdout=out,
                 stderr=err,
-                env=os.environ | {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts)},
+                env=os.environ | environment_of(task),
                 # A process group of its own: Ctrl-C does not reach it, and all its processes can be killed.
                 start_new_session=True,
             )
@@ -114,6 +115,12 @@ class Execute:
 
     def _put(self, tr: Any, values: Sequence[Any]) -> None:
         put_into(tr, Subspace((), self._command.root), str(self._command.into), values)
+
+
+def environment_of(task: Task) -> dict[str, str]:
+    """Return the variables of a command that tell of its task; its headers are one JSON object."""
+    headers = msgspec.json.encode(dict(task.headers)).decode()
+    return {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts), "FDBQUEUE_HEADERS": headers}
 
 
 def as_bytes(data: Any) -> bytes:

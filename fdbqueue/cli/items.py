@@ -38,6 +38,9 @@ _NOTHING = object()
 @click.option("--ttr", type=SPAN, metavar="S", help="of tasks: each lease lasts S seconds")
 @click.option("--key", metavar="KEY", help="of tasks: the task key, as JSON or text")
 @click.option("--cost", type=int, metavar="N", help="of tasks: each counts as N tasks of its key")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="of tasks: a header; repeatable"
+)
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
@@ -64,9 +67,11 @@ def put(
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
     values = _values(data, text)
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     if "key" in given:
         given["key"] = _values((given["key"],), text)[0]
+    if "headers" in given:
+        given["headers"] = dict(map(_header, given["headers"]))
     with place.database(create=create) as database:
         kind = place.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
         sink, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
@@ -148,6 +153,13 @@ def _values(data: Sequence[str], as_text: bool) -> list[Any]:
         raise CommandError(str(reason)) from None
 
 
+def _header(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise click.BadParameter(f"{text!r} is no NAME=TEXT", param_hint="--header")
+    return name, value
+
+
 def _sink(
     signals: Signals,
     place: Place,
@@ -165,8 +177,12 @@ def _sink(
     return _task_sink(signals, database, place.tasks_in(database, name), options, as_json)
 
 
+_FLAGS = {"pri": "priority", "headers": "header"}
+"""Flags of options that have another name in Python."""
+
+
 def _refuse_task_options(name: str, options: dict[str, Any], as_json: bool) -> None:
-    given = [f"--{'priority' if option == 'pri' else option}" for option in options]
+    given = [f"--{_FLAGS.get(option, option)}" for option in options]
     given += ["--json"] if as_json else []
     if given:
         wanted = f"for task queues, and {name!r} is not one: `fdbqueue create {name}` makes one"

@@ -42,6 +42,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "taken": task.taken,
         "session": task.session,
         "trace": task.trace,
+        "headers": dict(task.headers),
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,
         "progress_told": task.fraction_told,

@@ -83,6 +83,7 @@ class TaskView:
     """The whole payload for the form that edits it; None if the task is not buried, or cannot be edited."""
     outcome: str | None = None
     """Of a task that has ended."""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def task_view(look: TaskLook) -> TaskView:
@@ -102,6 +103,7 @@ def task_view(look: TaskLook) -> TaskView:
         tuple(_failure(failure, look.now) for failure in reversed(look.failures)),
         TASK_ACTIONS[task.state],
         editable(task, look.options),
+        headers=tuple((one_line(name), one_line(text)) for name, text in task.headers.items()),
     )
 
 

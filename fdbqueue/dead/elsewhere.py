@@ -97,7 +97,7 @@ class Elsewhere:
         if kind.supports("cost"):
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
-        return replace(draft, trace=record.trace, failures=record.failures)
+        return replace(draft, trace=record.trace, extra=record.extra, failures=record.failures)
 
 
 def moved_bytes(record: Record) -> int:

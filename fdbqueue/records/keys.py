@@ -114,6 +114,12 @@ else:  # the decoder refuses any other text; a type checker would refuse the mem
     StoredState = Literal["r", "t", "!", "~"]
 
 
+class Extra(msgspec.Struct, frozen=True, array_like=True):
+    """The parts of a record that few tasks have. Append fields with a default; never reorder."""
+
+    headers: dict[str, str] = {}
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
 
@@ -154,6 +160,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """The progress that the holder of a taken task has told; None in other states."""
     told_us: int = 0
     """The time at which that was told."""
+    extra: Extra | None = None
 
     @property
     def failures_counted(self) -> int:

@@ -263,6 +263,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,
         trace=draft.trace,
+        extra=draft.extra,
         failures=draft.failures,
         forgiven=draft.failures,
     )

@@ -32,8 +32,9 @@ from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import NEVER_US, TaskKeys
+from fdbqueue.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
+from fdbqueue.tasks.headers import with_headers
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
@@ -42,6 +43,8 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR
+OF_EVERY_KIND = frozenset({"headers"})
+"""Options that tasks of every kind of queue may have."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,7 @@ class Draft:
     delay_us: int
     trace: bytes = b""
     """The trace context of its put (trace_context.py)."""
+    extra: Extra | None = None
     failures: int = 0
     """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
 
@@ -229,7 +233,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
     Raises: UnsupportedOption for an option that its kind lacks; InvalidArgument.
     """
     wait_us = delay_us(options.get("delay", 0))
-    given = {name for name, value in options.items() if value is not None}
+    given = {name for name, value in options.items() if value is not None} - OF_EVERY_KIND
     if options.get("pri") == 0:
         given.discard("pri")
     if wait_us == 0:
@@ -249,6 +253,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
+        extra=None if options.get("headers") is None else with_headers(options["headers"]),
     )
 
 

@@ -154,15 +154,18 @@ class TaskQueue(Looks, Managing, Attempts):
         delay: float = 0,
         key: Any = None,
         cost: int | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
         """Add a task. It lives `ttl` seconds after its `delay`, and each of its leases lasts `ttr` seconds.
 
-        In a fair queue it counts as `cost` tasks of its task key. Given a database, the call waits up to
-        `timeout` seconds for room, and ends overdue sessions before it raises QueueFull. Given a transaction,
-        the stored state decides. When `stop`, an event, is set, the call raises WaitStopped and has put
-        nothing.
+        In a fair queue it counts as `cost` tasks of its task key. `headers` are texts by name that stay
+        beside the data, at most limits.HEADERS_BYTES_MAX bytes together.
+
+        Given a database, the call waits up to `timeout` seconds for room, and ends overdue sessions before it
+        raises QueueFull. Given a transaction, the stored state decides. When `stop`, an event, is set, the
+        call raises WaitStopped and has put nothing.
         Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands.
         Writes: the task, its payload, its index and timer keys, the counters.
         Conflicts: none. With a capacity: other puts near the bound. With task keys: a change that empties or
@@ -172,6 +175,8 @@ class TaskQueue(Looks, Managing, Attempts):
         temporary queue of an ended session; WaitStopped.
         """
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
+        if headers is not None:
+            options["headers"] = headers
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(

@@ -46,6 +46,7 @@ def task_of(record: Record, data: Any) -> Task:
         cancel_asked=record.cancelled_us / 1_000_000 if record.cancelled_us else None,
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
+        headers=record.extra.headers if record.extra else {},
     )
 
 

@@ -91,6 +91,13 @@ def test_a_failing_command_is_buried_with_its_output(shell: Shell) -> None:
     assert task["history"][1]["detail"] == f"--- stdout:\n2 of {task['id']}\n--- stderr:\noops"
 
 
+def test_a_command_reads_the_headers_of_its_task(shell: Shell) -> None:
+    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
+    assert shell.run("put", "q", "x", "--header", "a=b=c", "--header", "d=")[0] == 0
+    status, out, _ = run(shell, "--", "sh", "-c", 'echo "$FDBQUEUE_HEADERS"')
+    assert (status, json.loads(out)) == (0, {"a": "b=c", "d": ""})
+
+
 def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
     filled(shell, "q", "x")
     assert run(shell, "--max-attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1

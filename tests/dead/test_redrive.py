@@ -185,16 +185,16 @@ def test_tasks_bring_their_failures_into_another_queue(grave: Grave) -> None:
     assert fdbqueue.verify(db, "other", root=grave.root).findings == ()
 
 
-def test_task_keys_costs_and_traces_go_with_their_tasks(db, space) -> None:
+def test_task_keys_costs_headers_and_traces_go_with_tasks(db, space) -> None:
     grave = Grave(db, space, "fair")
     into, trace = other(grave, "fair"), {"traceparent": "00-1-2-01"}
-    key = grave.queue._shape.keys.task(id_bytes(grave.bury("A", key="gold", cost=3)))
+    key = grave.queue._shape.keys.task(id_bytes(grave.bury("A", key="gold", cost=3, headers={"a": "b"})))
     db[key] = record_to_bytes(structs.replace(record_of(bytes(db[key])), trace=packed(trace)))
     grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
     grave.letters.run_redrive(db)
     task = into.take(db, 0)
     moved = record_of(bytes(db[into._shape.keys.task(id_bytes(task.id))]))
-    assert (task.key, moved.cost, task.trace) == ("gold", 3, trace)
+    assert (task.key, moved.cost, task.trace, task.headers) == ("gold", 3, trace, {"a": "b"})
 
 
 def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:

@@ -1,0 +1,102 @@
+"""Headers: texts beside the data, which stay with the task and need no codec."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import TaskQueue, limits
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.records.keys import Record, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.headers import with_headers
+from fdbqueue.tasks.kinds import kind_names
+from tests.tasks.partitions import MakeBench
+from tests.tasks.support import Bench
+
+HEADERS = {"tenant": "acme", "content-type": "text/plain"}
+
+
+def test_headers_are_read_wherever_the_task_is(bench: Callable[..., Bench]) -> None:
+    b = bench("fifottl", ttr=60)
+    put = b.queue.put(b.db, "x", headers=HEADERS)
+    assert put.headers == b.queue.peek(b.db, put).headers == HEADERS
+    assert [task.headers for task in b.queue.tasks(b.db, "r", 9)] == [HEADERS]
+    for end in (b.queue.release, b.queue.bury):
+        task = b.take()
+        assert task.headers == HEADERS
+        assert end(b.db, task).headers == HEADERS
+    b.queue.kick(b.db, 1)
+    assert b.queue.ack(b.db, b.take()).headers == HEADERS
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_queues_of_every_kind_have_headers(db: fdbqueue.Database, space: Any, kind: str) -> None:
+    queue = TaskQueue.create(db, "q", kind, root=space)
+    queue.put_many(db, ["x", "y"], headers=HEADERS)
+    for _ in range(2):
+        task = queue.take(db, 0)
+        assert task is not None
+        assert queue.ack(db, task).headers == task.headers == HEADERS
+
+
+def test_headers_move_with_their_task_to_another_partition(parted: MakeBench) -> None:
+    b = parted("utubettl", partitions=2)
+    id_ = b.queue.put(b.db, "x", key="k", delay=5, headers=HEADERS).id
+    b.queue.repartition(b.db, 7)
+    b.clock.advance(6)
+    task = b.queue.take(b.db, 0)
+    assert task is not None
+    assert (task.id, task.headers) == (id_, HEADERS)
+
+
+def test_a_task_without_headers_has_none(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.queue.put(b.db, "x", headers=None)
+    assert b.take().headers == {}
+
+
+def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.put("x")
+    without = len(b.contents())
+    b.put("x", headers=HEADERS)
+    assert len(b.contents()) == 2 * without
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "tenant",
+        [("a", "b")],
+        {"a": 1},
+        {1: "a"},
+        {"a": b"b"},
+        {"a": "\ud800"},
+        {"a": "x" * limits.HEADERS_BYTES_MAX},
+        {str(n): "" for n in range(limits.HEADERS_BYTES_MAX)},
+    ],
+    ids=["text", "pairs", "number", "name", "bytes", "surrogate", "long", "many"],
+)
+def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], headers: Any) -> None:
+    b = bench()
+    with pytest.raises(InvalidArgument, match="headers"):
+        b.put("x", headers=headers)
+    assert b.contents() == []
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=30), max_size=9))
+def test_a_record_gives_its_headers_back(headers: dict[str, str]) -> None:
+    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=with_headers(headers))
+    found = record_of(record_to_bytes(record)).extra
+    assert found is not None
+    assert found.headers == headers
+
+
+def test_a_record_of_an_earlier_release_has_no_headers() -> None:
+    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0)
+    fields = msgspec.msgpack.decode(record_to_bytes(record))
+    assert record_of(msgspec.msgpack.encode(fields[:-1])) == record
