@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fdbqueue.database import Database
+from fdbqueue.errors import WaitStopped
 from fdbqueue.task import Task
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker
@@ -97,11 +98,17 @@ def calls_counted(names: Sequence[str]) -> Checker:
                 done = sum(
                     op.done and (name != "take" or op.result is not None) for op in trace.of(NAME, name)
                 )
-                in_doubt = sum(op.unknown for op in trace.of(NAME, name))
+                in_doubt = sum(op.unknown for op in trace.of(NAME, name)) + _too_late(trace, name, counted)
                 if not done <= counted[name] - of_expiry <= done + in_doubt:
                     yield f"{counted[name]} times {name} is counted, {done} are done, {in_doubt} in doubt"
 
     return check
+
+
+def _too_late(trace: Trace, name: str, counted: dict[str, int]) -> int:
+    """Return the most takes that were stopped, and whose leases ended before they could be undone."""
+    stopped = sum(isinstance(op.error, WaitStopped) for op in trace.of(NAME, name)) if name == "take" else 0
+    return min(stopped, counted["ttl"] + counted["ttr"])
 
 
 def attempts_are_takes(trace: Trace, _: Database) -> Iterator[str]:
