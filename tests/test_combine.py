@@ -9,19 +9,23 @@ import pytest
 
 from fdbqueue import limits
 from fdbqueue.calls.combine import Call, CallState, Combiner
+from fdbqueue.errors import WaitStopped
 from fdbqueue.runtime import RealRuntime
-from tests.support import PATIENCE_S, wait_until
+from fdbqueue.waiters import Waiter, Waiters
+from tests.support import PATIENCE_S, ManualClock, wait_until
 
 
 class Together:
     """Runs calls in threads; the work for the first batch waits until the others have queued up behind it."""
 
-    def __init__(self, work: Callable[[Combiner, list[Call]], None]) -> None:
+    def __init__(
+        self, work: Callable[[Combiner, list[Call]], None], runtime: RealRuntime | None = None
+    ) -> None:
         self.batches: list[int] = []
         self.first_batch = threading.Event()
         self.go_on = threading.Event()
         self._work = work
-        self.combiner = Combiner(RealRuntime(), self._do)
+        self.combiner = Combiner(runtime or RealRuntime(), self._do)
         self.outcomes: dict[int, Any] = {}
         self.threads: list[threading.Thread] = []
 
@@ -106,6 +110,36 @@ def test_a_leader_waits_only_a_moment_for_callers_to_return() -> None:
     together.start(2)
     assert together.finish()[2] == [2]
     assert together.batches == [2, 1]
+
+
+def test_the_wait_for_callers_is_a_share_of_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
+    waits: list[float] = []
+
+    class Noted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:  # a follower
+                return super().wait()
+            waits.append(timeout)
+            return False
+
+    class Clock(ManualClock):
+        def event(self) -> threading.Event:
+            return Noted()
+
+    def work(crew: Combiner, calls: list[Call]) -> None:
+        clock.advance(2.0)
+        echo(crew, calls)
+
+    clock = Clock()
+    together = Together(work, clock)
+    together.start(0)
+    together.first_batch.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 2)
+    together.finish()
+    together.combiner.call(2)
+    assert waits == [pytest.approx(2.0 * limits.GATHER_SHARE)]
 
 
 def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
@@ -279,6 +313,35 @@ def test_a_stopped_call_is_not_claimed() -> None:
     stopped.stopped = True
     assert together.finish() == {0: [0], 1: "left"}
     assert together.batches == [1]
+
+
+def test_a_call_stopped_after_its_release_is_not_claimed() -> None:
+    """An attempt with an unknown result had held it until then."""
+
+    def work(crew: Combiner, calls: list[Call]) -> None:
+        crew.hold()
+        crew.release()
+        calls[-1].stopped = True
+        echo(crew, crew.claim(1000, 1000))
+
+    together = Together(work)
+    together.start(0)
+    together.first_batch.wait(10)
+    together.start(1)
+    wait_for_pending(together.combiner, 2)
+    assert together.finish() == {0: [0], 1: "left"}
+
+
+def test_the_stop_of_a_leader_ends_the_sleep_of_its_work() -> None:
+    def work(crew: Combiner, _: Call) -> None:
+        waiter.end(WaitStopped)
+        echo(crew, crew.claim(1000, 1000))
+
+    woken: list[str] = []
+    combiner = Combiner(RealRuntime(), work, wake=lambda: woken.append("woken"))
+    with Waiter(Waiters(RealRuntime()), ()) as waiter:
+        assert combiner.call(0, until=math.inf, waiter=waiter).state is CallState.LEFT
+    assert woken == ["woken"]
 
 
 def wait_for_pending(combiner: Combiner, count: int) -> None:

@@ -3,13 +3,14 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.embedded import FDBError
@@ -21,6 +22,7 @@ from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.line.waiting import _is_refused
 from fdbqueue.recipe.items import COUNTER, Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
+from fdbqueue.runtime import Waitable
 from tests.queue_support import registered_by
 from tests.support import (
     COMMIT_UNKNOWN,
@@ -28,6 +30,7 @@ from tests.support import (
     PATIENCE_S,
     TOO_MANY_WATCHES,
     TOO_OLD,
+    ManualClock,
     begin,
     commit_code,
     wait_until,
@@ -385,6 +388,32 @@ def test_a_request_is_found_by_its_name(steps: Steps) -> None:
     tickets = [steps.register() for _ in range(3)]
     assert [steps.run(lambda tr, t=t: steps.line.find(tr, t.rid)) for t in tickets] == tickets
     assert steps.run(lambda tr: steps.line.find(tr, b"nobody's")).stamp == b""
+
+
+def test_a_request_is_found_behind_a_long_line(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 2)
+    *_, last = (steps.register() for _ in range(3))
+    assert steps.run(lambda tr: steps.line.find(tr, last.rid)) == last
+
+
+def test_a_line_loses_its_dead_requests_in_bounded_steps(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
+    for _ in range(3):
+        steps.register()
+    late, found = NOW + DEADLINE_US + 1, list[tuple[bool, int]]()
+    for _ in range(2):
+        found.append((steps.run(lambda tr: steps.line.is_left(tr, late)), steps.keys()))
+    assert found == [(False, 1), (True, 0)]
+
+
+def test_a_line_without_calls_conflicts_with_a_registration(steps: Steps, space: Subspace) -> None:
+    closing = begin(steps.db)
+    assert steps.line.is_left(closing, NOW)
+    closing[space.pack(("closed",))] = b""
+    steps.register()
+    assert commit_code(closing) == NOT_COMMITTED
 
 
 def test_two_serving_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
@@ -872,10 +901,11 @@ def test_a_call_without_a_watch_looks_now_and_then(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(limits, "REQUEST_RENEW_S", 100 * PATIENCE_S)  # a renewal looks, too
     queue, client = Queue(space[0], root=space[1]), apart(db)
     client.engine.options.set_max_watches(0)
     try:
-        with in_threads(1, lambda _: queue.dequeue(client, timeout=PATIENCE_S)) as answers:
+        with in_threads(1, lambda _: queue.dequeue(client, timeout=2 * PATIENCE_S)) as answers:
             db.runtime.sleep(1)
             looks = client.counters.wake_ups
             queue.enqueue(db, "a")
@@ -883,6 +913,31 @@ def test_a_call_without_a_watch_looks_now_and_then(
         client.engine.options.set_max_watches(10_000)
     assert answers == ["a"]
     assert looks < 50  # of hundreds, were each refusal a call
+
+
+class Unwoken(ManualClock):
+    """A clock on which each wait that no signal ends is over at once. It notes the seconds of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_s: list[float] = []
+
+    def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        assert timeout_s is not None
+        assert not any(future.is_ready() for future in futures)
+        self.waited_s.append(timeout_s)
+        self.advance(timeout_s)
+        return False
+
+
+def test_the_first_request_looks_at_random_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUEST_RENEW_S", 100.0)
+    clock = Unwoken()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        assert Queue(Subspace(("q",))).dequeue(db, timeout=40) is None
+    *waited_s, _ = clock.waited_s
+    assert all(limits.LOOK_EVERY_S / 2 <= each_s <= limits.LOOK_EVERY_S for each_s in waited_s)
+    assert len(set(waited_s)) == len(waited_s) >= 20
 
 
 class Watch:

@@ -190,6 +190,15 @@ def test_successive_calls_share_a_slot_and_closing_clears_it(
     assert receipts(db, root) == []
 
 
+def test_closing_clears_the_slot_of_a_single_call(
+    db: Database, fdb_module: ModuleType, space: Subspace
+) -> None:
+    other, _ = faulty(db, fdb_module.FDBError)
+    Queue(space[0], root=space[1]).enqueue(other, 1)
+    other.close()
+    assert receipts(db, RootKeys(space[1])) == []
+
+
 def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_module: ModuleType) -> None:
     """Its last attempt may still be under way, and must not overwrite the receipt of the slot's next user."""
     root = RootKeys(space)
