@@ -149,6 +149,15 @@ class Taker:
             # Without its value, an item could not be read, and was buried.
             may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
-                return Taken(values, portion.cut_short, wrote, may_be_lost=may_be_lost)
+                return Taken(values, _is_cut_short(portion, tidied, values, count), wrote, None, may_be_lost)
             portion = portion_of(self._source.available(tr, count, now_us))
         return Taken((), bool(portion.offers), wrote)
+
+
+def _is_cut_short(portion: Portion, tidied: Swept, values: Sequence[Any], count: int) -> bool:
+    """True if more items may lie behind the `values` of a take, for other calls of its batch.
+
+    An expired item, or one that cannot be read, has the place of another among the first `count`.
+    """
+    is_dense = not tidied and len(values) == len(portion.offers)
+    return portion.cut_short or not (is_dense or len(values) == count)
