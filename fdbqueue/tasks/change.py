@@ -198,11 +198,12 @@ class Change:
             for old, new in zip(olds, news, strict=True)
         ]
         here = self.shape.keys.partition
-        stay = [(old, new) for old, new, place in ways if place == here]
-        self.move([old for old, _ in stay], [new for _, new in stay])
+        # First: a task that stays only to expire would hold its task key in the other partition.
         for old, new, place in ways:
             if place != here:
                 self._send(old, new, place)
+        stay = [(old, new) for old, new, place in ways if place == here]
+        self.move([old for old, _ in stay], [new for _, new in stay])
 
     def joinable(self, records: Sequence[Record]) -> Sequence[Record]:
         """The first of these tasks that may `join` in one transaction. A join of another partition writes the

@@ -189,6 +189,22 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: 
     assert b.take() is not None
 
 
+def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
+    """A task of its key joins the new partition in the same sweep. Another key keeps the change open."""
+    b = parted("utubettl", partitions=2)
+    key = moving_key(2, 4)
+    other = next(n for n in range(99) if n != key and home_of(key_bytes(n), 2) != home_of(key_bytes(n), 4))
+    b.put("open", key=other)
+    b.put("gone", key=key, delay=5, ttl=1)
+    b.put("due", key=key, delay=5)
+    assert b.take().data == "open"
+    b.repartition(4)
+    b.clock.advance(10)
+    b.settle()
+    assert b.taken_data() == ["due"]
+    assert is_sound(b)
+
+
 def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> None:
     """Each but the last has one task, which has expired."""
     b = parted(partitions=32)
