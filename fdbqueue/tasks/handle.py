@@ -143,7 +143,11 @@ class TaskHandle(KeepsAside):
         return ObservedCalls(calls_of(database, self._shape), database.runtime, name, task)
 
     def _of(self, target: DatabaseOrTransaction) -> Database:
-        return self._database if is_transaction(target) else as_database(target)
+        if not is_transaction(target):
+            return as_database(target)
+        # A plan, a session and a callback belong to one database. Several may share the engine of `target`:
+        # among them that of the handle comes first.
+        return self._database if target.db == self._database.engine else as_database(target.db)
 
     def _own_session(self, target: DatabaseOrTransaction) -> Session:
         return own_session_of(self._of(target), self._shape.root).get()

@@ -93,16 +93,46 @@ def test_a_handle_follows_the_plan_of_each_database() -> None:
         assert [len(tasks.partitions(db)) for db in (one, other)] == [4, 8]
 
 
-def test_a_handle_of_items_follows_the_plan_of_each_database() -> None:
+@pytest.mark.parametrize("kind", ["tasks", "items"])
+def test_a_transaction_goes_by_the_plan_of_its_database(kind: str) -> None:
     """Given a database and given a transaction."""
     with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as other:
-        items = Queue.named(one, "q")
-        Queue.named(other, "q")
-        enqueue = transactional(retry_limit=RETRIES)(items.enqueue)
+        queue, put = made_in(one, kind)
+        made_in(other, kind)
+        put_within = transactional(retry_limit=RETRIES)(put)
         for db, count in ((one, 4), (other, 8), (one, 2)):
-            items.repartition(db, count)
+            queue.repartition(db, count)
             for _ in range(3):
-                enqueue(one, 1)
-                enqueue(other, 1)
-        assert [counts(items)(db) for db in (one, other)] == [4, 8]
-        assert [items.size(db) for db in (one, other)] == [9, 9]
+                put_within(one, 1)
+                put_within(other, 1)
+        assert [counts(queue)(db) for db in (one, other)] == [4, 8]
+        sizes = [sum(part.ready for part in queue.partitions(db)) for db in (one, other)]
+        assert sizes == [9, 9]
+
+
+def made_in(db: Database, kind: str) -> Made:
+    if kind == "items":
+        items = Queue.named(db, "q")
+        return items, items.enqueue
+    tasks = TaskQueue.create(db, "q", "fifo")
+    return tasks, tasks.put
+
+
+@pytest.mark.parametrize("verb", ["take", "repartition", "statistics"])
+def test_verbs_within_another_database_work(verb: str) -> None:
+    with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as other:
+        tasks, _ = made_in(one, "tasks")
+        twin, put = made_in(other, "tasks")
+        put(other, 1)
+
+        @transactional(retry_limit=RETRIES)
+        def body(tr: Any) -> Any:
+            return {
+                "take": lambda: tasks.ack(tr, tasks.take(tr)).data,
+                "repartition": lambda: tasks.repartition(tr, 4).partitions,
+                "statistics": lambda: tasks.statistics(tr)["tasks"]["ready"],
+            }[verb]()
+
+        assert body(other) == {"take": 1, "repartition": 4, "statistics": 1}[verb]
+        assert tasks.statistics(one)["calls"]["put"] == 0
+        assert len(twin.partitions(other)) == (4 if verb == "repartition" else 1)

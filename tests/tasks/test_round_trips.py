@@ -38,7 +38,7 @@ class Tripping:
 
     def __init__(self, trips: Trips, tr: Any, asked: dict[bytes, int] | None = None) -> None:
         """`asked`: the round trips before the first read of each key; the client keeps its value."""
-        self._trips = trips
+        self._trips = self.db = trips
         self._tr = tr
         self._asked: dict[bytes, int] = {} if asked is None else asked
 
