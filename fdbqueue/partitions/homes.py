@@ -19,7 +19,8 @@ class Homes:
         self._database = database
         self._runtime = database.runtime
         self._root = root
-        self._takes = count(1)
+        # Many processes may take one task each: from one number on, none of them would visit.
+        self._takes = count(self._runtime.now_us())
         self._sessions: list[bytes] = []
         self._looked_at = float("-inf")
         self._chosen: dict[tuple[bytes, int], list[int]] = {}

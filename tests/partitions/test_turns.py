@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import fdbqueue
-from fdbqueue import Queue, TaskQueue, transactional
+from fdbqueue import Database, Queue, TaskQueue, limits, transactional
+from tests.support import ManualClock
 
 
 def test_processes_with_one_put_each_use_many_partitions(tmp_path: Path) -> None:
@@ -24,6 +25,22 @@ def test_handles_with_one_enqueue_each_use_many_partitions() -> None:
             queue = Queue.named(db, "q", partitions=64)
             transactional(queue.enqueue)(db, number)
         assert len([one for one in queue.partitions(db) if one.ready]) > 1
+
+
+def test_processes_with_one_take_each_visit_closed_partitions() -> None:
+    """The open partition never becomes empty."""
+    clock = ManualClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        queue = Queue.named(db, "q", partitions=4)
+        for number in range(4):
+            queue.enqueue(db, number)
+        queue.repartition(db, 1)
+        queue.enqueue_many(db, ["new"] * 100)
+        found = []
+        for _ in range(2 * 4 * limits.TAKES_PER_VISIT):
+            clock.advance(1e-6)
+            found.append(queue.dequeue(Database(db.engine, clock)))
+        assert set(range(4)) <= set(found)
 
 
 def test_puts_of_a_process_use_all_partitions_in_turn() -> None:
