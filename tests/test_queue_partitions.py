@@ -3,11 +3,13 @@
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Queue, limits, transactional, verify
 from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.line.keys import Notice, Ticket
@@ -18,7 +20,7 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry.registry import Registry
-from tests.support import NOT_COMMITTED, PATIENCE_S, becomes_ready, begin, commit_code
+from tests.support import NOT_COMMITTED, PATIENCE_S, ManualClock, becomes_ready, begin, commit_code
 
 PARTITIONS = 4
 VALUES = list(range(20))
@@ -577,6 +579,24 @@ def test_values_of_closed_partitions_do_not_starve(
     queue.enqueue_many(db, ["new"] * most)
     found = [dequeue(db) for _ in range(most)]
     assert set(VALUES) <= set(found)
+
+
+@pytest.mark.parametrize("given", ["database", "transaction"])
+def test_values_of_a_dead_holder_come_back_beside_a_backlog(
+    tmp_path: Path, space: Subspace, given: str
+) -> None:
+    """They lie ready in the line of all partitions, where no take at a home passes."""
+    clock = ManualClock()
+    with fdbqueue.open(f"embedded:{tmp_path}", runtime=clock) as db:
+        queue = Queue.named(db, "q", partitions=PARTITIONS, root=space)
+        dequeue = queue.dequeue if given == "database" else transactional(queue.dequeue)
+        queue.enqueue(db, "lost")
+        assert queue.holder(db).hold(1) == ["lost"]
+        clock.advance(2 * limits.REQUEST_DEADLINE_S)
+        most = 3 * (PARTITIONS + 1) * limits.TAKES_PER_VISIT
+        for value in range(most):
+            queue.enqueue(db, value)
+        assert "lost" in [dequeue(db) for _ in range(most - PARTITIONS)]
 
 
 def test_verify_of_a_handle_goes_by_the_present_plan(db: Database, space: Subspace) -> None:

@@ -12,7 +12,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.homes import Homes
-from fdbqueue.recipe.parts import RecipeParts
+from fdbqueue.recipe.parts import RecipeParts, visited
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
@@ -80,15 +80,19 @@ class QueueCalls:
 
     def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
-        plan = self.recipe.plan
-        self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        # Closed partitions may have items, too, and the open ones may never become empty.
-        home = 0 if plan is None else self._homes.next(plan.count, plan.high, self._process)
-        for one in (0,) if plan is None else (home, _WIDE):
+        for one in self._order():
             with suppress(PartitionGone):  # since its home was chosen
                 if found := self._takes_of(one).take(count, stop):
                     return found
         return ()
+
+    def _order(self) -> Sequence[int]:
+        plan = self.recipe.plan
+        if plan is None:
+            return (0,)
+        self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        home = self._homes.next(plan.count, visited(plan), self._process)
+        return (home, _WIDE) if home < plan.high else (_WIDE,)
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
         until = self._runtime.monotonic() + timeout_s

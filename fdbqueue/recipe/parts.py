@@ -12,7 +12,7 @@ from fdbqueue.database import conflict_in, runtime_of
 from fdbqueue.line.results import Results
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Swept
-from fdbqueue.line.take import Taken
+from fdbqueue.line.take import Taken, Taker
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.partitions.current import Current, PartitionGone
 from fdbqueue.partitions.homes import begin_at
@@ -29,10 +29,11 @@ class WideRecipe(Wide):
     """All partitions as one source."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        """Ask for items that lie ready, past their deadlines, in the line of a partition: few takes look
-        there. The reply returns those of one partition.
+        """Ask for items that lie ready, past their deadlines, in any line: few takes look there. The reply
+        returns those of one line.
         """
-        asked = [(part.line.results, part.line.results.ask_due(tr)) for part in self.recipes()]
+        lines = [self.line, *(part.line for part in self.recipes())]
+        asked = [(line.results, line.results.ask_due(tr)) for line in lines]
         return lambda: _returned_first(tr, asked, now_us)
 
     def recipes(self) -> Iterator[Recipe]:
@@ -111,13 +112,15 @@ class RecipeParts:
             self._puts = count(int.from_bytes(random))
         return self.part(next(self._puts) % plan.count)
 
-    def _next_taken(self, plan: Plan, now_us: int) -> Recipe:
-        """The partition at which the next take begins. Closed ones may have items, too, and the open ones may
-        never become empty. The clock chooses the first, as many processes may take one item each.
+    def _next_taker(self, plan: Plan, now_us: int) -> Taker:
+        """The taker with which the next take begins: that of a partition, or of all.
+
+        The clock chooses the first, as many processes may take one item each.
         """
         if self._takes is None:
             self._takes = count(now_us)
-        return self.part(begin_at(next(self._takes), range(plan.count), plan.high))
+        number = begin_at(next(self._takes), range(plan.count), visited(plan))
+        return self.wide.taker() if number == plan.high else self.part(number).taker
 
     def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
         return _GoingBy(self, tr, plan)
@@ -153,7 +156,7 @@ class RecipeParts:
     def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
             return self.zero.take(tr, count, now_us)
-        taken = self._next_taken(plan, now_us).taker.take(tr, count, b"", now_us, is_last=False)
+        taken = self._next_taker(plan, now_us).take(tr, count, b"", now_us, is_last=False)
         return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
 
     def first(self, tr: Any, count: int) -> list[Any]:
@@ -250,6 +253,14 @@ class _GoingBy:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is PartitionGone or (kind is None and self._parts.plan is not self._plan):
             raise conflict_in(self._tr) from None
+
+
+def visited(plan: Plan) -> int:
+    """The number of places that takes visit in turn, beside the open partitions: each partition, as closed
+    ones may have items, too; and then all together, as items for dead requests lie ready in their line. The
+    open partitions may never become empty.
+    """
+    return plan.high + 1
 
 
 def _place_in(after: bytes) -> tuple[int, bytes | None]:
