@@ -300,6 +300,9 @@ TASK_KEYS_PLACED = 4096
 # Of this many takes, one begins at another partition than a home of its process. So a partition of no
 # process is drained too, while all homes have tasks.
 TAKES_PER_VISIT = 8
+# The shortest time between two visits of one process to a closed partition in which it has found no item. An
+# item comes back there only from a process that has died.
+EMPTY_VISITED_EVERY_S = 10.0
 # One of these looks at all partitions clears the flags of empty ones beside its take. The others clear them
 # only if they find nothing.
 LOOKS_PER_CLEARING = 64

@@ -19,8 +19,7 @@ class Homes:
         self._database = database
         self._runtime = database.runtime
         self._root = root
-        # Many processes may take one task each: from one number on, none of them would visit.
-        self._takes = count(self._runtime.now_us())
+        self._turns = Turns(self._runtime.now_us())
         self._sessions: list[bytes] = []
         self._looked_at = float("-inf")
         self._chosen: dict[tuple[bytes, int], list[int]] = {}
@@ -34,7 +33,11 @@ class Homes:
         if drained == 1:
             return 0
         homes = self._homes(shared, session) if shared > 1 else (0,)
-        return begin_at(next(self._takes), homes, drained)
+        return self._turns.next(homes, shared, drained, self._runtime.monotonic())
+
+    def found_nothing(self, number: int) -> None:
+        """A take has found nothing in this partition."""
+        self._turns.found_nothing(number, self._runtime.monotonic())
 
     def _homes(self, count: int, session: bytes) -> list[int]:
         now = self._runtime.monotonic()
@@ -54,9 +57,27 @@ class Homes:
         return [beat[1] for row in found if (beat := self._root.beat_of(row.key)) is not None]
 
 
-def begin_at(take: int, homes: Sequence[int], drained: int) -> int:
-    """The partition at which a take begins, by its number: one of `homes`, each in its turn. One take of
-    limits.TAKES_PER_VISIT begins at one of all `drained` partitions, each in its turn.
-    """
-    visits, is_at_home = divmod(take, limits.TAKES_PER_VISIT)
-    return homes[(take - visits) % len(homes)] if is_at_home else visits % drained
+class Turns:
+    """The partitions at which the takes of a process begin, one after the other."""
+
+    def __init__(self, first: int) -> None:
+        """`first` differs from process to process. Many may take one item each: from one number on, none of
+        them would visit.
+        """
+        self._takes = count(first)
+        self._empty_until: dict[int, float] = {}
+
+    def next(self, homes: Sequence[int], shared: int, drained: int, now: float) -> int:
+        """One of `homes`, each in its turn. One take of limits.TAKES_PER_VISIT begins at one of all `drained`
+        partitions, each in its turn; not at one from `shared` on in which nothing was found lately.
+        """
+        take = next(self._takes)
+        visits, is_at_home = divmod(take, limits.TAKES_PER_VISIT)
+        visited = visits % drained
+        if is_at_home or (visited >= shared and now < self._empty_until.get(visited, now)):
+            return homes[(take - visits) % len(homes)]
+        return visited
+
+    def found_nothing(self, number: int, now: float) -> None:
+        """A take has found nothing in this partition. Those below `shared` are visited all the same."""
+        self._empty_until[number] = now + limits.EMPTY_VISITED_EVERY_S

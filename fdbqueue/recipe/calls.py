@@ -84,6 +84,7 @@ class QueueCalls:
             with suppress(PartitionGone):  # since its home was chosen
                 if found := self._takes_of(one).take(count, stop):
                     return found
+                self._homes.found_nothing(one)
         return ()
 
     def _order(self) -> Sequence[int]:

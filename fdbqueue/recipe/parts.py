@@ -12,10 +12,10 @@ from fdbqueue.database import conflict_in, runtime_of
 from fdbqueue.line.results import Results
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Swept
-from fdbqueue.line.take import Taken, Taker
+from fdbqueue.line.take import Taken
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.partitions.current import Current, PartitionGone
-from fdbqueue.partitions.homes import begin_at
+from fdbqueue.partitions.homes import Turns
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide, grouped, partition_of
@@ -75,7 +75,7 @@ class RecipeParts:
         self.shared = shared
         self._known = [self.zero]
         self._looks = count()
-        self._takes: Iterator[int] | None = None
+        self._turns: Turns | None = None
         self._puts: Iterator[int] | None = None
         self.wide = WideRecipe(
             self.zero, shared, self.holding, self._looks.__next__, lambda tr: runtime_of(tr).now_us()
@@ -112,16 +112,6 @@ class RecipeParts:
             self._puts = count(int.from_bytes(random))
         return self.part(next(self._puts) % plan.count)
 
-    def _next_taker(self, plan: Plan, now_us: int) -> Taker:
-        """The taker with which the next take begins: that of a partition, or of all.
-
-        The clock chooses the first, as many processes may take one item each.
-        """
-        if self._takes is None:
-            self._takes = count(now_us)
-        number = begin_at(next(self._takes), range(plan.count), visited(plan))
-        return self.wide.taker() if number == plan.high else self.part(number).taker
-
     def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
         return _GoingBy(self, tr, plan)
 
@@ -156,8 +146,20 @@ class RecipeParts:
     def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
         if plan is None:
             return self.zero.take(tr, count, now_us)
-        taken = self._next_taker(plan, now_us).take(tr, count, b"", now_us, is_last=False)
+        taken = self._take_in_turn(tr, plan, count, now_us)
         return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
+
+    def _take_in_turn(self, tr: Transaction, plan: Plan, count: int, now_us: int) -> Taken:
+        """Take from one partition; from none if it is the turn of all."""
+        self._turns = self._turns or Turns(now_us)
+        now = runtime_of(tr).monotonic()
+        number = self._turns.next(range(plan.count), plan.count, visited(plan), now)
+        if number == plan.high:
+            return Taken()
+        taken = self.part(number).taker.take(tr, count, b"", now_us, is_last=False)
+        if not taken.values:
+            self._turns.found_nothing(number, now)
+        return taken
 
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values of the partitions, one after the other, up to `count`."""

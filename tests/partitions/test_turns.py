@@ -1,9 +1,16 @@
 """Tasks without a task key, and items, go to the partitions in turn. Each process begins at a random one."""
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue, limits, transactional
+from fdbqueue.line.take import Taker
+from fdbqueue.partitions.homes import Turns
 from tests.support import ManualClock
 
 
@@ -41,6 +48,49 @@ def test_processes_with_one_take_each_visit_closed_partitions() -> None:
             clock.advance(1e-6)
             found.append(queue.dequeue(Database(db.engine, clock)))
         assert set(range(4)) <= set(found)
+
+
+def test_a_closed_partition_is_not_visited_again_at_once() -> None:
+    """Once it was found empty; later it is, as an item may come back from a dead process."""
+    turns, visits = Turns(first=0), 2 * limits.TAKES_PER_VISIT
+    assert {turns.next([0], 1, 2, now=0.0) for _ in range(visits)} == {0, 1}
+    turns.found_nothing(1, now=0.0)
+    turns.found_nothing(0, now=0.0)
+    assert {turns.next([0], 1, 2, now=0.1) for _ in range(visits)} == {0}
+    later = limits.EMPTY_VISITED_EVERY_S
+    assert {turns.next([0], 1, 2, now=later) for _ in range(visits)} == {0, 1}
+
+
+@pytest.mark.parametrize("given", ["database", "transaction"])
+def test_takes_learn_that_a_closed_partition_is_empty(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: Counter[Taker] = Counter()
+    for name in ("take", "take_in_turn"):
+        monkeypatch.setattr(Taker, name, counting(getattr(Taker, name), taken))
+    with fdbqueue.open("memory:", runtime=ManualClock()) as db:
+        queue = Queue.named(db, "q", partitions=4)
+        dequeue = queue.dequeue if given == "database" else transactional(queue.dequeue)
+        for number in range(4):
+            queue.enqueue(db, number)
+        queue.repartition(db, 1)
+        enough = 9 * 4 * limits.TAKES_PER_VISIT
+        queue.enqueue_many(db, ["new"] * 3 * enough)
+        for _ in range(enough):
+            dequeue(db)
+        parts = queue._recipe_of(db)
+        visited = [parts.part(number).taker for number in range(1, 4)]
+        taken.clear()
+        for _ in range(enough):
+            dequeue(db)
+        assert sum(taken.values()) == enough
+        assert [taken[taker] for taker in visited] == [0, 0, 0]
+
+
+def counting(take: Callable[..., Any], calls: Counter[Taker]) -> Callable[..., Any]:
+    def counted(taker: Taker, *args: Any, **options: Any) -> Any:
+        calls[taker] += 1
+        return take(taker, *args, **options)
+
+    return counted
 
 
 def test_puts_of_a_process_use_all_partitions_in_turn() -> None:
