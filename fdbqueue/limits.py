@@ -230,8 +230,8 @@ CLASSES_READ_MAX = 500
 # A redrive moves the tasks of this time in one step; its process looks for a pause after REDRIVE_LOOK_S.
 REDRIVE_STEP_S = 0.2
 REDRIVE_LOOK_S = 1.0
-# Payloads and failures that one step of a redrive puts into another queue.
-REDRIVE_BYTES_MAX = 4_000_000
+# Payloads and failures that one transaction moves into another queue or partition.
+MOVED_BYTES_MAX = 4_000_000
 
 # Workers. A transaction with an ack leaves a fifth of FoundationDB's time, and a tenth of its bytes, unused.
 EFFECT_MAX_S = 4.0

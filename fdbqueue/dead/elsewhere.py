@@ -100,11 +100,6 @@ class Elsewhere:
         return replace(draft, trace=record.trace, extra=record.extra, failures=record.failures)
 
 
-def moved_bytes(record: Record) -> int:
-    """The most bytes that a move of the task writes into the other queue."""
-    return record.size_bytes + failures.bytes_max(record)
-
-
 def _ask_stored(
     change: Change, record: Record
 ) -> tuple[Callable[[], bytes], Callable[[], list[failures.Entry]]]:

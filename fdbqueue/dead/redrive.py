@@ -6,26 +6,25 @@ moved once, whatever dies meanwhile, and any process goes on where another has s
 again in its partition keeps its place, and lies behind the cursor: no redrive moves it twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 import msgspec
 
 from fdbqueue import limits
 from fdbqueue.database import Database
-from fdbqueue.dead.elsewhere import Chosen, Elsewhere, by_partition, moved_bytes
+from fdbqueue.dead.elsewhere import Chosen, Elsewhere, by_partition
 from fdbqueue.dead.matching import Matching
 from fdbqueue.dead.pacing import Turn, stepped, turn_of
 from fdbqueue.dead.places import Place
 from fdbqueue.dead.reading import Row, buried_after
 from fdbqueue.dead.values import Redrive, RedriveState, RedriveStep
 from fdbqueue.errors import NoRedrive, RedriveUnderWay
-from fdbqueue.records.keys import Record
 from fdbqueue.records.statistics import LIVE, unpacked
 from fdbqueue.seam import ReadTransaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.failures import moved_bytes
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(Redrive).decode
@@ -101,12 +100,8 @@ def _moved(changes: Sequence[Change], found: Redrive, turn: Turn, elsewhere: Els
     change, matching = changes[0], Matching(found.error, found.text)
     most = turn.count if found.text is None else min(found.left, limits.VERB_BATCH)
     rows = buried_after(changes, matching, Place(found.partition, found.cursor), most)
-    if elsewhere is None:
-        looked_at, chosen = choose(rows, matching, turn.count, limits.BATCH_BYTES_MAX)
-        moved = _kick(changes, chosen)
-    else:
-        looked_at, chosen = choose(rows, matching, turn.count, limits.REDRIVE_BYTES_MAX, moved_bytes)
-        moved = elsewhere.move(changes, chosen)
+    looked_at, chosen = choose(rows, matching, turn.count)
+    moved = _kick(changes, chosen) if elsewhere is None else elsewhere.move(changes, chosen)
     passed = sum(row.record is not None for row in rows[:looked_at]) - moved
     places = [row.place for row in rows[:looked_at]]
     is_last = looked_at == len(rows) < most
@@ -125,7 +120,7 @@ def kick_some(
     Conflicts: a change of the tasks.
     """
     rows = buried_after(changes, matching, after, limit)
-    looked_at, chosen = choose(rows, matching, limit, limits.BATCH_BYTES_MAX)
+    looked_at, chosen = choose(rows, matching, limit)
     is_last = looked_at == len(rows) < limit
     return _kick(changes, chosen), None if is_last else rows[looked_at - 1].place
 
@@ -134,22 +129,17 @@ def _kick(changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
     return sum(len(edges.kick(changes[number], records)) for number, records in by_partition(chosen))
 
 
-def choose(
-    rows: Sequence[Row],
-    matching: Matching,
-    count: int,
-    bytes_max: int,
-    bytes_of: Callable[[Record], int] = attrgetter("size_bytes"),
-) -> tuple[int, list[Chosen]]:
+def choose(rows: Sequence[Row], matching: Matching, count: int) -> tuple[int, list[Chosen]]:
     """The number of rows that were looked at, and the tasks among them that match: at most `count`, and
-    `bytes_max` bytes, which are those of payloads by default; or one larger task.
+    limits.MOVED_BYTES_MAX bytes of payloads and failures, or one larger task. A kick may move them into
+    another partition.
     """
     chosen: list[Chosen] = []
     size_bytes = 0
     for looked_at, row in enumerate(rows):
         if row.record is not None and matching.matches(row.failure):
-            size_bytes += bytes_of(row.record)
-            if chosen and size_bytes > bytes_max:
+            size_bytes += moved_bytes(row.record)
+            if chosen and size_bytes > limits.MOVED_BYTES_MAX:
                 return looked_at, chosen
             chosen.append(Chosen(row.place.partition, row.record))
         if len(chosen) == count:

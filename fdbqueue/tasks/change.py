@@ -28,7 +28,7 @@ from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import classes
-from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, note
+from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, moved_bytes, note
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.partitioning import Partitioning
 from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
@@ -69,6 +69,8 @@ class Change:
         self.plan = None if current is None else current.plan
         """The plan, read after the guard was asked: never an older one than the guard checks."""
         self._others: dict[int, Change] = {}
+        self.moved_bytes = 0
+        """The most bytes of the tasks that have joined other partitions."""
         self._sent: dict[bytes, TaskKeys] = {}
         """The keys of the partitions that tasks have joined, by their ids."""
         self._partitioning = (
@@ -205,22 +207,25 @@ class Change:
         stay = [(old, new) for old, new, place in ways if place == here]
         self.move([old for old, _ in stay], [new for _, new in stay])
 
-    def joinable(self, records: Sequence[Record]) -> Sequence[Record]:
-        """The first of these tasks that may `join` in one transaction. A join of another partition writes the
-        payload again: limits.BATCH_BYTES_MAX bytes of payloads, or one task that has more.
+    def joinable(self, records: Sequence[Record], besides: int = 0) -> Sequence[Record]:
+        """The first of these tasks that may `join` in one transaction. A join of another partition writes
+        payload and failures again: limits.MOVED_BYTES_MAX bytes of them, or one task that has more.
+
+        `besides`: the bytes that other partitions have moved in this transaction.
         """
         if self._partitioning is None:
             return records
-        size_bytes = 0
+        size_bytes = besides
         for at, record in enumerate(records):
             if self._partitioning.place_of(record, self.now_us) != self.shape.keys.partition:
-                size_bytes += record.size_bytes
-                if size_bytes > limits.BATCH_BYTES_MAX:
-                    return records[: max(at, 1)]
+                size_bytes += moved_bytes(record)
+                if size_bytes > limits.MOVED_BYTES_MAX:
+                    return records[: at if besides else max(at, 1)]
         return records
 
     def _send(self, old: Record, new: Record, place: int) -> None:
         """Move a task, with its payload and failures, to another partition."""
+        self.moved_bytes += moved_bytes(old)
         payload, entries = (
             ask_stored(self.tr, self.shape.keys, old),
             ask_entries(self.tr, self.shape.keys, old.id),

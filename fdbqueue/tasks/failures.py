@@ -117,6 +117,11 @@ def bytes_max(record: Record) -> int:
     return min(record.failures, limits.FAILURES_KEPT) * _ENTRY_BYTES_MAX
 
 
+def moved_bytes(record: Record) -> int:
+    """The most bytes that a move of the task writes into another queue or partition."""
+    return record.size_bytes + bytes_max(record)
+
+
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:
     return keys.failure(id_, (number - 1) % limits.FAILURES_KEPT)
 

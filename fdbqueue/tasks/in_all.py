@@ -38,10 +38,11 @@ def _counted(change: Change, under: slice, besides: int) -> int:
 
 def kick(changes: Sequence[Change], count: int) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read."""
-    kicked = looked_at = 0
+    kicked = looked_at = moved_bytes = 0
     for change in occupied(changes, lambda change: change.shape.keys.buried):
-        more, looked = verbs.kick(change, count - looked_at)
+        more, looked = verbs.kick(change, count - looked_at, moved_bytes)
         kicked, looked_at = kicked + more, looked_at + looked
+        moved_bytes += change.moved_bytes
         if looked_at == count:
             break
     return kicked, looked_at

@@ -279,16 +279,17 @@ def peek(change: Change, target: Target) -> Task:
     return done(change, target, current, lambda: [current])
 
 
-def kick(change: Change, count: int) -> tuple[int, int]:
+def kick(change: Change, count: int, besides: int = 0) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read: some may have
-    expired. `count` were read, too, if the next have to wait for another transaction.
+    expired. `count` were read, too, if the next have to wait for another transaction. `besides`: as in
+    Change.joinable.
 
     Reads: the tasks.
     Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, change.shape.keys.buried, count)
     buried = in_state(found, TaskState.BURIED)
-    kicked = edges.kick(change, change.joinable(buried))
+    kicked = edges.kick(change, change.joinable(buried, besides))
     return len(kicked), looked_at if len(kicked) == len(buried) else count
 
 

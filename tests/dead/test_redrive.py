@@ -246,7 +246,7 @@ def test_a_task_with_a_lost_payload_stays(grave: Grave) -> None:
 
 
 def test_payloads_and_failures_of_one_step_are_bounded(grave: Grave, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "REDRIVE_BYTES_MAX", 25_000)  # a failure counts as 12,000
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 25_000)  # a failure counts as 12,000
     into = other(grave)
     for n in range(5):
         grave.bury("A", data=f"{n}" * 400)

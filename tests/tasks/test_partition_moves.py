@@ -1,14 +1,16 @@
 """Rare ways to a partition: old plans, damage, restored data. No task is lost to its queue on them."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, verify
+from fdbqueue import DeadLetters, Failure, limits, verify
 from fdbqueue.database import run
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes
+from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.repartition import Settling
@@ -187,6 +189,28 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: 
         b.settle()
     assert b.counts("ready", "delayed", "buried") == (13, 0, 0)
     assert b.take() is not None
+
+
+def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench) -> None:
+    """All of them would not fit into one transaction."""
+    b = parted(partitions=16)
+    for _ in range(16):
+        b.queue.bury(b.db, b.put("x" * 900_000))
+    b.repartition(1)
+    assert b.queue.kick(b.db, 20) == 16
+    assert b.counts("ready", "buried") == (16, 0)
+
+
+def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any) -> None:
+    b = parted("utube")
+    for _ in range(5):
+        b.queue.bury(b.db, b.put("x", key=KEY), failure=Failure("E"))
+    b.repartition(4)
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 25_000)  # a failure counts as 12,000
+    letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
+    kick = partial(parts.all_within, verb=partial(in_all.kick, count=5))
+    assert (letters.kick_some(b.db)[0], run(b.db, kick)[0], b.queue.kick(b.db, 5)) == (2, 2, 1)
+    assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
 
 
 def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
