@@ -65,6 +65,7 @@ class PayloadCodec(Protocol):
 _DEPTH_MAX = limits.PAYLOAD_DEPTH_MAX
 _TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep, or contains itself"
 _NO_ROOM = "the stack of the caller is too deep to encode it"
+TYPED_HINT = "; a queue handle with type= can carry it"
 
 NOT_HERE = (UnknownCodec, PayloadUnknown, PayloadMismatch)
 """Errors of a payload that another process may read: this one lacks a codec or a class, or its handle has
@@ -118,7 +119,7 @@ class MsgspecCodec:
         except (TypeError, ValueError, OverflowError) as error:
             raise self._unsupported(*refused_part(value, self._encode), str(error)) from error
         part, place, reason = lost_part(value, back)
-        hint = "; a queue handle with type= can carry it" if self._type is None and part != "float" else ""
+        hint = TYPED_HINT if self._type is None and part != "float" else ""
         raise self._unsupported(part, place, f"{reason}{hint}")
 
     def decode(self, payload: bytes) -> Any:

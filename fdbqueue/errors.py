@@ -10,90 +10,26 @@ from typing import Any
 
 from fdbqueue.error_root import FdbQueueError
 
+# fmt: off
 __all__ = [
-    "BlockingCall",
-    "CannotLock",
-    "ClientLibraryMissing",
-    "ClientLibraryTooOld",
-    "ClusterMismatch",
-    "CodecExists",
-    "DamagedElement",
-    "DatabaseClosed",
-    "DatabaseNotFound",
-    "DeferredBody",
-    "DeferredResult",
-    "DefinitionUnreadable",
-    "DirectoryQueueInUse",
-    "EffectTooLarge",
-    "EffectTooSlow",
-    "ElementNotFound",
-    "ElementNotLocked",
-    "FairQueueFull",
-    "FdbQueueError",
-    "FleetRefused",
-    "HandlerNotFound",
-    "ImportOvertaken",
-    "InvalidArgument",
-    "InvalidElement",
-    "InvalidElementName",
-    "InvalidSchema",
-    "KindExists",
-    "LeaseLost",
-    "LockLost",
-    "NoNameAtThatTime",
-    "NoRedrive",
-    "NotADatabase",
-    "NotADirectoryQueue",
-    "NotBuried",
-    "NotTaken",
-    "NotUnacked",
-    "NothingToAck",
-    "OriginChanged",
-    "OriginUnusable",
-    "OwnerReplaced",
-    "PayloadMismatch",
-    "PayloadTooLarge",
-    "PayloadUnknown",
-    "PayloadUnreadable",
-    "PayloadUnsupported",
-    "ProxyClosed",
-    "QueueBusy",
-    "QueueDropped",
-    "QueueError",
-    "QueueExists",
-    "QueueFull",
-    "QueueInSet",
-    "QueueKindMismatch",
-    "QueueLockError",
-    "QueueNotFound",
-    "RecordUnreadable",
-    "RedriveUnderWay",
-    "RepartitionNotCommitted",
-    "RepartitionUnderWay",
-    "StorageFormat",
-    "StorageFull",
-    "StorageInUse",
-    "StorageReplaced",
-    "SubspaceInUse",
-    "TaskCancelled",
-    "TaskNotFound",
-    "TooMuchForOneTransaction",
-    "TransactionOpen",
-    "UnknownCodec",
-    "UnknownKind",
-    "UnknownSchema",
-    "UnknownSession",
-    "UnknownUrl",
-    "UnreadableElement",
-    "UnsafePath",
-    "UnsupportedOption",
-    "VerdictReturned",
-    "WaitStopped",
-    "WorkerUsed",
-    "WrongFace",
-    "WrongLoop",
-    "WrongType",
+    "BlockingCall", "CannotLock", "ClientLibraryMissing", "ClientLibraryTooOld", "ClusterMismatch",
+    "CodecExists", "DamagedElement", "DatabaseClosed", "DatabaseNotFound", "DeferredBody", "DeferredResult",
+    "DefinitionUnreadable", "DirectoryQueueInUse", "EffectTooLarge", "EffectTooSlow", "ElementNotFound",
+    "ElementNotLocked", "FairQueueFull", "FdbQueueError", "FleetRefused", "HandlerNotFound",
+    "ImportOvertaken", "InvalidArgument", "InvalidElement", "InvalidElementName", "InvalidSchema",
+    "KindExists", "LeaseLost", "LockLost", "NoNameAtThatTime", "NoRedrive", "NoResult", "NotADatabase",
+    "NotADirectoryQueue", "NotBuried", "NotTaken", "NotUnacked", "NothingToAck", "OriginChanged",
+    "OriginUnusable", "OwnerReplaced", "PayloadMismatch", "PayloadTooLarge", "PayloadUnknown",
+    "PayloadUnreadable", "PayloadUnsupported", "ProxyClosed", "QueueBusy", "QueueDropped", "QueueError",
+    "QueueExists", "QueueFull", "QueueInSet", "QueueKindMismatch", "QueueLockError", "QueueNotFound",
+    "RecordUnreadable", "RedriveUnderWay", "RepartitionNotCommitted", "RepartitionUnderWay",
+    "ResultTimeout", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced", "SubspaceInUse",
+    "TaskCancelled", "TaskFailed", "TaskNotFound", "TooMuchForOneTransaction", "TransactionOpen",
+    "UnknownCodec", "UnknownKind", "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement",
+    "UnsafePath", "UnsupportedOption", "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace",
+    "WrongLoop", "WrongType",
 ]
+# fmt: on
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -270,6 +206,18 @@ class RedriveUnderWay(FdbQueueError):
 
 class TaskNotFound(FdbQueueError, LookupError):
     """There is no task {id} in the queue {name!r}."""
+
+
+class TaskFailed(FdbQueueError):
+    """Task {id} of the queue {name!r} is buried: {reason}. After a kick, it may still have a result."""
+
+
+class NoResult(FdbQueueError, LookupError):
+    """Task {id} of the queue {name!r} has no result: {reason}."""
+
+
+class ResultTimeout(FdbQueueError, TimeoutError):
+    """Task {id} of the queue {name!r} has no result yet: it is {state}."""
 
 
 class LeaseLost(FdbQueueError):

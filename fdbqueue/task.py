@@ -55,6 +55,8 @@ class Task:
     """The time at which that was told."""
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The headers of its put: texts beside the data, readable without its codec."""
+    result_ttl: float | None = None
+    """Time for which the result of its ack is kept, in seconds; None if none was asked for."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

@@ -161,6 +161,7 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
 
     peek = awaited(BlockingTaskQueue.peek)
     wait_for_progress = awaited(BlockingTaskQueue.wait_for_progress)
+    result = awaited(BlockingTaskQueue.result)
     explain = awaited(BlockingTaskQueue.explain)
     holder = awaited(BlockingTaskQueue.holder)
     ended_task = awaited(BlockingTaskQueue.ended_task)

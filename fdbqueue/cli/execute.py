@@ -3,6 +3,8 @@
 The data of the task replaces {} inside each argument, and is the standard input of the command. Exit status 0
 acks the task. Any other status fails the attempt; the output is kept with the failure.
 
+If the task was put with a `result_ttl`, the output is its result.
+
 The output of a command that succeeds goes to our standard output. If that is a pipe, the outputs of tasks
 follow one another, and a task is acked when its output was read. With --into, each line of output goes into
 a queue instead, in the transaction of the ack, so exactly once.
@@ -27,7 +29,7 @@ from fdbqueue.cli.outlet import Outlet, pass_on_errors
 from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.reaper import Reaper
 from fdbqueue.cli.values import value_of
-from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue.errors import PayloadTooLarge, TooMuchForOneTransaction
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.recipe.queue import KIND as PLAIN
@@ -78,7 +80,7 @@ class Execute:
             status = self._run(filled(self._command.words, data), task, (given, out, err))
             if status:
                 raise CommandFailed(reason=_ending(status), detail=_detail(out, err))
-            self._succeeded(out, err)
+            self._succeeded(task, out, err)
 
     def _run(self, words: Sequence[bytes], task: HeldTask, files: tuple[IO[bytes], ...]) -> int:
         given, out, err = files
@@ -99,19 +101,24 @@ class Execute:
                     task.check()
         return status
 
-    def _succeeded(self, out: IO[bytes], err: IO[bytes]) -> None:
-        if self._command.into is None:
-            try:
-                self._outlet.pass_on(out, err)
-            except (OSError, ReaderGone) as error:
-                raise Unavailable(f"the output was not read ({error})") from error
-            return
-        pass_on_errors(err)
+    def _succeeded(self, task: Task, out: IO[bytes], err: IO[bytes]) -> None:
+        into = self._command.into is not None
         try:
-            values = output_values(out)
-        except TooMuchForOneTransaction as reason:
+            values = output_values(out) if into else []
+            result = None if task.result_ttl is None else output_value(out)
+        except (TooMuchForOneTransaction, PayloadTooLarge) as reason:
             raise Bury(f"its output: {reason}", _detail(out, err)) from None
-        raise Done(lambda tr: self._put(tr, values) if values else None)
+        if into:
+            pass_on_errors(err)
+        else:
+            self._pass_on(out, err)
+        raise Done((lambda tr: self._put(tr, values)) if values else None, result)
+
+    def _pass_on(self, out: IO[bytes], err: IO[bytes]) -> None:
+        try:
+            self._outlet.pass_on(out, err)
+        except (OSError, ReaderGone) as error:
+            raise Unavailable(f"the output was not read ({error})") from error
 
     def _put(self, tr: Any, values: Sequence[Any]) -> None:
         put_into(tr, Subspace((), self._command.root), str(self._command.into), values)
@@ -147,6 +154,19 @@ def output_values(out: IO[bytes]) -> list[Any]:
             size_bytes_max=limits.BATCH_BYTES_MAX,
         )
     return [_value(line.decode(errors="replace")) for line in lines]
+
+
+def output_value(out: IO[bytes]) -> Any:
+    """Read a file as one value: JSON, or else text without the end of its last line; None if it is empty.
+
+    Raises PayloadTooLarge.
+    """
+    size_bytes = out.seek(0, os.SEEK_END)
+    if size_bytes > limits.PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(size_bytes=size_bytes, limit_bytes=limits.PAYLOAD_BYTES_MAX)
+    out.seek(0)
+    text = out.read().decode(errors="replace").removesuffix("\n")
+    return _value(text) if text else None
 
 
 def put_into(tr: Any, root: Subspace, name: str, values: Sequence[Any]) -> None:

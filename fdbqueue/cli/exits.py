@@ -21,6 +21,7 @@ from fdbqueue.errors import (
     FdbQueueError,
     InvalidArgument,
     NoRedrive,
+    NoResult,
     NotBuried,
     NotTaken,
     PayloadTooLarge,
@@ -30,6 +31,8 @@ from fdbqueue.errors import (
     QueueKindMismatch,
     RedriveUnderWay,
     RepartitionUnderWay,
+    ResultTimeout,
+    TaskFailed,
     TaskNotFound,
     TooMuchForOneTransaction,
 )
@@ -41,6 +44,7 @@ DONE, REFUSED, ERROR = 0, 1, 2
 _STDERR = 2
 REFUSALS = (
     NoRedrive,
+    NoResult,
     NotBuried,
     NotTaken,
     PayloadTooLarge,
@@ -50,6 +54,8 @@ REFUSALS = (
     QueueKindMismatch,
     RedriveUnderWay,
     RepartitionUnderWay,
+    ResultTimeout,
+    TaskFailed,
     TaskNotFound,
     TooMuchForOneTransaction,
 )

@@ -41,6 +41,7 @@ _NOTHING = object()
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=TEXT", help="of tasks: a header; repeatable"
 )
+@click.option("--result-ttl", type=SPAN, metavar="S", help="of tasks: their results are kept for S seconds")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
@@ -177,7 +178,7 @@ def _sink(
     return _task_sink(signals, database, place.tasks_in(database, name), options, as_json)
 
 
-_FLAGS = {"pri": "priority", "headers": "header"}
+_FLAGS = {"pri": "priority", "headers": "header", "result_ttl": "result-ttl"}
 """Flags of options that have another name in Python."""
 
 

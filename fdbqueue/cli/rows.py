@@ -43,6 +43,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "session": task.session,
         "trace": task.trace,
         "headers": dict(task.headers),
+        "result_ttl": task.result_ttl,
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,
         "progress_told": task.fraction_told,

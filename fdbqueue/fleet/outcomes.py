@@ -1,11 +1,13 @@
 """Outcomes: the meaning of the end of a handler for its task. settling.py commits it.
 
 The handler ...                      The task is ...
-returned, or raised Done             acked
+returned, or raised Done             acked, with the result, if the task was asked for one
 raised Retry                         released with its delay, or the backoff; the attempt failed
 raised Snooze                        released with its delay; the attempt does not count
 raised Bury                          buried; the attempt failed
 raised any other error               released with the backoff; the attempt failed
+had a result that the codec of the   released with the backoff; the attempt failed
+queue cannot carry, or a larger one
 returned a coroutine, an awaitable   released with the backoff; the attempt failed, as its body did not run
 or a generator
 failed for the last time             buried, with its failures
@@ -77,11 +79,13 @@ class Done(Verdict):
     """Raised by a handler to ack the task. `effect(tr)` runs in the transaction of the ack.
 
     That transaction may be tried several times, and commits once. If the lease was lost, it does not commit.
+    `result` is stored as if the handler had returned it.
     """
 
-    def __init__(self, effect: Effect | None = None) -> None:
+    def __init__(self, effect: Effect | None = None, result: object = None) -> None:
         """Raises InvalidArgument, DeferredBody."""
         self.effect = None if effect is None else checked_function("effect", effect)
+        self.result = result
         super().__init__()
 
 
@@ -165,12 +169,16 @@ def otherwise(judgement: Judgement, error: BaseException, worker: str) -> Failed
     return _failed(error, worker)
 
 
-def check_returned(result: object) -> None:
-    """Raises DeferredResult if the work has not run, VerdictReturned for a verdict that was returned."""
+def checked_returned(result: object) -> object:
+    """Return `result`.
+
+    Raises: DeferredResult if the work has not run; VerdictReturned for a verdict that was returned.
+    """
     require_finished("the handler", result)
     verdict = result if isinstance(result, type) else type(result)
     if issubclass(verdict, Verdict):
         raise VerdictReturned(verdict=verdict.__name__)
+    return result
 
 
 def troubles() -> tuple[type[Exception], ...]:

@@ -12,7 +12,7 @@ from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.deferred import require_finished
 from fdbqueue.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, check_returned
+from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, checked_returned
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task, TaskState
@@ -81,13 +81,13 @@ class Settling:
                 raise
             return own
 
-    def _ack(self, hold: Hold, effect: Effect | None) -> Settled:
+    def _ack(self, hold: Hold, done: Done) -> Settled:
         self._claim(hold)
-        if effect is None:
-            hold.queue.ack(self._database, hold.lease)
+        if done.effect is None:
+            hold.queue.ack(self._database, hold.lease, result=done.result)
             return ACKED
         hold.ended_by = None  # if the handler ended its lease, this ack raises NotTaken: the effect is lost
-        self._commit_with(hold, lambda tr: self._ack_and(tr, hold, effect))
+        self._commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
         return ACKED
 
     def snooze(self, hold: Hold, delay_s: float) -> Settled:
@@ -138,26 +138,23 @@ class Settling:
         # After an unknown result, a second try raises NotTaken: the task was released, as wanted.
         run(self._database, body, timeout_s=timeout_s)
 
-    def _call(self, handler: Handler, *arguments: Any) -> Effect | None:
-        """Call the handler; return the effect that its Done carries, if any."""
+    def _call(self, handler: Handler, *arguments: Any) -> Done:
+        """Call the handler; return the Done that it raised, or one with the value that it returned."""
         try:
-            check_returned(handler(*arguments))
+            return Done(result=checked_returned(handler(*arguments)))
         except Done as done:
-            return done.effect
+            return done
         finally:
             if self._runtime.process_id() != self._process_id:
                 # A child that the handler forked must not end the lease of its parent.
                 os._exit(0)
-        return None
 
     def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
         hold.ended_by = None  # an earlier try of this transaction did not commit
         hold.disclaim(ITS_THREAD)
-        effect = self._call(handler, tr, hold.task)
-        if effect is not None:
-            self._ack_and(tr, hold, effect)
-        elif hold.ended_by is None:
-            hold.queue.ack(tr, hold.lease)
+        done = self._call(handler, tr, hold.task)
+        if done.effect is not None or hold.ended_by is None:
+            self._ack_and(tr, hold, done)
         self._claim(hold)
 
     def _claim(self, hold: Hold) -> None:
@@ -168,9 +165,10 @@ class Settling:
         if not hold.claim(ITS_THREAD):
             raise NotTaken(id=hold.task.id)
 
-    def _ack_and(self, tr: Transaction, hold: Hold, effect: Effect) -> None:
-        hold.queue.ack(tr, hold.lease)
-        _apply(effect, tr)
+    def _ack_and(self, tr: Transaction, hold: Hold, done: Done) -> None:
+        hold.queue.ack(tr, hold.lease, result=done.result)
+        if done.effect is not None:
+            _apply(done.effect, tr)
 
     def _commit_with(self, hold: Hold, work: Callable[[Transaction], None]) -> None:
         def body(tr: Transaction) -> None:

@@ -8,6 +8,13 @@ these keys. The last column names the readers.
     S[26, ...]     line       see line/keys.py          takes that wait for all partitions
     S[27] id       moved      p, the task's partition   verbs by id, if that is not the one in the id
     S[28] p, ...   partition  columns of its own, as S  partition 0 is the queue itself
+
+Queues of tasks share these keys, too, with partitions or without: a result outlives the
+partition of its task.
+
+    S[31] id          result     see tasks/results.py      result(): the end of a task that was asked for one
+    S[31] id, number  piece      a piece of it             result(), if it is large
+    S[32] time, id    result at  empty                     sweeps: the results that are over, the oldest first
 """
 
 from typing import Any
@@ -15,6 +22,10 @@ from typing import Any
 from fdb import tuple as layer
 
 FLAG, BELL, WIDE_LINE, MOVED, PARTITION = range(24, 29)
+RESULT, RESULT_AT = 31, 32
+
+_TIME_BYTES = 8
+_NUMBER_BYTES = 4
 
 
 def _packed(column: int) -> bytes:
@@ -40,6 +51,9 @@ class SharedKeys:
         self.line = columns[WIDE_LINE]
         self.all_moved = slice(columns[MOVED], columns[PARTITION])
         self.partitions = slice(columns[PARTITION], columns[PARTITION + 1])
+        self._result, self._result_at = prefix + _packed(RESULT), prefix + _packed(RESULT_AT)
+        self.results = slice(self._result, self._result_at)
+        self.result_times = slice(self._result_at, prefix + _packed(RESULT_AT + 1))
 
     def flag(self, partition: int) -> bytes:
         return self._flag + bytes((partition,))
@@ -57,6 +71,28 @@ class SharedKeys:
 
     def moved(self, id_: bytes) -> bytes:
         return self._moved + id_
+
+    def result(self, id_: bytes) -> bytes:
+        return self._result + id_
+
+    def result_piece(self, id_: bytes, number: int) -> bytes:
+        return self._result + id_ + number.to_bytes(_NUMBER_BYTES, "big")
+
+    def pieces_of(self, id_: bytes) -> slice:
+        """The pieces of a large result."""
+        return slice(self._result + id_ + b"\x00", self._result + id_ + b"\xff")
+
+    def result_at(self, time_us: int, id_: bytes) -> bytes:
+        return self._result_at + time_us.to_bytes(_TIME_BYTES, "big") + id_
+
+    def results_until(self, time_us: int) -> slice:
+        """The times of the results that are over then."""
+        stop = (time_us + 1).to_bytes(_TIME_BYTES, "big")
+        return slice(self._result_at, self._result_at + stop)
+
+    def result_time(self, result_at_key: bytes) -> int:
+        start = len(self._result_at)
+        return int.from_bytes(result_at_key[start : start + _TIME_BYTES], "big")
 
     def under(self, partition: int) -> slice:
         """Everything of a partition but partition 0."""

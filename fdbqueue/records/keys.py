@@ -29,6 +29,7 @@ epoch, 8 bytes.
     S[22] key, time, id  ended of  empty                       ended_tasks_of()
     S[23]                ended     number of entries in S[20]  sweeps
     S[24] to S[28]       of a queue with partitions: see partitions/keys.py
+    S[31], S[32]         results: see partitions/keys.py
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
@@ -48,11 +49,21 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.arguments import checked_id
 from fdbqueue.aside import DAMAGED
-from fdbqueue.partitions.keys import BELL, FLAG, MOVED, PARTITION, WIDE_LINE, prefix_of
+from fdbqueue.partitions.keys import (
+    BELL,
+    FLAG,
+    MOVED,
+    PARTITION,
+    RESULT,
+    RESULT_AT,
+    WIDE_LINE,
+    prefix_of,
+)
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
+LAST = RESULT_AT
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -64,9 +75,9 @@ NUMBER = struct.Struct(">I")
 _NUMBER_SHIFT = 48
 """The second byte of an index is the number of the partition: a task's id names the place of its put."""
 
-_COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, PARTITION + 2)}
+_COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, LAST + 2)}
 """The columns, and the end of the last one; packed once, as each open queue has keys of its own."""
-_COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, PARTITION + 1)}
+_COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, LAST + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
     layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, BELL)
 }
@@ -100,6 +111,8 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     WIDE_LINE: (1, limits.KEY_BYTES_MAX),
     MOVED: (ID_BYTES, ID_BYTES),
     PARTITION: (1 + 2, limits.KEY_BYTES_MAX),
+    RESULT: (ID_BYTES, ID_BYTES + NUMBER.size),
+    RESULT_AT: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
 }
 """The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
@@ -118,6 +131,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The parts of a record that few tasks have. Append fields with a default; never reorder."""
 
     headers: dict[str, str] = {}
+    result_ttl_us: Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)] = 0
+    """Time for which the result is kept; 0 if none was asked for."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from fdbqueue.records.keys import NEVER_US, Record, new_id
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import failures, retaining
+from fdbqueue.tasks import failures, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.payloads import for_record
@@ -60,9 +60,10 @@ def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record
     return _counted(change, taken, "take")
 
 
-def ack(change: Change, records: Sequence[Record]) -> list[Record]:
+def ack(change: Change, records: Sequence[Record], result: results.Encode | None = None) -> list[Record]:
+    """`result`: that of these tasks; None for the result None."""
     change.end(records, "done")
-    return _gone(change, records, "ack", "acked")
+    return _gone(change, records, "ack", results.ACKED, result=result)
 
 
 def delete(change: Change, records: Sequence[Record], by_holder: bool = False) -> list[Record]:
@@ -302,9 +303,15 @@ def freed(record: Record) -> Record:
 
 
 def _gone(
-    change: Change, records: Sequence[Record], call: str, outcome: str, told: Sequence[str] = ("delete",)
+    change: Change,
+    records: Sequence[Record],
+    call: str,
+    outcome: str,
+    told: Sequence[str] = ("delete",),
+    result: results.Encode | None = None,
 ) -> list[Record]:
-    """End tasks with this `outcome`, for a queue that keeps ended tasks."""
+    """End tasks with this `outcome`, for a queue that keeps ended tasks, and for tasks with a result."""
+    results.keep(change, records, outcome, result)
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
     for record in gone:
         for event in told:

@@ -10,18 +10,17 @@ import msgspec
 
 from fdbqueue import limits
 from fdbqueue.errors import InvalidArgument
-from fdbqueue.records.keys import Extra
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 
 
-def with_headers(headers: Any) -> Extra:
+def checked_headers(headers: Any) -> dict[str, str]:
     """Raises: InvalidArgument."""
     if not _are_texts(headers) or _size_bytes(headers) > limits.HEADERS_BYTES_MAX:
         wanted = f"texts by name, at most {limits.HEADERS_BYTES_MAX} bytes together"
         raise InvalidArgument(name="headers", wanted=wanted, got=headers)
     # A subclass of str may encode itself in another way: these are plain texts.
-    return Extra({str.__str__(name): str.__str__(text) for name, text in headers.items()})
+    return {str.__str__(name): str.__str__(text) for name, text in headers.items()}
 
 
 def _are_texts(headers: Any) -> bool:

@@ -34,7 +34,7 @@ from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, U
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
-from fdbqueue.tasks.headers import with_headers
+from fdbqueue.tasks.headers import checked_headers
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
@@ -43,7 +43,7 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR
-OF_EVERY_KIND = frozenset({"headers"})
+OF_EVERY_KIND = frozenset({"headers", "result_ttl"})
 """Options that tasks of every kind of queue may have."""
 
 
@@ -253,7 +253,20 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
-        extra=None if options.get("headers") is None else with_headers(options["headers"]),
+        extra=_extra(options),
+    )
+
+
+def _extra(options: Mapping[str, Any]) -> Extra | None:
+    """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
+    headers, result_ttl = options.get("headers"), options.get("result_ttl")
+    if headers is None and result_ttl is None:
+        return None
+    return Extra(
+        headers={} if headers is None else checked_headers(headers),
+        result_ttl_us=0
+        if result_ttl is None
+        else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
     )
 
 

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from fdbqueue.arguments import checked_event, checked_fraction, checked_take_timeout
-from fdbqueue.database import as_database
+from fdbqueue.arguments import checked_event, checked_fraction, checked_stop, checked_take_timeout
+from fdbqueue.database import as_database, is_transaction
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import (
     UnsupportedOption,
@@ -18,7 +18,7 @@ from fdbqueue.records.statistics import Statistics
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 from fdbqueue.task import EndedTask, Failure, Task, TaskState
-from fdbqueue.tasks import ended, listing, looking, progress, verbs
+from fdbqueue.tasks import ended, listing, looking, progress, result_looks, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
@@ -68,6 +68,37 @@ class Looks(TaskHandle):
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
             return progress.wait(database, self._calls(database).parts, id_, wanted, until, waiter)
+
+    def result(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        timeout: float | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> Any:
+        """The result of a task that was put with a `result_ttl`: the value of its ack.
+
+        Given a database: waits up to `timeout` seconds for it, None for ever, zero or less not at all. When
+        `stop`, an event, is set, the call raises WaitStopped. Given a transaction: the stored state decides.
+        Reads: the task and its result, serialisably, again after each change and renewal; a watch.
+        Conflicts: a change of the task, the end of its result.
+        Raises: ResultTimeout, a TimeoutError, for a task that has not ended; TaskFailed for a buried one;
+        NoResult if it ended in another way, its result is over, or none was asked for; PayloadUnreadable,
+        RecordUnreadable, WaitStopped.
+        Round trips: 1, and 1 more for a large result, or for the failure of a buried task.
+        """
+        timeout_s = checked_take_timeout(timeout)
+        checked_stop(stop, tr)
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        if is_transaction(tr):
+            found = self._see(tr, partial(result_looks.at_once, id_=id_), id_)
+            return result_looks.decoded(self._shape.result_codec, found)
+        database = as_database(tr)
+        until = database.runtime.monotonic() + timeout_s
+        with database.waiter(stop) as waiter:
+            found = result_looks.wait(database, self._calls(database).parts, id_, until, waiter)
+        return result_looks.decoded(self._shape.result_codec, found)
 
     def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> Explanation:
         """Why the task is not running: every reason in order of weight, each with its cure.

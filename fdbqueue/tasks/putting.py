@@ -37,13 +37,15 @@ class Putting(TaskHandle):
         key: Any = None,
         cost: int | None = None,
         headers: Mapping[str, str] | None = None,
+        result_ttl: float | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
         """Add a task. It lives `ttl` seconds after its `delay`, and each of its leases lasts `ttr` seconds.
 
         In a fair queue it counts as `cost` tasks of its task key. `headers` are texts by name that stay
-        beside the data, at most limits.HEADERS_BYTES_MAX bytes together.
+        beside the data, at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the
+        result of its ack is kept, for `result`; None keeps none.
 
         Given a database, the call waits up to `timeout` seconds for room, and ends overdue sessions before it
         raises QueueFull. Given a transaction, the stored state decides. When `stop`, an event, is set, the
@@ -59,6 +61,8 @@ class Putting(TaskHandle):
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
         if headers is not None:
             options["headers"] = headers
+        if result_ttl is not None:
+            options["result_ttl"] = result_ttl
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(

@@ -46,6 +46,8 @@ class Shape:
         self.retain_us = None if self.settings.retain_s is None else round(self.settings.retain_s * 1_000_000)
         """Time for which the queue keeps ended tasks; None if it keeps none."""
         self.codec = codec
+        self.result_codec = stored_codec(self.settings.codec)
+        """That of results: the type of a handle is one of data."""
         self.keys = keys
         self.current = current
         self.shared = SharedKeys(registry.contents(definition))

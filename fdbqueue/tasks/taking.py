@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from fdbqueue import observing
 from fdbqueue.arguments import (
@@ -23,6 +24,7 @@ from fdbqueue.tasks.attempts import Attempts
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.handle import note_end
 from fdbqueue.tasks.kinds import delay_us, increment_us
+from fdbqueue.tasks.results import encoder
 
 
 class Taking(Attempts):
@@ -83,21 +85,33 @@ class Taking(Attempts):
         given = _checked(session)
         self._calls(db).end_waits(given or self._own_session(db))
 
-    def ack(self, tr: DatabaseOrTransaction, task: Task | str, *, session: AnySession | None = None) -> Task:
+    def ack(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        *,
+        session: AnySession | None = None,
+        result: Any = None,
+    ) -> Task:
         """Remove a task that is done. In the transaction of the work's own writes the effect is exactly-once.
 
+        The `result` of a task that was put with a `result_ttl` is stored, encoded by the codec of the queue;
+        of any other task, it is ignored.
         Reads: the task, serialisably.
-        Writes: clears the task.
+        Writes: clears the task; its result.
         Conflicts: a change of the task.
-        Raises: NotTaken if the lease is over or belongs to another holder; then nothing changes.
+        Raises: NotTaken if the lease is over or belongs to another holder, PayloadTooLarge, or TypeError for
+        a result that the codec cannot carry; then nothing changes.
         """
         target = self._target(tr, task, session)
         calls = self._watched(tr, "ack", task) if observing.observers else self._calls(tr)
         note_end(task, None)
-        if is_transaction(tr):
-            acked = calls.within(writable(tr), lambda change: verbs.ack(change, target), target.id)
-        else:
+        within = is_transaction(tr)
+        if not within and isinstance(task, Task) and task.result_ttl is None:
             acked = calls.acks.ack(target)
+        else:  # acks that combine are bounded in their number, and not in the bytes of results
+            body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
+            acked = calls.within(writable(tr), body, target.id) if within else calls.once(body, target.id)
         note_end(task, "ack")
         return acked
 

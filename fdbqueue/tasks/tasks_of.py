@@ -47,6 +47,7 @@ def task_of(record: Record, data: Any) -> Task:
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
         headers=record.extra.headers if record.extra else {},
+        result_ttl=_result_ttl(record.extra.result_ttl_us) if record.extra else None,
     )
 
 
@@ -56,6 +57,10 @@ def key_in(stored: bytes) -> Any:
         return layer.unpack(stored)[0] if stored else None
     except UNPACKING:
         return stored
+
+
+def _result_ttl(span_us: int) -> float | None:
+    return span_us / 1_000_000 if span_us else None
 
 
 def seconds_or_never(time_us: int) -> float | None:

@@ -17,6 +17,7 @@ from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_fail
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.results import Encode
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 from fdbqueue.tasks.uncollected import ask_uncollected
@@ -103,7 +104,7 @@ def ask_place(
     return place
 
 
-def ack(change: Change, target: Target) -> Task:
+def ack(change: Change, target: Target, result: Encode | None = None) -> Task:
     """Remove a task that is done.
 
     Reads: the task.
@@ -112,7 +113,7 @@ def ack(change: Change, target: Target) -> Task:
     Raises: NotTaken.
     """
     record = held(change, target)
-    return done(change, target, record, lambda: edges.ack(change, [record]))
+    return done(change, target, record, lambda: edges.ack(change, [record], result))
 
 
 def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:

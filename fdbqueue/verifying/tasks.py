@@ -13,7 +13,7 @@ from fdbqueue.dead.redrive import is_readable
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.line.keys import LineKeys
-from fdbqueue.partitions.keys import PARTITION
+from fdbqueue.partitions.keys import PARTITION, RESULT, RESULT_AT
 from fdbqueue.persistent.owners import OWNERS, claim_of
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import (
@@ -40,6 +40,8 @@ from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
 from fdbqueue.verifying.partitions import PartitionChecks, TaskSharedChecks, expect_ready
+from fdbqueue.verifying.results import COLUMNS as RESULT_COLUMNS
+from fdbqueue.verifying.results import ResultChecks
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
 
@@ -67,8 +69,11 @@ class TaskChecks:
         self.classes: set[str] = set()
         """The classes of failure, in the slices so far."""
         ended = EndedChecks(self.keys, self._mending)
+        self._results = results = ResultChecks(shape.shared, self._mending)
         self._parts: dict[int, Part] = {
             **dict.fromkeys(ENDED_COLUMNS, (ended.asks, ended.judge)),
+            RESULT: (results.ask_result, results.judge_result),
+            RESULT_AT: (results.ask_time, results.judge_time),
             columns.TASK: (self._ask_task, self._judge_task),
             columns.PAYLOAD: (self._ask_of_task, self._judge_payload),
             columns.READY: (self._ask_ready, self._judge_ready),
@@ -88,6 +93,8 @@ class TaskChecks:
         column, rest = self.keys.parts_of(row.key)
         if column == columns.LINE:
             return self._line.weight(row)
+        if column == RESULT:
+            return self._results.weight(row, rest)
         record = sound_record(row.value, rest) if column == columns.TASK else None
         return 0 if record is None or is_held_by(record) else record.size_bytes
 
@@ -139,7 +146,7 @@ class TaskChecks:
     def _has_shape(self, row: Row, column: int) -> bool:
         if column == columns.BESIDE:
             return self._beside is not None
-        if column in (*SHARED_COLUMNS, PARTITION) and self.keys.partition:
+        if column in (*SHARED_COLUMNS, *RESULT_COLUMNS, PARTITION) and self.keys.partition:
             return False
         return column == OWNERS or self.keys.has_shape(row.key)
 

@@ -98,6 +98,28 @@ def test_a_command_reads_the_headers_of_its_task(shell: Shell) -> None:
     assert (status, json.loads(out)) == (0, {"a": "b=c", "d": ""})
 
 
+def test_the_output_of_a_command_is_its_result(shell: Shell) -> None:
+    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
+    outputs = ['{"a": [1]}', "two\nlines", "", "{no json"]
+    put = [shell.run("put", "q", text, "--text", "--result-ttl", "60", "--json")[1] for text in outputs]
+    assert run(shell, "--", "cat")[:2] == (0, "".join(outputs))
+    found = [shell.run("result", "q", json.loads(line)["id"]) for line in put]
+    assert [status for status, _, _ in found] == [0] * 4
+    assert [json.loads(out) for _, out, _ in found] == [{"a": [1]}, "two\nlines", None, "{no json"]
+
+
+def test_a_result_that_is_not_there_is_told(shell: Shell) -> None:
+    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
+    id_ = json.loads(shell.run("put", "q", "x", "--result-ttl", "60", "--json")[1])["id"]
+    status, out, err = shell.run("result", "q", id_, "--wait", "0.1")
+    assert (status, out) == (1, "")
+    assert "has no result yet: it is ready" in err
+    assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
+    status, out, err = shell.run("result", "q", id_, "--wait", "60")
+    assert (status, out) == (1, "")
+    assert "is buried: CommandFailed: exit status 1" in err
+
+
 def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
     filled(shell, "q", "x")
     assert run(shell, "--max-attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1

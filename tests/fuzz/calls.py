@@ -165,7 +165,7 @@ GOOD: Mapping[str, Make] = {
 """Accepted arguments, by the name of the parameter, or of call and parameter."""
 
 OPTIONS = {
-    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers"),
+    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl"),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
 }
 """Accepted further keywords."""

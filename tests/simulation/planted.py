@@ -754,8 +754,8 @@ PLANTS = (
     Plant(
         "a lost lease, and its effect is committed all the same",
         working.Settling._ack_and,
-        "hold.queue.ack(tr, hold.lease)",
-        "hold.lost or hold.queue.ack(tr, hold.lease)",
+        "hold.queue.ack(tr, hold.lease, result=done.result)",
+        "hold.lost or hold.queue.ack(tr, hold.lease, result=done.result)",
         "fleet",
         100,
     ),

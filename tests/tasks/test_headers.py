@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import TaskQueue, limits
 from fdbqueue.errors import InvalidArgument
-from fdbqueue.records.keys import Record, new_id, record_of, record_to_bytes
-from fdbqueue.tasks.headers import with_headers
+from fdbqueue.records.keys import Extra, Record, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench
@@ -90,7 +90,7 @@ def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=30), max_size=9))
 def test_a_record_gives_its_headers_back(headers: dict[str, str]) -> None:
-    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=with_headers(headers))
+    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra(checked_headers(headers)))
     found = record_of(record_to_bytes(record)).extra
     assert found is not None
     assert found.headers == headers

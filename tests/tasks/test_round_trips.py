@@ -13,6 +13,7 @@ from tests.conftest import TEST_ROOT
 from tests.tasks.support import StillClock
 
 LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
+PIECES = "x" * limits.PAYLOAD_PIECE_BYTES_MAX
 
 
 class Trips:
@@ -200,6 +201,36 @@ def test_a_lease_of_a_run_ends_in_one_round_trip(trips: tuple[Database, Trips]) 
     verbs_of_task = [queue.ack, queue.bury, queue.release]
     for verb, task in zip(verbs_of_task, tasks, strict=True):
         assert trips_of(engine, db, lambda tr, verb=verb, task=task: verb(tr, task))[0] == 1
+
+
+@pytest.mark.parametrize(("result", "looked"), [(None, 1), ("done", 1), (PIECES, 2)])
+def test_a_result_costs_no_round_trip_of_its_ack(
+    trips: tuple[Database, Trips], result: Any, looked: int
+) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    session = fdbqueue.Session(db, ttr=1e9)
+    reads = []
+    for options in ({}, {"result_ttl": 60}):
+        assert trips_of(engine, db, lambda tr, options=options: queue.put(tr, "x", **options))[0] == 1
+        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+        before = engine.reads
+        acked = trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task, result=result))[0]
+        assert (waits, acked) == (1, 1)
+        reads.append(engine.reads - before)
+    assert reads[0] == reads[1]
+    assert trips_of(engine, db, lambda tr: queue.result(tr, task)) == (looked, result)
+
+
+def test_a_result_has_two_keys_and_without_result_ttl_none(trips: tuple[Database, Trips]) -> None:
+    db, _ = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    counts = []
+    for options in ({}, {"result_ttl": 60}, {}):
+        queue.put(db, "x", **options)
+        queue.ack(db, queue.take(db, 0), result="done")
+        counts.append(len(list(db.get_range_startswith(queue.contents.key()))))
+    assert counts[1:] == [counts[0] + 2] * 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fdbqueue import (
 from fdbqueue.disciplines.key_counts import KeyCounts
 from fdbqueue.elements.keys import ElementKeys
 from fdbqueue.line.keys import LineKeys
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of
 from fdbqueue.root_keys import RootKeys
@@ -41,6 +42,10 @@ class Place:
     @property
     def keys(self) -> TaskKeys:
         return TaskKeys(self.tasks.contents)
+
+    @property
+    def shared(self) -> SharedKeys:
+        return SharedKeys(self.tasks.contents)
 
     @property
     def root_keys(self) -> RootKeys:
@@ -97,6 +102,9 @@ def place(db: Database, root: Subspace, kind: str = "fifottl") -> Place:
     tasks = TaskQueue.create(db, "tasks", kind, root=root, retain_s=600)
     session = Session(db, ttr=600, root=root)
     keyed: dict[str, Any] = {"key": "key"} if kind in ("utubettl", "fair") else {}
+    for result_ttl, result in ((500, "small"), (600, LARGE)):
+        tasks.put(db, "done", result_ttl=result_ttl, **keyed)
+        tasks.ack(db, tasks.take(db, 0, session=session), result=result)
     for data in ("buried", "failed", "held", LARGE, "ready", "last"):
         tasks.put(db, data, ttl=1_000, **keyed)
     tasks.put(db, "later", delay=900, **keyed)

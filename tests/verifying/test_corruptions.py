@@ -235,6 +235,26 @@ ENDED: dict[str, tuple[Plant, Flaw, str]] = {
     "their number": (lambda at, tr: tr.add(at.keys.ended_count, b"\x03" + bytes(7)), Flaw.COUNTER, MEND),
 }
 
+RESULTS: dict[str, tuple[Plant, Flaw, str]] = {
+    "an unreadable result": (lambda at, tr: tr.set(result(at, 0)[0], b"x"), Flaw.VALUE, MEND),
+    "no time of its end": (lambda at, tr: tr.clear(result(at, 0)[2]), Flaw.TIMER, MEND),
+    "a stray time": (lambda at, tr: tr.set(at.shared.result_at(1, missing_id()), b""), Flaw.STRAY, MEND),
+    "another time": (lambda at, tr: tr.set(at.shared.result_at(1, result(at, 0)[1]), b""), Flaw.STRAY, MEND),
+    "a stray piece": (lambda at, tr: tr.set(at.shared.result_piece(missing_id(), 0), b"x"), Flaw.STRAY, MEND),
+    "a missing piece": (
+        lambda at, tr: tr.clear(at.shared.result_piece(result(at, 1)[1], 1)),
+        Flaw.PAYLOAD,
+        MEND,
+    ),
+}
+
+
+def result(at: Place, number: int) -> tuple[bytes, bytes, bytes]:
+    """The key of a result, its task, and the key of its time: of a small one, then of a large one."""
+    row = at.db.get_range(at.shared.result_times.start, at.shared.result_times.stop)[number]
+    return at.shared.result(id_in(row.key)), id_in(row.key), bytes(row.key)
+
+
 KEYED: dict[str, tuple[Plant, Flaw, str]] = {
     "a damaged state": (lambda at, tr: tr.set(state_key(at), b"no state"), Flaw.KEY_STATE, MEND),
     "no state": (lambda at, tr: tr.clear(state_key(at)), Flaw.KEY_STATE, MEND),
@@ -378,6 +398,11 @@ def test_a_pointer_of_a_closed_key_is_told_and_cured(found_and_cured: Callable[.
 @pytest.mark.parametrize("name", ENDED)
 def test_a_corrupt_ended_task_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
     found_and_cured("fifottl", *ENDED[name])
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_corrupt_result_is_told_and_cured(name: str, found_and_cured: Callable[..., None]) -> None:
+    found_and_cured("fifottl", *RESULTS[name])
 
 
 @pytest.mark.parametrize("name", ROOT)

@@ -1,0 +1,25 @@
+"""`fdbqueue result`: the result of a task that was put with --result-ttl."""
+
+import click
+
+from fdbqueue.cli.group import cli, in_a_place, queue_argument, stdout_of
+from fdbqueue.cli.parameters import WAIT
+from fdbqueue.cli.session import Place
+from fdbqueue.cli.values import line_of
+from fdbqueue.signals import Signals
+
+
+@cli.command()
+@queue_argument
+@click.argument("id_", metavar="ID")
+@click.option("--wait", "wait_s", type=WAIT, default=0.0, metavar="S", help="wait up to S seconds")
+@in_a_place
+@click.pass_obj
+def result(signals: Signals, place: Place, queue: str, id_: str, wait_s: float) -> None:
+    """Print the result of a task of QUEUE as JSON: the value that its handler returned.
+
+    Only a task that was put with --result-ttl has one, for that time. The exit status is 1 without a result:
+    standard error then says if the task has not ended, is buried, or ended in another way.
+    """
+    with place.tasks(queue) as (database, found):
+        stdout_of(signals).print(line_of(found.result(database, id_, wait_s)))

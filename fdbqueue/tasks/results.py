@@ -1,0 +1,117 @@
+"""Results: the end of a task that was put with a `result_ttl`, kept for that time with the value of its ack.
+
+The transaction that ends the task writes it, without a read. It lies among the keys that all partitions
+share, since it outlives the partition of its task. A task without a `result_ttl` has none of these keys.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_payload
+from fdbqueue.codec import TYPED_HINT, PayloadCodec
+from fdbqueue.errors import PayloadUnsupported
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.pieces import pieces_of
+from fdbqueue.records.keys import NEVER_US, Record, id_in
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.kinds import later
+
+ACKED = "acked"
+
+Encode = Callable[[], bytes]
+"""Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a task as stored. Append fields with a default; never reorder them."""
+
+    outcome: str
+    until_us: int
+    """The time at which it is over."""
+    size_bytes: int | None = None
+    """Of the result. None: the task was acked with the result None, or was not acked."""
+    payload: bytes = b""
+    """The result, if it fits into one value."""
+
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+stored_of = msgspec.msgpack.Decoder(Stored).decode
+"""Decode the end of a task. Raises one of aside.DAMAGED for damaged bytes."""
+
+
+def encoder(codec: PayloadCodec, result: Any) -> Encode | None:
+    """Return the function that encodes a result; None for the result None, which needs no codec."""
+
+    def encode() -> bytes:
+        try:
+            return checked_payload(codec.encode(result))
+        except PayloadUnsupported as error:
+            raise _as_result(error) from error
+
+    return None if result is None else encode
+
+
+def _as_result(error: PayloadUnsupported) -> PayloadUnsupported:
+    """The same error, which names the place as one in the result."""
+    place, reason = "result" + error.place.removeprefix("data"), error.reason.removesuffix(TYPED_HINT)
+    return PayloadUnsupported(codec=error.codec, type=error.type, place=place, reason=reason)
+
+
+def is_asked(record: Record) -> bool:
+    return record.extra is not None and record.extra.result_ttl_us > 0
+
+
+def keep(change: Change, records: Sequence[Record], outcome: str, result: Encode | None) -> None:
+    """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large results."""
+    for record in records:
+        if record.extra is not None and record.extra.result_ttl_us:  # no call: each end comes here
+            _keep(change, record, outcome, None if result is None else result())
+
+
+def _keep(change: Change, record: Record, outcome: str, payload: bytes | None) -> None:
+    tr, keys = change.tr, change.shape.shared
+    assert record.extra is not None  # it was asked for
+    until_us = later(change.now_us, record.extra.result_ttl_us)
+    if payload is None:
+        stored = Stored(outcome, until_us)
+    elif is_whole(len(payload)):
+        stored = Stored(outcome, until_us, len(payload), payload)
+    else:
+        stored = Stored(outcome, until_us, len(payload))
+        for number, piece in enumerate(pieces_of(payload)):
+            tr.set(keys.result_piece(record.id, number), piece)
+    tr.set(keys.result(record.id), _to_bytes(stored))
+    if until_us != NEVER_US:
+        tr.set(keys.result_at(until_us, record.id), b"")
+
+
+def is_whole(size_bytes: int) -> bool:
+    """True if a result of that size lies in one value with the end of its task."""
+    return size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX
+
+
+def ask_over(tr: Transaction, keys: SharedKeys) -> Callable[[], int | None]:
+    """Ask when the next sweep of results is due. Reads: the oldest, by snapshot."""
+    first = tr.snapshot.get_range(keys.result_times.start, keys.result_times.stop, limit=1)
+    return lambda: next((keys.result_time(row.key) for row in first), None)
+
+
+def forget(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
+    """Remove one batch of the results that are over. True if there were any.
+
+    Reads: the oldest, by snapshot.
+    Writes: clears them. Two sweeps at once clear the same keys, and nothing counts them.
+    """
+    under = keys.results_until(now_us)
+    rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
+    for row in rows:
+        id_ = id_in(row.key)
+        pieces = keys.pieces_of(id_)
+        tr.clear(row.key)
+        tr.clear(keys.result(id_))
+        tr.clear_range(pieces.start, pieces.stop)
+    return bool(rows)

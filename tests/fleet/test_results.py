@@ -1,0 +1,83 @@
+"""The value that a handler returns is stored in the transaction of its ack, if the task was put for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, Done, TaskQueue, Worker, aio
+from fdbqueue.errors import TaskFailed
+from tests.fleet.conftest import SOON
+
+Work = Callable[..., list[tuple[str, Any]]]
+
+
+def plain(task: Any) -> Any:
+    return {"sent": task.data}
+
+
+def transactional(tr: Any, task: Any) -> Any:
+    tr[b"effect"] = b"\x01"
+    return {"sent": task.data}
+
+
+async def coroutine(task: Any) -> Any:
+    await asyncio.sleep(0)
+    return {"sent": task.data}
+
+
+async def transactional_coroutine(tr: aio.Transaction, task: Any) -> Any:
+    await tr.get(b"effect")
+    return {"sent": task.data}
+
+
+def done(task: Any) -> Any:
+    raise Done(result={"sent": task.data})
+
+
+def done_with_effect(task: Any) -> Any:
+    raise Done(lambda tr: tr.set(b"effect", b"\x01"), {"sent": task.data})
+
+
+@pytest.mark.parametrize(
+    "handler", [plain, transactional, coroutine, transactional_coroutine, done, done_with_effect]
+)
+def test_the_value_of_every_handler_is_the_result(
+    db: Database, space: Any, queue: TaskQueue, handler: Callable[..., Any]
+) -> None:
+    task = queue.put(db, 7, result_ttl=60)
+    in_transaction = "transactional" in handler.__name__
+    asynchronous = {} if "coroutine" in handler.__name__ else {"threads": 1}
+    options: dict[str, Any] = {"transactional": in_transaction, **asynchronous}
+    Worker(db, queue, handler, root=space, **options).run(until_empty=True)
+    assert queue.result(db, task, 0) == {"sent": 7}
+
+
+def test_a_value_of_a_task_without_result_ttl_is_ignored(db: Database, queue: TaskQueue, work: Work) -> None:
+    queue.put(db, 1)
+    assert work(lambda _: object()) == [("succeeded", 1)]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_value_that_cannot_be_stored_fails_the_attempt(
+    db: Database, queue: TaskQueue, work: Work, in_transaction: bool
+) -> None:
+    task = queue.put(db, 1, result_ttl=60)
+    told = work(lambda *_: object(), transactional=in_transaction, max_attempts=2)
+    assert told == [("retried", 1), ("buried", 1)]
+    with pytest.raises(TaskFailed, match="carry object at result"):
+        queue.result(db, task)
+
+
+def test_a_waiting_call_is_told_of_the_last_error(db: Database, space: Any, queue: TaskQueue) -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("no such customer")
+
+    task = queue.put(db, 1, result_ttl=60)
+    worker = Worker(db, queue, fail, max_attempts=1, backoff=SOON, root=space)
+    worker.start()
+    with pytest.raises(TaskFailed, match="KeyError: 'no such customer'"):
+        queue.result(db, task, 60)
+    worker.stop()
+    assert worker.join(60)

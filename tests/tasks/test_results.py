@@ -1,0 +1,298 @@
+"""Results: the value of an ack, kept for the task's `result_ttl`, and waits for it."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import Database, Failure, TaskQueue, limits, transactional
+from fdbqueue.errors import (
+    InvalidArgument,
+    NoResult,
+    PayloadTooLarge,
+    PayloadUnreadable,
+    PayloadUnsupported,
+    QueueDropped,
+    ResultTimeout,
+    TaskFailed,
+    WaitStopped,
+)
+from fdbqueue.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.results import Stored, stored_of
+from tests.support import PATIENCE_S
+from tests.tasks.partitions import MakeBench as MakeParted
+from tests.tasks.support import Bench
+
+MakeBench = Callable[..., Bench]
+LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
+
+
+def results_of(b: Bench) -> list[bytes]:
+    """The keys of results."""
+    keys = b.queue._shape.shared
+    return [key for key, _ in b.stored() if keys.results.start <= key < keys.result_times.stop]
+
+
+def acked(b: Bench, result: Any, **options: Any) -> str:
+    """The id of a task that was acked with that result."""
+    id_ = b.put("x", **{"result_ttl": 60, **options})
+    b.queue.ack(b.db, b.take(), result=result)
+    return id_
+
+
+def reason_of(b: Bench, id_: str) -> str:
+    with pytest.raises(NoResult) as caught:
+        b.queue.result(b.db, id_, 9)
+    assert (caught.value.id, caught.value.name) == (id_, "bench")  # type: ignore[attr-defined]
+    return str(caught.value).partition("no result: ")[2]
+
+
+@pytest.mark.parametrize("kind", kind_names())
+@pytest.mark.parametrize("result", [None, 0, "done", {"a": [1, None]}, LARGE, ""], ids=lambda r: repr(r)[:9])
+def test_a_result_is_the_value_of_the_ack(bench: MakeBench, kind: str, result: Any) -> None:
+    b = bench(kind)
+    id_ = acked(b, result)
+    assert b.queue.result(b.db, id_, 0) == result
+    assert transactional(lambda tr: b.queue.result(tr, id_), parameter="tr")(b.db) == result
+
+
+def test_a_task_without_result_ttl_stores_no_result(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x")
+    assert "result_ttl" in reason_of(b, id_)
+    b.queue.ack(b.db, b.take(), result=object())
+    assert results_of(b) == []
+    assert "is not there" in reason_of(b, id_)
+
+
+def test_an_ack_in_a_transaction_stores_the_result_with_it(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x", result_ttl=60)
+    task = b.take()
+
+    @transactional
+    def both(tr: Any, fails: bool) -> None:
+        b.queue.ack(tr, task, result="done")
+        if fails:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        both(b.db, fails=True)
+    with pytest.raises(ResultTimeout):
+        b.queue.result(b.db, id_, 0)
+    both(b.db, fails=False)
+    assert b.queue.result(b.db, id_, 0) == "done"
+
+
+def test_an_ack_by_id_stores_its_result(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x", result_ttl=60)
+    b.take()
+    b.queue.ack(b.db, id_, session=b.session, result="done")
+    assert b.queue.result(b.db, id_, 0) == "done"
+
+
+def test_a_queue_of_bytes_has_results_of_bytes_and_none(bench: MakeBench) -> None:
+    b = bench(codec="bytes")
+    for result in (b"\x00", None):
+        id_ = b.put(b"x", result_ttl=60)
+        b.queue.ack(b.db, b.take(), result=result)
+        assert b.queue.result(b.db, id_, 0) == result
+
+
+def test_the_type_of_a_handle_is_none_of_results(bench: MakeBench) -> None:
+    b = bench("fifo", type=int)
+    id_ = b.put(7, result_ttl=60)
+    b.queue.ack(b.db, b.take(), result={"text": "seven"})
+    assert b.queue.result(b.db, id_, 0) == {"text": "seven"}
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "told"),
+    [
+        (object(), PayloadUnsupported, "cannot carry object at result"),
+        ({"a": (1,)}, PayloadUnsupported, "cannot carry tuple at result.*as list$"),
+        ("x" * limits.PAYLOAD_BYTES_MAX, PayloadTooLarge, "8000002 bytes"),
+    ],
+    ids=["object", "tuple", "large"],
+)
+def test_a_result_that_cannot_be_stored_keeps_the_lease(
+    bench: MakeBench, result: Any, error: type[Exception], told: str
+) -> None:
+    b = bench()
+    id_ = b.put("x", result_ttl=60)
+    task = b.take()
+    with pytest.raises(error, match=told):
+        b.queue.ack(b.db, task, result=result)
+    assert (b.state(id_), results_of(b)) == ("t", [])
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda b, id_: b.queue.delete(b.db, id_), "it was deleted."),
+        (lambda b, id_: b.queue.cancel(b.db, id_), "it was cancelled."),
+        (lambda b, _: b.clock.advance(11), "its ttl was over."),
+        (lambda b, _: b.clock.advance(11) or b.sweep(), "its ttl was over."),
+        (lambda b, _: b.queue.truncate(b.db), "it is not there"),
+    ],
+    ids=["delete", "cancel", "expiry", "swept", "truncate"],
+)
+def test_another_end_is_told_in_place_of_a_result(
+    bench: MakeBench, end: Callable[[Bench, str], object], told: str
+) -> None:
+    b = bench("fifottl")
+    id_ = b.put("x", result_ttl=60, ttl=10)
+    end(b, id_)
+    assert reason_of(b, id_).startswith(told)
+
+
+def test_a_cancelled_task_tells_it_once_its_lease_is_over(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=5)
+    id_ = b.put("x", result_ttl=60)
+    b.take()
+    b.queue.cancel(b.db, id_)
+    with pytest.raises(ResultTimeout, match="it is taken"):
+        b.queue.result(b.db, id_, 0)
+    b.clock.advance(6)
+    assert reason_of(b, id_) == "it was cancelled."
+
+
+def test_a_buried_task_tells_its_failure_until_it_is_kicked(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x", result_ttl=60)
+    b.queue.bury(b.db, b.take(), failure=Failure("Declined", "no money"))
+    with pytest.raises(TaskFailed, match="Declined: no money") as caught:
+        b.queue.result(b.db, id_)
+    assert caught.value.failure.error == "Declined"  # type: ignore[attr-defined]
+    b.queue.kick(b.db)
+    with pytest.raises(ResultTimeout, match="it is ready") as late:
+        b.queue.result(b.db, id_, 0)
+    assert (late.value.id, late.value.state) == (id_, "ready")  # type: ignore[attr-defined]
+    assert isinstance(late.value, TimeoutError)
+    b.queue.bury(b.db, id_)
+    b.queue.ack(b.db, [b.queue.kick(b.db), b.take()][1], result=1)
+    assert b.queue.result(b.db, id_) == 1
+
+
+def test_a_result_is_over_after_its_time_and_swept(bench: MakeBench) -> None:
+    b = bench()
+    ids = [acked(b, result, result_ttl=10) for result in (1, LARGE)]
+    kept = acked(b, 2, result_ttl=100)
+    for_ever = acked(b, 3, result_ttl=1e12)
+    b.clock.advance(10.1)
+    assert {reason_of(b, id_) for id_ in ids} == {"its result_ttl is over."}
+    b.sweep()
+    assert len(results_of(b)) == 3
+    assert {reason_of(b, id_)[:15] for id_ in ids} == {"it is not there"}
+    assert [b.queue.result(b.db, id_, 0) for id_ in (kept, for_ever)] == [2, 3]
+
+
+def test_results_are_swept_in_bounded_steps(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = bench()
+    for result in range(5):
+        acked(b, result, result_ttl=10)
+    b.clock.advance(11)
+    b.sweep()
+    assert results_of(b) == []
+
+
+def test_truncate_leaves_results_and_drop_removes_them(bench: MakeBench) -> None:
+    b = bench()
+    id_ = acked(b, 1)
+    b.queue.truncate(b.db)
+    assert b.queue.result(b.db, id_, 0) == 1
+    b.queue.drop(b.db)
+    assert results_of(b) == []
+    with pytest.raises(QueueDropped):
+        b.queue.result(b.db, id_, 0)
+
+
+def test_a_damaged_result_raises(bench: MakeBench) -> None:
+    b = bench()
+    keys = b.queue._shape.shared
+    small, large = acked(b, 1), acked(b, LARGE)
+    b.db[keys.result(id_bytes(small))] = b"no result"
+    b.db.clear(keys.result_piece(id_bytes(large), 1))
+    for id_ in (small, large):
+        with pytest.raises(PayloadUnreadable):
+            b.queue.result(b.db, id_, 0)
+
+
+@pytest.mark.parametrize("result_ttl", [0, -1, float("nan"), "60", True])
+def test_a_result_ttl_is_a_positive_number(bench: MakeBench, result_ttl: Any) -> None:
+    b = bench()
+    with pytest.raises(InvalidArgument, match="result_ttl"):
+        b.put("x", result_ttl=result_ttl)
+
+
+def test_a_task_shows_its_result_ttl(bench: MakeBench) -> None:
+    b = bench()
+    b.put("x", result_ttl=2.5)
+    assert b.take().result_ttl == 2.5
+    b.put("y")
+    assert b.take().result_ttl is None
+
+
+def test_a_result_outlives_the_partition_of_its_task(parted: MakeParted) -> None:
+    b = parted("utubettl", partitions=5)
+    ids = b.put_each(range(6))
+    waiting = [b.put("later", key=n, delay=5, result_ttl=60) for n in range(6)]
+    for _ in ids:
+        b.queue.ack(b.db, b.take())
+    b.repartition(2)
+    b.clock.advance(6)
+    for n in range(6):
+        b.queue.ack(b.db, b.take(), result=n)
+    b.settle()
+    assert {b.queue.result(b.db, id_, 0) for id_ in waiting} == set(range(6))
+    b.clock.advance(61)
+    b.settle()
+    assert results_of(b) == []
+
+
+@pytest.mark.usefixtures("without_looks")
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_wait_wakes_at_the_ack(db: Database, space: Any, partitions: int) -> None:
+    queue = TaskQueue.create(db, "jobs", "fifottl", ttr=60, partitions=partitions, root=space)
+    id_ = queue.put(db, "x", result_ttl=60).id
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(queue.result(db, id_, 100 * PATIENCE_S)))
+    thread.start()
+    task = queue.take(db, 0)
+    assert task is not None
+    queue.renew(db, [task])
+    queue.ack(db, task, result="done")
+    thread.join(20)
+    assert found == ["done"]
+
+
+def test_a_stop_ends_a_wait_for_a_result(db: Database, space: Any) -> None:
+    queue = TaskQueue.create(db, "jobs", root=space)
+    id_, stop, told = queue.put(db, "x", result_ttl=60).id, db.runtime.event(), []
+
+    def wait() -> None:
+        try:
+            queue.result(db, id_, stop=stop)
+        except WaitStopped:
+            told.append("stopped")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    stop.set()
+    thread.join(20)
+    assert told == ["stopped"]
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**62), st.one_of(st.none(), st.binary(max_size=99)))
+def test_a_stored_end_comes_back_equal(span_us: int, until_us: int, payload: bytes | None) -> None:
+    stored = Stored("acked", until_us, None if payload is None else len(payload), payload or b"")
+    assert stored_of(fdbqueue.tasks.results._to_bytes(stored)) == stored
+    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra({}, span_us))
+    assert record_of(record_to_bytes(record)) == record
