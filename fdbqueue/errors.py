@@ -1,8 +1,7 @@
 """The public errors: one root; data as attributes; the docstring is the message. docs/errors.md lists them.
 
-The errors of the engines (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root. Otherwise
-the body of a transaction that catches `FdbQueueError` would swallow a retryable error, and its retry loop
-would commit half of its work.
+The errors of the engines (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root: a body
+that catches `FdbQueueError` would swallow a retryable error, and commit half of its work.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ __all__ = [
     "RecordUnreadable", "RedriveUnderWay", "RepartitionNotCommitted", "RepartitionUnderWay",
     "ResultTimeout", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced", "SubspaceInUse",
     "TaskCancelled", "TaskFailed", "TaskNotFound", "TooMuchForOneTransaction", "TransactionOpen",
-    "UnknownCodec", "UnknownKind", "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement",
+    "UniqueTaskBusy", "UnknownCodec", "UnknownKind", "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement",
     "UnsafePath", "UnsupportedOption", "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace",
     "WrongLoop", "WrongType",
 ]
@@ -218,6 +217,10 @@ class NoResult(FdbQueueError, LookupError):
 
 class ResultTimeout(FdbQueueError, TimeoutError):
     """Task {id} of the queue {name!r} has no result yet: it is {state}."""
+
+
+class UniqueTaskBusy(FdbQueueError):
+    """Task {id} has the unique key {unique!r} and is {state}: its data cannot be replaced, and nothing was changed. Put with on_conflict="skip" to get this task, or give its puts scope="queued" to get another one now."""
 
 
 class LeaseLost(FdbQueueError):

@@ -57,6 +57,10 @@ class Task:
     """The headers of its put: texts beside the data, readable without its codec."""
     result_ttl: float | None = None
     """Time for which the result of its ack is kept, in seconds; None if none was asked for."""
+    unique: Any = None
+    """The unique key of its put; None without one."""
+    existed: bool = field(default=False, compare=False)
+    """True if this is the answer of a put that found the task, and made none."""
 
     def _note_end(self, verb: str | None) -> None:
         """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""

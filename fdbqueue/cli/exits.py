@@ -35,6 +35,7 @@ from fdbqueue.errors import (
     TaskFailed,
     TaskNotFound,
     TooMuchForOneTransaction,
+    UniqueTaskBusy,
 )
 from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.trouble import text_of
@@ -58,6 +59,7 @@ REFUSALS = (
     TaskFailed,
     TaskNotFound,
     TooMuchForOneTransaction,
+    UniqueTaskBusy,
 )
 
 

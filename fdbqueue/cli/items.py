@@ -11,7 +11,7 @@ from fdbqueue.cli import put as putting
 from fdbqueue.cli.exits import CommandError, Refused, say
 from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
-from fdbqueue.cli.parameters import SPAN, WAIT, Input, Seconds
+from fdbqueue.cli.parameters import SPAN, WAIT, Input, Scope, Seconds
 from fdbqueue.cli.put import Sink
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
@@ -21,6 +21,7 @@ from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.unique import OnConflict
 
 CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"
 _NOTHING = object()
@@ -42,6 +43,18 @@ _NOTHING = object()
     "--header", "headers", multiple=True, metavar="NAME=TEXT", help="of tasks: a header; repeatable"
 )
 @click.option("--result-ttl", type=SPAN, metavar="S", help="of tasks: their results are kept for S seconds")
+@click.option("--unique", metavar="KEY", help="of tasks: make none if a task has KEY, as JSON or text")
+@click.option(
+    "--scope", type=Scope(), metavar="SCOPE", help="of KEY: queued, unfinished or seconds [unfinished]"
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice([one.value for one in OnConflict]),
+    help="of --unique: if a task has KEY [skip]",
+)
+@click.option(
+    "--debounce-max", type=SPAN, metavar="S", help="of debounce: ready S seconds after the first put"
+)
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
@@ -63,14 +76,16 @@ def put(
     JSON is put as its value, other data as text: 42 is a number, hello a text. Data is refused if it begins
     like JSON ({, [ or a quote) but is not JSON. Empty lines are skipped. Write -- before data that begins
     with a dash. Options of tasks are for task queues of a kind that has them (see `create`). With --json,
-    each new task is printed on a line.
+    each task is printed on a line; `existed` is true for one that had the unique KEY before.
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
+    if options["unique"] is not None and len(data) != 1:
+        raise click.UsageError("--unique is for one DATA")
     values = _values(data, text)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    if "key" in given:
-        given["key"] = _values((given["key"],), text)[0]
+    for name in {"key", "unique"} & set(given):
+        given[name] = _values((given[name],), text)[0]
     if "headers" in given:
         given["headers"] = dict(map(_header, given["headers"]))
     with place.database(create=create) as database:
@@ -178,7 +193,13 @@ def _sink(
     return _task_sink(signals, database, place.tasks_in(database, name), options, as_json)
 
 
-_FLAGS = {"pri": "priority", "headers": "header", "result_ttl": "result-ttl"}
+_FLAGS = {
+    "pri": "priority",
+    "headers": "header",
+    "result_ttl": "result-ttl",
+    "on_conflict": "on-conflict",
+    "debounce_max": "debounce-max",
+}
 """Flags of options that have another name in Python."""
 
 
@@ -194,11 +215,14 @@ def _task_sink(
     signals: Signals, database: Database, queue: TaskQueue, options: dict[str, Any], as_json: bool
 ) -> tuple[Sink, int]:
     def put_some(values: Sequence[Any]) -> None:
-        tasks = queue.put_many(database, values, **options)
+        if "unique" in options:
+            tasks = [queue.put(database, value, **options) for value in values]
+        else:
+            tasks = queue.put_many(database, values, **options)
         if as_json:
             out = stdout_of(signals)
             for task in tasks:
-                out.print(line_of(task_row(task)))
+                out.print(line_of({**task_row(task), "existed": task.existed}))
 
     # A batch needs room for all its tasks at once: a bounded queue may never have it.
     return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX

@@ -9,6 +9,7 @@ import click
 
 from fdbqueue import limits
 from fdbqueue.cli.exits import CommandError
+from fdbqueue.tasks.unique import QUEUED, UNFINISHED
 from fdbqueue.visible import told
 
 
@@ -25,6 +26,20 @@ class Seconds(click.types.FloatParamType):
         if math.isnan(seconds) or (abs(seconds) >= limits.SPAN_MAX_S and not self._endless):
             self.fail(f"{value} is not a number of seconds within a hundred years.", param, ctx)
         return seconds
+
+
+class Scope(click.types.StringParamType):
+    """A scope of a unique key: a name, or a number of seconds."""
+
+    name = "scope"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in (QUEUED, UNFINISHED):
+            return str(value)
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{told(value)} is neither {QUEUED}, {UNFINISHED} nor a number of seconds.", param, ctx)
 
 
 class SecondsRange(click.FloatRange):

@@ -44,6 +44,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "trace": task.trace,
         "headers": dict(task.headers),
         "result_ttl": task.result_ttl,
+        "unique": task.unique,
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,
         "progress_told": task.fraction_told,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.dashboard.looks import TaskLook
-from fdbqueue.dashboard.texts import PayloadText, json_of, lines, one_line, payload_text
+from fdbqueue.dashboard.texts import PayloadText, cell, json_of, lines, one_line, payload_text
 from fdbqueue.dashboard.views import TaskRow, ended_row, task_row
 from fdbqueue.explanation import Reason
 from fdbqueue.holder import Holder
@@ -84,6 +84,8 @@ class TaskView:
     outcome: str | None = None
     """Of a task that has ended."""
     headers: tuple[tuple[str, str], ...] = ()
+    unique: str = ""
+    """The unique key; empty without one."""
 
 
 def task_view(look: TaskLook) -> TaskView:
@@ -104,6 +106,7 @@ def task_view(look: TaskLook) -> TaskView:
         TASK_ACTIONS[task.state],
         editable(task, look.options),
         headers=tuple((one_line(name), one_line(text)) for name, text in task.headers.items()),
+        unique="" if task.unique is None else cell(task.unique),
     )
 
 

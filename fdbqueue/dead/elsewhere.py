@@ -18,6 +18,7 @@ from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.tasks_of import key_in
+from fdbqueue.tasks.unique import without_unique
 
 
 class Chosen(NamedTuple):
@@ -97,7 +98,9 @@ class Elsewhere:
         if kind.supports("cost"):
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
-        return replace(draft, trace=record.trace, extra=record.extra, failures=record.failures)
+        return replace(
+            draft, trace=record.trace, extra=without_unique(record).extra, failures=record.failures
+        )
 
 
 def _ask_stored(

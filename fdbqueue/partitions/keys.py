@@ -1,7 +1,7 @@
 """Keys of partitions: the only file that builds or parses them.
 
 Queue S, of tasks or of the recipe. `p` is the number of a partition, a byte. Only a queue with partitions has
-these keys. The last column names the readers.
+the keys S[24] to S[28]. The last column names the readers.
 
     S[24] p        flag       empty                     takes: partition p may have available items
     S[25]          bell       grows with each new flag  watches of the first request in S[26]
@@ -9,9 +9,11 @@ these keys. The last column names the readers.
     S[27] id       moved      p, the task's partition   verbs by id, if that is not the one in the id
     S[28] p, ...   partition  columns of its own, as S  partition 0 is the queue itself
 
-Queues of tasks share these keys, too, with partitions or without: a result outlives the
-partition of its task.
+Queues of tasks share these keys, too, with partitions or without: a unique key holds for the whole queue, and
+a result outlives the partition of its task. Times are microseconds since the epoch, 8 bytes.
 
+    S[29] key         unique     id of its task, and the end of a scope in seconds  puts with this unique key
+    S[30] time, key   window     id of its task            sweeps: the ends of scopes in seconds
     S[31] id          result     see tasks/results.py      result(): the end of a task that was asked for one
     S[31] id, number  piece      a piece of it             result(), if it is large
     S[32] time, id    result at  empty                     sweeps: the results that are over, the oldest first
@@ -21,10 +23,9 @@ from typing import Any
 
 from fdb import tuple as layer
 
-FLAG, BELL, WIDE_LINE, MOVED, PARTITION = range(24, 29)
-RESULT, RESULT_AT = 31, 32
+FLAG, BELL, WIDE_LINE, MOVED, PARTITION, UNIQUE, WINDOW, RESULT, RESULT_AT = range(24, 33)
 
-_TIME_BYTES = 8
+TIME_BYTES = 8
 _NUMBER_BYTES = 4
 
 
@@ -39,21 +40,28 @@ def prefix_of(subspace: Any, partition: int) -> bytes:
     return prefix + _packed(PARTITION) + bytes((partition,)) if partition else prefix
 
 
+def time_bytes(time_us: int) -> bytes:
+    return time_us.to_bytes(TIME_BYTES, "big")
+
+
 class SharedKeys:
     """The keys that the partitions of a queue share."""
 
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns = {n: prefix + _packed(n) for n in range(FLAG, PARTITION + 2)}
+        columns = {n: prefix + _packed(n) for n in range(FLAG, RESULT_AT + 2)}
         self._flag, self._moved, self._partition = columns[FLAG], columns[MOVED], columns[PARTITION]
         self.flags = slice(columns[FLAG], columns[BELL])
         self.bell = columns[BELL]
         self.line = columns[WIDE_LINE]
         self.all_moved = slice(columns[MOVED], columns[PARTITION])
-        self.partitions = slice(columns[PARTITION], columns[PARTITION + 1])
-        self._result, self._result_at = prefix + _packed(RESULT), prefix + _packed(RESULT_AT)
-        self.results = slice(self._result, self._result_at)
-        self.result_times = slice(self._result_at, prefix + _packed(RESULT_AT + 1))
+        self.partitions = slice(columns[PARTITION], columns[UNIQUE])
+        self._unique, self._window = columns[UNIQUE], columns[WINDOW]
+        self.uniques = slice(columns[UNIQUE], columns[WINDOW])
+        self.windows = slice(columns[WINDOW], columns[RESULT])
+        self._result, self._result_at = columns[RESULT], columns[RESULT_AT]
+        self.results = slice(columns[RESULT], columns[RESULT_AT])
+        self.result_times = slice(columns[RESULT_AT], columns[RESULT_AT + 1])
 
     def flag(self, partition: int) -> bytes:
         return self._flag + bytes((partition,))
@@ -83,16 +91,30 @@ class SharedKeys:
         return slice(self._result + id_ + b"\x00", self._result + id_ + b"\xff")
 
     def result_at(self, time_us: int, id_: bytes) -> bytes:
-        return self._result_at + time_us.to_bytes(_TIME_BYTES, "big") + id_
+        return self._result_at + time_bytes(time_us) + id_
 
     def results_until(self, time_us: int) -> slice:
         """The times of the results that are over then."""
-        stop = (time_us + 1).to_bytes(_TIME_BYTES, "big")
-        return slice(self._result_at, self._result_at + stop)
+        return slice(self._result_at, self._result_at + time_bytes(time_us + 1))
 
     def result_time(self, result_at_key: bytes) -> int:
         start = len(self._result_at)
-        return int.from_bytes(result_at_key[start : start + _TIME_BYTES], "big")
+        return int.from_bytes(result_at_key[start : start + TIME_BYTES], "big")
+
+    def unique(self, key: bytes) -> bytes:
+        return self._unique + key
+
+    def window(self, until_us: int, key: bytes) -> bytes:
+        return self._window + time_bytes(until_us) + key
+
+    def windows_until(self, now_us: int) -> slice:
+        """The windows that end at that time or before."""
+        return slice(self._window, self._window + time_bytes(now_us + 1))
+
+    def window_parts(self, window_key: bytes) -> tuple[int, bytes]:
+        """The end of a window, and its unique key."""
+        rest = window_key[len(self._window) :]
+        return int.from_bytes(rest[:TIME_BYTES], "big"), rest[TIME_BYTES:]
 
     def under(self, partition: int) -> slice:
         """Everything of a partition but partition 0."""

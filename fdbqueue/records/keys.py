@@ -29,6 +29,7 @@ epoch, 8 bytes.
     S[22] key, time, id  ended of  empty                       ended_tasks_of()
     S[23]                ended     number of entries in S[20]  sweeps
     S[24] to S[28]       of a queue with partitions: see partitions/keys.py
+    S[29], S[30]         unique keys: see partitions/keys.py
     S[31], S[32]         results: see partitions/keys.py
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
@@ -56,8 +57,12 @@ from fdbqueue.partitions.keys import (
     PARTITION,
     RESULT,
     RESULT_AT,
+    TIME_BYTES,
+    UNIQUE,
     WIDE_LINE,
+    WINDOW,
     prefix_of,
+    time_bytes,
 )
 from fdbqueue.task import TaskState
 
@@ -69,7 +74,6 @@ NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
 ID_BYTES = INDEX_BYTES + limits.RANDOM_SUFFIX_BYTES
 SESSION_BYTES = 16
-TIME_BYTES = 8
 NUMBER = struct.Struct(">I")
 
 _NUMBER_SHIFT = 48
@@ -113,6 +117,8 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     PARTITION: (1 + 2, limits.KEY_BYTES_MAX),
     RESULT: (ID_BYTES, ID_BYTES + NUMBER.size),
     RESULT_AT: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
+    UNIQUE: (1, limits.TASK_KEY_BYTES_MAX),
+    WINDOW: (TIME_BYTES + 1, TIME_BYTES + limits.TASK_KEY_BYTES_MAX),
 }
 """The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
@@ -127,12 +133,23 @@ else:  # the decoder refuses any other text; a type checker would refuse the mem
     StoredState = Literal["r", "t", "!", "~"]
 
 
+class Unique(msgspec.Struct, frozen=True, array_like=True):
+    """The unique key of a task, and its scope. Append fields with a default; never reorder."""
+
+    key: bytes
+    is_queued_only: bool = False
+    """True for the scope of tasks that wait; otherwise a task is in scope until it is gone."""
+    until_us: Count = 0
+    """The end of a scope in seconds, whatever becomes of the task; 0 for the other scopes."""
+
+
 class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The parts of a record that few tasks have. Append fields with a default; never reorder."""
 
     headers: dict[str, str] = {}
     result_ttl_us: Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)] = 0
     """Time for which the result is kept; 0 if none was asked for."""
+    unique: Unique | None = None
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -299,11 +316,11 @@ class TaskKeys:
         return self._buried + place
 
     def timer(self, time_us: int, id_: bytes) -> bytes:
-        return self._timer + _time(time_us) + id_
+        return self._timer + time_bytes(time_us) + id_
 
     def timers_until(self, now_us: int) -> slice:
         """Timers of that time and before."""
-        return slice(self.timers.start, self._timer + _time(now_us + 1))
+        return slice(self.timers.start, self._timer + time_bytes(now_us + 1))
 
     def time_of(self, timer_key: bytes) -> int:
         start = len(self._timer)
@@ -343,21 +360,21 @@ class TaskKeys:
         return self._ended + id_
 
     def ended_at(self, time_us: int, id_: bytes) -> bytes:
-        return self._ended_at + _time(time_us) + id_
+        return self._ended_at + time_bytes(time_us) + id_
 
     def ended_of(self, key: bytes, time_us: int, id_: bytes) -> bytes:
-        return self._ended_of + key + _time(time_us) + id_
+        return self._ended_of + key + time_bytes(time_us) + id_
 
     def ended_after(self, time_us: int) -> slice:
         """The tasks that ended after that time."""
-        return slice(self._ended_at + _time(time_us + 1), self.ended_times.stop)
+        return slice(self._ended_at + time_bytes(time_us + 1), self.ended_times.stop)
 
     def ended_of_after(self, key: bytes, time_us: int) -> slice:
         """The tasks of a task key that ended after that time. A longer task key goes on with 0xff, and a time
         of the next two thousand years begins with 0x00.
         """
         under = self._ended_of + key
-        return slice(under + _time(time_us + 1), under + b"\xff")
+        return slice(under + time_bytes(time_us + 1), under + b"\xff")
 
     def ended_time(self, ended_at_key: bytes) -> int:
         start = len(self._ended_at)
@@ -400,7 +417,3 @@ def _sized(error: str) -> bytes:
 
 def _class_in(rest: bytes) -> str:
     return rest[1 : 1 + rest[0]].decode(errors="replace")
-
-
-def _time(time_us: int) -> bytes:
-    return time_us.to_bytes(TIME_BYTES, "big")

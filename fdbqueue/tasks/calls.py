@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.binding import may_be_lost
@@ -42,6 +42,7 @@ from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
 from fdbqueue.tasks.swept import swept
+from fdbqueue.tasks.unique_puts import UniquePuts, tasks_in
 from fdbqueue.tasks.verbs import Target
 from fdbqueue.waiters import Waiter
 
@@ -102,6 +103,8 @@ class TaskCalls:
         self._lock = database.runtime.lock()
         self.acks = Acks(database, self.parts, care.callbacks)
         self._puts = Writes(database, shape.root, self._put_all)
+        self._unique = UniquePuts(self.parts, database.runtime, self.ask_owner)
+        self._unique_puts = Writes(database, shape.root, self._put_all)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
@@ -166,7 +169,10 @@ class TaskCalls:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
             turn = next(self._turns)
             items = [(draft, turn) for draft in drafts]
-            return list(self._puts.call(items, sum(map(len, map(_payload, drafts)))))
+            size_bytes = sum(map(len, map(_payload, drafts)))
+            if drafts[0].unique is not None:
+                return tasks_in(self._unique_puts.call(items, size_bytes))
+            return list(self._puts.call(items, size_bytes))
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""
@@ -175,7 +181,7 @@ class TaskCalls:
         tasks = room.put(partial(self._put_if_room, drafts), until, waiter)
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
-        return tasks
+        return tasks if drafts[0].unique is None else tasks_in(tasks)
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises: QueueFull."""
@@ -183,7 +189,7 @@ class TaskCalls:
         tasks = self._put_in(tr, drafts, random, next(self._turns))
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
-        return tasks
+        return tasks if drafts[0].unique is None else tasks_in(tasks)
 
     def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
         return QueueFull(
@@ -195,10 +201,12 @@ class TaskCalls:
 
     def _put_in(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
-    ) -> list[Task] | NoRoom:
+    ) -> list[Any] | NoRoom:
+        if drafts[0].unique is not None:
+            return self._unique.put(tr, drafts, random, turn)
         plan = self.parts.plan
         if plan is not None:
-            return routing.put(self.parts, tr, plan, drafts, random, turn, self.ask_owner)
+            return routing.ask_put(self.parts, tr, plan, drafts, random, turn, self.ask_owner)()
         verb = partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
         return self.source.within(tr, verb)
 
@@ -211,7 +219,7 @@ class TaskCalls:
         tasks = self._put_in(tr, [draft for draft, _ in items], random, items[0][1])
         return () if isinstance(tasks, NoRoom) else tasks
 
-    def _put_if_room(self, drafts: Sequence[Draft]) -> list[Task] | NoRoom:
+    def _put_if_room(self, drafts: Sequence[Draft]) -> list[Any] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.
         random, turn = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), next(self._turns)
         put = partial(self._put_in, drafts=drafts, random=random, turn=turn)

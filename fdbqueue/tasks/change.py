@@ -33,6 +33,7 @@ from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.partitioning import Partitioning
 from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.unique import follow, without_unique
 
 T = TypeVar("T")
 
@@ -180,6 +181,10 @@ class Change:
         """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone."""
         if not olds:
             return
+        for record in olds:
+            if record.extra is not None and record.extra.unique is not None:
+                news = follow(self.tr, self.shape.shared, olds, news)
+                break
         self._depart(olds)
         self._arrive(news)
         if self._partitioning is None:
@@ -232,7 +237,8 @@ class Change:
         )
         there, failed = self._elsewhere(place), entries()
         payload(there.shape.keys)
-        self.discard([old])
+        [new] = follow(self.tr, self.shape.shared, [old], [new])
+        self.discard([without_unique(old)])  # the task keeps its entry
         keep(self.tr, there.shape.keys, new.id, failed)
         there.restore([new])
         self._sent[new.id] = there.shape.keys

@@ -11,6 +11,7 @@
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
     BURIED   edit                     ->  BURIED, with another payload
+    READY, DELAYED  overwrite         ->  READY, DELAYED, with the payload of a later put
     any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
     any      delete, expire, cancel   ->  gone
 
@@ -27,12 +28,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fdbqueue.records.keys import NEVER_US, Record, new_id
+from fdbqueue.records.keys import NEVER_US, Extra, Record, new_id
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import failures, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
-from fdbqueue.tasks.payloads import for_record
+from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,34 @@ def edit(change: Change, record: Record, payload: bytes) -> Record:
     edited = replace(record, size_bytes=len(payload), payload=for_record(payload))
     change.rewrite(record, edited, payload)
     return edited
+
+
+def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Record:
+    """Give a waiting task the payload, headers, ttr and ttl of a later put; let it wait until `due_us`."""
+    waits = due_us > change.now_us
+    state = TaskState.DELAYED if waits else record.state
+    later_one = replace(
+        record,
+        state=state,
+        until_us=due_us if state == TaskState.DELAYED else NEVER_US,
+        expires_us=later(max(change.now_us, due_us), draft.ttl_us),
+        ttr_us=draft.ttr_us,
+        size_bytes=len(draft.payload),
+        payload=for_record(draft.payload),
+        trace=draft.trace,
+        extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
+    )
+    clear_payload(change.tr, change.shape.keys, record)
+    set_payload(change.tr, change.shape.keys, later_one, draft.payload)
+    change.move([record], [later_one])
+    change.count("other")  # it may be due earlier
+    return later_one if waits or state == TaskState.READY else due(change, [later_one])[0]
+
+
+def _overwritten(old: Extra, later_one: Extra) -> Extra:
+    """The extra parts with the headers of a later put, and with its wish for a result, if it has one."""
+    result_ttl_us = later_one.result_ttl_us or old.result_ttl_us
+    return replace(old, headers=later_one.headers, result_ttl_us=result_ttl_us)
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:

@@ -7,7 +7,8 @@ from operator import itemgetter
 from fdbqueue.aside import DAMAGED
 from fdbqueue.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.page import Page, no_place, place_bytes, place_text
-from fdbqueue.records.keys import ID_BYTES, TIME_BYTES, id_in, id_text
+from fdbqueue.partitions.keys import TIME_BYTES
+from fdbqueue.records.keys import ID_BYTES, id_in, id_text
 from fdbqueue.seam import Value
 from fdbqueue.task import EndedTask
 from fdbqueue.tasks.change import Change

@@ -72,7 +72,8 @@ def truncate(changes: Sequence[Change]) -> None:
     for change in changes:
         verbs.truncate(change)
     shared = changes[0].shape.shared
-    changes[0].tr.clear_range(shared.all_moved.start, shared.all_moved.stop)
+    for under in (shared.all_moved, shared.uniques, shared.windows):
+        changes[0].tr.clear_range(under.start, under.stop)
 
 
 def pause(changes: Sequence[Change]) -> None:

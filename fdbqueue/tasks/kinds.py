@@ -35,6 +35,7 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
 from fdbqueue.tasks.headers import checked_headers
+from fdbqueue.tasks.unique import Wish
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
@@ -43,7 +44,7 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR
-OF_EVERY_KIND = frozenset({"headers", "result_ttl"})
+OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique"})
 """Options that tasks of every kind of queue may have."""
 
 
@@ -223,6 +224,7 @@ class Draft:
     trace: bytes = b""
     """The trace context of its put (trace_context.py)."""
     extra: Extra | None = None
+    unique: Wish | None = None
     failures: int = 0
     """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
 
@@ -254,6 +256,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
         extra=_extra(options),
+        unique=options.get("unique"),
     )
 
 
@@ -323,19 +326,19 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def key_bytes(key: Any) -> bytes:
-    """The packed task key. Raises: InvalidArgument."""
+def key_bytes(key: Any, name: str = "key") -> bytes:
+    """The packed task key, or unique key. Raises: InvalidArgument."""
     if isinstance(key, tuple | list) and _is_deep(key):
         wanted = f"nested at most {limits.TASK_KEY_DEPTH_MAX} levels deep"
-        raise InvalidArgument(name="key", wanted=wanted, got=key)
+        raise InvalidArgument(name=name, wanted=wanted, got=key)
     # The tuple layer keeps values of different types apart: 1, "1", True and None are four keys.
     try:
         packed: bytes = layer.pack((key,))
     except Exception as reason:  # the tuple layer raises struct.error, RecursionError and others besides
-        raise InvalidArgument(name="key", wanted="a value that the tuple layer can pack", got=key) from reason
+        raise InvalidArgument(name=name, wanted="a value that the tuple layer can pack", got=key) from reason
     if len(packed) > limits.TASK_KEY_BYTES_MAX:
         wanted = f"at most {limits.TASK_KEY_BYTES_MAX} bytes when packed"
-        raise InvalidArgument(name="key", wanted=wanted, got=key)
+        raise InvalidArgument(name=name, wanted=wanted, got=key)
     return packed
 
 

@@ -92,16 +92,16 @@ class Parts:
         plan = self.plan
         if plan is None:
             return self.zero.within(tr, verb)
-        return self._upto(plan.high)[self._place_of(tr, plan, id_)].within(tr, verb, plan)
+        return self._upto(plan.high)[self.place_of(tr, plan, id_)].within(tr, verb, plan)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes nothing."""
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self._upto(plan.high)[self._place_of(tr, plan, id_)].look(tr, verb, plan)
+        return self._upto(plan.high)[self.place_of(tr, plan, id_)].look(tr, verb, plan)
 
-    def _place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
+    def place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
         """The partition of the task. Reads: the key of a task that has moved."""
         put_into = partition_of(id_)
         if not plan.may_have_moved:
@@ -129,7 +129,7 @@ class Parts:
             return list(self.zero.within(tr, lambda change: verb(change, targets)))
         groups: dict[int, list[int]] = {}
         for at, target in enumerate(targets):
-            groups.setdefault(self._place_of(tr, plan, target.id), []).append(at)
+            groups.setdefault(self.place_of(tr, plan, target.id), []).append(at)
         answers: dict[int, T] = {}
         for number, places in groups.items():
             about = partial(_about, verb, [targets[at] for at in places])

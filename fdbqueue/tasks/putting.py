@@ -14,12 +14,13 @@ from fdbqueue.arguments import (
 )
 from fdbqueue.codec import encoded_each
 from fdbqueue.database import is_transaction
-from fdbqueue.errors import UnsupportedOption
+from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.kinds import Draft, delay_us, key_bytes
+from fdbqueue.tasks.unique import UNFINISHED, OnConflict, Wish, wish_of
 
 
 class Putting(TaskHandle):
@@ -38,6 +39,10 @@ class Putting(TaskHandle):
         cost: int | None = None,
         headers: Mapping[str, str] | None = None,
         result_ttl: float | None = None,
+        unique: Any = None,
+        scope: str | float = UNFINISHED,
+        on_conflict: str = OnConflict.SKIP,
+        debounce_max: float | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
@@ -47,15 +52,23 @@ class Putting(TaskHandle):
         beside the data, at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the
         result of its ack is kept, for `result`; None keeps none.
 
+        If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
+        task. "replace" gives it this data, headers, ttr and ttl, at its place. "debounce" does so, too, and
+        makes it due after `delay`, but never later than `debounce_max` seconds after its put. A task has its
+        unique key in its `scope`: "queued", as long as it waits; "unfinished", until it is gone; or for that
+        number of seconds (docs/unique.md). `Task.existed` tells if the task was there before.
+
         Given a database, the call waits up to `timeout` seconds for room, and ends overdue sessions before it
         raises QueueFull. Given a transaction, the stored state decides. When `stop`, an event, is set, the
         call raises WaitStopped and has put nothing.
-        Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands.
-        Writes: the task, its payload, its index and timer keys, the counters.
+        Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands; the
+        entry of the unique key, and its task by snapshot, or serialisably if the call changes it.
+        Writes: the task, its payload, its index and timer keys, the counters; the entry of the unique key.
         Conflicts: none. With a capacity: other puts near the bound. With task keys: a change that empties or
-        fills the task key.
+        fills the task key. With a unique key: another put with it, and the end of the scope of its task.
         Raises: QueueFull with `item`, the first item without room, and `current_size`; UnsupportedOption,
-        InvalidArgument, PayloadTooLarge; TypeError for data that the codec cannot carry; UnknownSession in a
+        InvalidArgument, PayloadTooLarge; UniqueTaskBusy if a taken or buried task has the unique key and
+        `on_conflict` is not "skip"; TypeError for data that the codec cannot carry; UnknownSession in a
         temporary queue of an ended session; WaitStopped.
         """
         options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
@@ -63,6 +76,10 @@ class Putting(TaskHandle):
             options["headers"] = headers
         if result_ttl is not None:
             options["result_ttl"] = result_ttl
+        if unique is not None:
+            options["unique"] = self._wish(unique, scope, on_conflict, debounce_max, delay)
+        elif (scope, on_conflict, debounce_max) != (UNFINISHED, OnConflict.SKIP, None):
+            raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(
@@ -80,10 +97,20 @@ class Putting(TaskHandle):
         Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several,
         more than limits.BATCH_BYTES_MAX bytes.
         """
+        if options.get("unique") is not None:
+            wanted = "None: all tasks of a put_many would have one unique key, so put each by itself"
+            raise InvalidArgument(name="unique", wanted=wanted, got=options["unique"])
         items = checked_items("data", data)
         payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
         drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
         return self._put(tr, drafts, timeout, stop) if drafts else []
+
+    def _wish(self, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
+        """Raises: InvalidArgument, UnsupportedOption."""
+        wish = wish_of(key_bytes(unique, "unique"), scope, on_conflict, debounce_max, delay_us(delay))
+        if wish.on_conflict is OnConflict.DEBOUNCE:
+            self._shape.kind.require("delay")
+        return wish
 
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
         return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)

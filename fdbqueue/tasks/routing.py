@@ -32,7 +32,7 @@ class _Batch:
     index: Callable[[], int | NoRoom]
 
 
-def put(
+def ask_put(
     parts: Parts,
     tr: Transaction,
     plan: Plan,
@@ -40,8 +40,9 @@ def put(
     random: bytes,
     turn: int,
     ask_owner: AskOwner,
-) -> list[Task] | NoRoom:
-    """Put tasks into their partitions. Return them in order, or NoRoom with the size of a full queue.
+) -> Callable[[], list[Task] | NoRoom]:
+    """Ask for the reads of a put. The reply puts tasks into their partitions, and returns them in order, or
+    NoRoom with the size of a full queue.
 
     `turn` chooses the partition of drafts without a task key.
     Reads: as verbs.put, for each partition; with a capacity, the counters of all of them by snapshot.
@@ -56,11 +57,15 @@ def put(
         few = [drafts[at] for at in places]
         batches.append(_Batch(change, places, ask_place(change, few, random, owned or _no_owner, _admit_any)))
         owned = None  # one batch asks for the owner
-    check()
-    if any(batch.change.plan is not plan for batch in batches):
-        raise conflict_in(tr)
-    full = _admit(parts, tr, sizes, batches, drafts, random)
-    return _apply(batches, drafts, random) if full is None else full
+
+    def put() -> list[Task] | NoRoom:
+        check()
+        if any(batch.change.plan is not plan for batch in batches):
+            raise conflict_in(tr)
+        full = _admit(parts, tr, sizes, batches, drafts, random)
+        return _apply(batches, drafts, random) if full is None else full
+
+    return put
 
 
 def _apply(batches: Sequence[_Batch], drafts: Sequence[Draft], random: bytes) -> list[Task]:

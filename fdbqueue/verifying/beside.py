@@ -1,10 +1,7 @@
 """The checks of a keyed discipline: lines, states, pointers, counters and levels of task keys."""
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-
-from fdb import tuple as layer
 
 from fdbqueue.disciplines.beside import (
     BUSY,
@@ -31,7 +28,7 @@ from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, Under, under
-from fdbqueue.verifying.cures import FOREIGN
+from fdbqueue.verifying.cures import FOREIGN, told_key
 from fdbqueue.verifying.partitions import HeldChecks, expect_ready
 from fdbqueue.verifying.slices import Mend, Suspect, resized
 
@@ -258,11 +255,3 @@ def _mend_entry(shape: Shape, row: Row, tr: Transaction) -> None:
 
 def _state(record: Record) -> str:
     return TaskState(record.state).name
-
-
-def told_key(key: bytes) -> str:
-    """The task key as Python shows it; in hexadecimal if it is damaged."""
-    try:
-        return repr(layer.unpack(key)[0])
-    except (ValueError, IndexError, struct.error):
-        return key.hex()

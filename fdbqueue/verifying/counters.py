@@ -19,8 +19,8 @@ from fdbqueue.records.statistics import LIVE, packed, unpacked
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
-from fdbqueue.verifying.beside import told_key
 from fdbqueue.verifying.counting import Counted, Tally, claim_mending, count, count_within
+from fdbqueue.verifying.cures import told_key
 from fdbqueue.verifying.slices import Suspect
 from fdbqueue.verifying.tasks import TaskChecks
 

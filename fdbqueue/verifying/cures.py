@@ -1,7 +1,10 @@
 """The commands that end a contradiction, as they are typed."""
 
 import shlex
+import struct
 from dataclasses import dataclass
+
+from fdb import tuple as layer
 
 
 def command(verb: str, queue: str | None, *arguments: str) -> str:
@@ -53,3 +56,11 @@ class Cures:
 
 
 FOREIGN = "Another program has written it, or a newer release: look there. Nothing here changes it."
+
+
+def told_key(key: bytes) -> str:
+    """A task key, or unique key, as Python shows it; in hexadecimal if it is damaged."""
+    try:
+        return repr(layer.unpack(key)[0])
+    except (ValueError, IndexError, struct.error):
+        return key.hex()

@@ -26,8 +26,10 @@ from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.shared import COLUMNS as EVERY_KIND
 from fdbqueue.verifying.shared import Partitioned, SharedChecks, clearing
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
+from fdbqueue.verifying.unique import COLUMNS as UNIQUE_COLUMNS
+from fdbqueue.verifying.unique import UniqueChecks
 
-COLUMNS = (*EVERY_KIND, MOVED)
+COLUMNS = (*EVERY_KIND, MOVED, *UNIQUE_COLUMNS)
 """Keys that are shared; partitions have none of them."""
 
 
@@ -36,19 +38,24 @@ def partitioned(shape: Shape) -> Partitioned:
 
 
 class TaskSharedChecks:
-    """The keys that the partitions share: those of every kind, and the places of tasks that have moved."""
+    """The shared keys: those of every kind, the places of tasks that have moved, and unique keys."""
 
     def __init__(self, shape: Shape, cures: Cures) -> None:
         self._shape = shape
         self._every_kind = SharedChecks(partitioned(shape), shape.keys.prefix, cures)
+        self._unique = UniqueChecks(shape, cures.mending)
         self._mending = cures.mending
 
     def asks(self, column: int, row: Row, rest: bytes) -> Iterable[Ask]:
+        if column in UNIQUE_COLUMNS:
+            return self._unique.asks(column, row, rest)
         if column != MOVED:
             return self._every_kind.asks(row)
         return (self._shape.partition(row.value[0]).keys.task(rest),) if len(row.value) == 1 else ()
 
     def judge(self, column: int, row: Row, rest: bytes, seen: Seen) -> Iterable[Suspect]:
+        if column in UNIQUE_COLUMNS:
+            return self._unique.judge(column, row, rest, seen)
         if column != MOVED:
             return self._every_kind.judge(row, seen)
         return self._judge_moved(row, rest, seen)

@@ -44,6 +44,7 @@ from fdbqueue.verifying.results import COLUMNS as RESULT_COLUMNS
 from fdbqueue.verifying.results import ResultChecks
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
+from fdbqueue.verifying.unique import UniqueChecks
 
 Part = tuple[Callable[[Row, bytes], Iterable[Ask]], Callable[[Row, bytes, Seen], Iterable[Suspect]]]
 """The two functions of a column: each is given the row and the part of its key behind the column."""
@@ -57,6 +58,7 @@ class TaskChecks:
         self._cures = cures
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
+        self._unique = UniqueChecks(shape, self._mending)
         self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
@@ -169,6 +171,7 @@ class TaskChecks:
         classed = self._classed_key(record)
         if classed is not None:
             yield classed
+        yield from self._unique.ask_task(record)
         if self._partition is not None:
             yield from self._partition.ask_task(rest)
 
@@ -192,6 +195,7 @@ class TaskChecks:
                 f"The task {id_text(rest)} is BURIED, and has no entry among those of its class of failure."
             )
             yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(classed, b""))
+        yield from self._unique.judge_task(row, record, seen)
         if self._partition is not None:
             yield from self._partition.judge_task(row, rest, seen)
         if not is_held_by(record):

@@ -165,7 +165,7 @@ GOOD: Mapping[str, Make] = {
 """Accepted arguments, by the name of the parameter, or of call and parameter."""
 
 OPTIONS = {
-    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl"),
+    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "unique"),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
 }
 """Accepted further keywords."""

@@ -2269,7 +2269,7 @@ PLANTS = (
     ),
     Plant(
         "a put that goes by an old plan",
-        routing.put,
+        routing.ask_put,
         "check = parts.zero.guard(tr)",
         "check = int",
         "partitions",

@@ -333,7 +333,7 @@ def test_acks_follow_a_plan_that_another_thread_meets(
     b = parted(partitions=2)
     b.put_each(range(2))
     done = [b.queue.ack(b.db, b.take()) for _ in range(2)]
-    parts, place_of = calls_of(b.db, b.queue._shape).parts, Parts._place_of
+    parts, place_of = calls_of(b.db, b.queue._shape).parts, Parts.place_of
     b.repartition(1)
 
     def meet(self: Parts, *args: Any) -> int:
@@ -343,7 +343,7 @@ def test_acks_follow_a_plan_that_another_thread_meets(
             b.settle()
         return place
 
-    monkeypatch.setattr(Parts, "_place_of", meet)
+    monkeypatch.setattr(Parts, "place_of", meet)
     targets = [Target(id_bytes(task.id), b"token") for task in done]
     answers = run(b.db, lambda tr: parts.each(tr, targets, verbs.ack_each))
     assert [type(answer) for answer in answers] == [NotTaken] * 2
@@ -448,7 +448,7 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
 ) -> None:
     """The task moves while the transaction looks for it."""
     b = parted("utubettl", partitions=2)
-    id_, place_of = b.put("late", key=moving_key(2, 4), delay=1), Parts._place_of
+    id_, place_of = b.put("late", key=moving_key(2, 4), delay=1), Parts.place_of
 
     def meet(self: Parts, *args: Any) -> int:
         place = place_of(self, *args)
@@ -457,7 +457,7 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
             b.settle()
         return place
 
-    monkeypatch.setattr(Parts, "_place_of", meet)
+    monkeypatch.setattr(Parts, "place_of", meet)
     assert b.queue.peek(b.db, id_).data == "late"
 
 

@@ -1,0 +1,198 @@
+"""Unique keys: at most one task in its scope has a unique key, in the whole queue.
+
+An entry names the task that has the key. A put reads the entry serialisably, and writes it (unique_puts.py):
+of two puts at once, one sees the other. The change with which a task leaves its scope clears the entry
+blindly, if it still names that task. That costs no read, and conflicts only with puts of that key. A task
+that comes back takes its key again, unless another task has it.
+
+An entry counts only if its task exists, has the key in its record, and is in scope. So a put replaces an
+entry that a process of an earlier release has left behind.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import limits
+from fdbqueue.arguments import checked_positive
+from fdbqueue.errors import InvalidArgument
+from fdbqueue.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
+from fdbqueue.records.keys import ID_BYTES, Extra, Record, Unique
+from fdbqueue.seam import Transaction, Value
+from fdbqueue.task import TaskState
+
+QUEUED, UNFINISHED = "queued", "unfinished"
+WAITING = (TaskState.READY, TaskState.DELAYED)
+
+
+class OnConflict(StrEnum):
+    """The effect of a put while another task has its unique key."""
+
+    SKIP = "skip"
+    REPLACE = "replace"
+    DEBOUNCE = "debounce"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A put's wish for a unique key."""
+
+    unique: Unique
+    span_us: int
+    """A scope in seconds, as microseconds; 0 for another scope."""
+    on_conflict: OnConflict
+    latest_us: int = 0
+    """Of `debounce`: the longest time from the first put to the due time."""
+
+    def extra(self, extra: Extra | None, now_us: int) -> Extra:
+        """The parts of a record that is put at this time with this key."""
+        until_us = now_us + self.span_us if self.span_us else 0
+        return replace(extra or Extra(), unique=replace(self.unique, until_us=until_us))
+
+
+def wish_of(key: bytes, scope: Any, on_conflict: Any, debounce_max: Any, wait_us: int) -> Wish:
+    """`wait_us`: the delay of the put. Raises: InvalidArgument."""
+    if on_conflict not in list(OnConflict):
+        wanted = '"skip", "replace" or "debounce"'
+        raise InvalidArgument(name="on_conflict", wanted=wanted, got=on_conflict)
+    latest_us = _checked_latest_us(debounce_max, on_conflict == OnConflict.DEBOUNCE, wait_us)
+    span_us = 0 if isinstance(scope, str) and scope in (QUEUED, UNFINISHED) else _checked_span_us(scope)
+    return Wish(Unique(key, scope == QUEUED), span_us, OnConflict(on_conflict), latest_us)
+
+
+def _checked_span_us(scope: Any) -> int:
+    wanted = '"queued", "unfinished", or a positive number of seconds below a hundred years'
+    if isinstance(scope, str):
+        raise InvalidArgument(name="scope", wanted=wanted, got=scope)
+    if (seconds := checked_positive("scope", scope, "seconds")) >= limits.SPAN_MAX_S:
+        raise InvalidArgument(name="scope", wanted=wanted, got=scope)
+    return max(1, round(seconds * 1_000_000))
+
+
+def _checked_latest_us(debounce_max: Any, debounces: bool, wait_us: int) -> int:
+    if not debounces:
+        if debounce_max is not None:
+            wanted = 'None without on_conflict="debounce"'
+            raise InvalidArgument(name="debounce_max", wanted=wanted, got=debounce_max)
+        return 0
+    if debounce_max is None:
+        wanted = "the longest time in seconds from the first put to the due time"
+        raise InvalidArgument(name="debounce_max", wanted=wanted, got=None)
+    latest_us = round(min(checked_positive("debounce_max", debounce_max, "seconds"), limits.SPAN_MAX_S) * 1e6)
+    if latest_us < wait_us:
+        wanted = "at least the delay of the put"
+        raise InvalidArgument(name="debounce_max", wanted=wanted, got=debounce_max)
+    return latest_us
+
+
+# Entries.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The task that has a unique key, or had it. `until_us`: as in `Unique`."""
+
+    id: bytes
+    until_us: int = 0
+
+
+def entry_bytes(id_: bytes, until_us: int) -> bytes:
+    return id_ + time_bytes(until_us) if until_us else id_
+
+
+def entry_of(value: bytes | None) -> Entry | None:
+    """None for bytes that are no entry."""
+    if value is None or len(value) not in (ID_BYTES, ID_BYTES + TIME_BYTES):
+        return None
+    return Entry(bytes(value[:ID_BYTES]), int.from_bytes(value[ID_BYTES:], "big"))
+
+
+def unique_of(record: Record) -> Unique | None:
+    return None if record.extra is None else record.extra.unique
+
+
+def is_in_scope(unique: Unique, state: str) -> bool:
+    """True if a stored task in this state has its key. Not for a scope in seconds."""
+    return not unique.is_queued_only or state in WAITING
+
+
+def has_key(entry: Entry, key: bytes, current: Record | None, now_us: int) -> bool:
+    """True if the task of an entry has the unique key. `current`: as it is now; None if it is gone."""
+    if entry.until_us:
+        return now_us < entry.until_us
+    unique = None if current is None else unique_of(current)
+    if current is None or unique is None:
+        return False
+    return unique.key == key and is_in_scope(unique, current.state)
+
+
+def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: Entry | None) -> None:
+    """Let the task of `entry` have the key. `before`: the entry that it replaces."""
+    if before is not None and before.until_us:
+        tr.clear(keys.window(before.until_us, key))
+    tr.set(keys.unique(key), entry_bytes(entry.id, entry.until_us))
+    if entry.until_us:
+        tr.set(keys.window(entry.until_us, key), entry.id)
+
+
+def follow(
+    tr: Transaction, keys: SharedKeys, olds: Sequence[Record], news: Sequence[Record]
+) -> Sequence[Record]:
+    """Let entries follow tasks from `olds` to `news`; without counterparts, the tasks are gone.
+
+    Return `news`, where a task has no unique key any more that comes back while another task has its key.
+
+    Reads: the entries of tasks that come back into their scope, together.
+    Conflicts: a put with one of these keys; a task that comes back: any other change of its entry.
+    """
+    back: list[tuple[int, bytes, Value]] = []
+    for at, old in enumerate(olds):
+        unique = unique_of(old)
+        if unique is None or unique.until_us:
+            continue
+        key = keys.unique(unique.key)
+        was, is_ = is_in_scope(unique, old.state), bool(news) and is_in_scope(unique, news[at].state)
+        if was and not is_:
+            tr.compare_and_clear(key, old.id)
+        elif is_ and not was:
+            back.append((at, key, tr.get(key)))
+    kept, seen = list(news), set[bytes]()
+    for at, key, found in back:
+        if found.present() or key in seen:
+            kept[at] = without_unique(kept[at])
+        else:
+            tr.set(key, kept[at].id)
+            seen.add(key)
+    return kept if back else news
+
+
+def without_unique(record: Record) -> Record:
+    return replace(record, extra=None if record.extra is None else replace(record.extra, unique=None))
+
+
+# Windows: the ends of scopes in seconds.
+
+
+def ask_first_window(tr: Transaction, keys: SharedKeys) -> Callable[[], int | None]:
+    """Ask for the end of the first window. Reads by snapshot."""
+    first = tr.snapshot.get_range(keys.windows.start, keys.windows.stop, limit=1)
+    return lambda: next((keys.window_parts(row.key)[0] for row in first), None)
+
+
+def close_windows(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
+    """Remove one batch of the windows that are over, with their entries. True if there were any.
+
+    Reads: the windows, by snapshot.
+    Conflicts: a put with one of these keys.
+    """
+    until = keys.windows_until(now_us)
+    rows = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH).to_list()
+    for row in rows:
+        until_us, key = keys.window_parts(row.key)
+        # Blindly: a later put may have replaced the entry.
+        tr.compare_and_clear(keys.unique(key), entry_bytes(row.value, until_us))
+        tr.clear(row.key)
+    return bool(rows)

@@ -1,0 +1,257 @@
+"""Puts with unique keys: a new task, or the one that has the key (unique.py).
+
+Puts of several callers share a transaction. They count as if one came after the other: those with the same
+key go in rounds, and each round sees the writes of the last one.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from fdbqueue.database import conflict_in
+from fdbqueue.errors import UniqueTaskBusy
+from fdbqueue.partitions.plan import Plan
+from fdbqueue.records.keys import Record, Unique, id_bytes, id_text, sound_record
+from fdbqueue.runtime import Runtime
+from fdbqueue.seam import Transaction, Value
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks import edges, routing
+from fdbqueue.tasks.capacity import NoRoom, admit
+from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.kinds import Draft, later
+from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.sweep import as_of, catch_up
+from fdbqueue.tasks.tasks_of import key_in, task_of
+from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
+from fdbqueue.tasks.verbs import AskOwner, ask_place
+from fdbqueue.unreadable import shown
+
+Answer = Task | UniqueTaskBusy
+
+
+def tasks_in(answers: Sequence[Answer]) -> list[Task]:
+    """Raises: UniqueTaskBusy, if an answer is one."""
+    for answer in answers:
+        if isinstance(answer, UniqueTaskBusy):
+            raise answer
+    return [answer for answer in answers if isinstance(answer, Task)]
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The task of an entry."""
+
+    entry: Entry
+    change: Change
+    """Of its partition."""
+    current: Record | None
+    """The task as it is now; None if it is gone."""
+
+
+class _Asked(NamedTuple):
+    """The task of an entry, asked for by snapshot."""
+
+    entry: Entry
+    change: Change
+    record: Value
+
+
+class UniquePuts:
+    def __init__(self, parts: Parts, runtime: Runtime, ask_owner: AskOwner) -> None:
+        self._parts = parts
+        self._now_us = runtime.now_us
+        self._ask_owner = ask_owner
+
+    def put(
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+    ) -> list[Answer] | NoRoom:
+        """Put tasks with unique keys. Return the tasks in order, or NoRoom with the size of a full queue.
+
+        Reads: as a put; the entries of the keys; their tasks by snapshot, and serialisably to change them.
+        Writes: the tasks that are new, or change, and the entries of new ones.
+        Conflicts: another put with such a key; the end of the scope of its task; a change of a task that
+        changes.
+        """
+        now_us = self._now_us()
+        stamped = [replace(draft, extra=_wish(draft).extra(draft.extra, now_us)) for draft in drafts]
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(drafts):
+            places = _first_of_each_key(stamped, answers)
+            found = self._round(tr, [stamped[at] for at in places], random, turn)
+            if isinstance(found, NoRoom):
+                return found
+            answers.update(zip(places, found, strict=True))
+        return [answers[at] for at in range(len(drafts))]
+
+    def _round(
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+    ) -> list[Answer] | NoRoom:
+        """`put` of drafts with different keys."""
+        shared = self._parts.shape.shared
+        check, check_owner, plan = self._parts.zero.guard(tr), self._ask_owner(tr), self._parts.plan
+        asked = [tr.get(shared.unique(_key(draft))) for draft in drafts]
+        put = self._ask_new(tr, plan, drafts, random, turn)  # the reads of the usual case, in one round trip
+        check()
+        if check_owner is not None:
+            check_owner()
+        entries = [entry_of(found.value) for found in asked]
+        holders = self._holders(tr, plan, drafts, entries)
+        new = [at for at, holder in enumerate(holders) if holder is None]
+        if new and any(entries):  # otherwise these reads are those of before, and no task has ended since
+            put = self._ask_new(tr, plan, [drafts[at] for at in new], random, turn)
+        tasks = put() if new else []
+        if isinstance(tasks, NoRoom):
+            return tasks
+        made = dict(zip(new, tasks, strict=True))
+        for at, task in made.items():
+            entry = Entry(id_bytes(task.id), _unique(drafts[at]).until_us)
+            enter(tr, shared, _key(drafts[at]), entry, entries[at])
+        answers = [
+            made[at] if holder is None else _settled(holder, drafts[at]) for at, holder in enumerate(holders)
+        ]
+        for change in {id(holder.change): holder.change for holder in holders if holder is not None}.values():
+            change.finish()
+        return answers
+
+    def _ask_new(
+        self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], random: bytes, turn: int
+    ) -> Callable[[], list[Task] | NoRoom]:
+        """Ask for the reads of a put of new tasks. The reply puts them."""
+        if plan is not None:
+            return routing.ask_put(self._parts, tr, plan, drafts, random, turn, _ask_nothing)
+        change = self._change(tr, None, 0)
+        return partial(_put, change, drafts, random, ask_place(change, drafts, random, _ask_nothing, admit))
+
+    def _holders(
+        self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], entries: Sequence[Entry | None]
+    ) -> list[_Holder | None]:
+        """The tasks that have the keys of the drafts; None for a key that no task has. Expired tasks end, and
+        damaged ones are mended.
+
+        Reads: the tasks, by snapshot; serialisably if they do not have their keys.
+        """
+        changes: dict[int, Change] = {}
+        asked: list[_Asked | None] = []
+        for entry in entries:
+            if entry is None:
+                asked.append(None)
+                continue
+            number = 0 if plan is None else self._parts.place_of(tr, plan, entry.id)
+            if number not in changes:
+                changes[number] = self._change(tr, plan, number)
+            task = changes[number].shape.keys.task(entry.id)
+            asked.append(_Asked(entry, changes[number], tr.snapshot.get(task)))
+        return [
+            None if one is None else _found(one, _key(draft))
+            for one, draft in zip(asked, drafts, strict=True)
+        ]
+
+    def _change(self, tr: Transaction, plan: Plan | None, number: int) -> Change:
+        """Raises: a conflict if another plan is known by now."""
+        change = self._parts.source(number).change(tr)
+        if change.plan is not plan:
+            raise conflict_in(tr)
+        return change
+
+
+def _put(
+    change: Change, drafts: Sequence[Draft], random: bytes, place: Callable[[], int | NoRoom]
+) -> list[Task] | NoRoom:
+    index = place()
+    if isinstance(index, NoRoom):
+        change.finish()  # the search for room may have swept tasks
+        return index
+    records = edges.put(change, drafts, index, random)
+    change.finish()
+    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
+
+
+def _found(asked: _Asked, key: bytes) -> _Holder | None:
+    """The task of an entry, if it has the key."""
+    change, entry = asked.change, asked.entry
+    record = sound_record(asked.record.value, entry.id)
+    current = None if record is None else as_of(record, change.now_us)
+    if has_key(entry, key, current, change.now_us):
+        return _Holder(entry, change, current)
+    if entry.until_us:  # its window is over
+        return None
+    [record] = change.read([entry.id])
+    if entry.id in change.damaged:
+        change.finish()  # which mends it
+        [record] = change.read([entry.id])
+        current = None if record is None else as_of(record, change.now_us)
+    if has_key(entry, key, current, change.now_us):
+        return _Holder(entry, change, current)
+    if (
+        record is not None and current is None
+    ):  # its time is over: no other task may have its key before its end
+        catch_up(change, record)
+        change.finish()
+    return None
+
+
+def _settled(holder: _Holder, draft: Draft) -> Answer:
+    """The answer of a put whose key another task has."""
+    wish, current = _wish(draft), holder.current
+    if wish.on_conflict is OnConflict.SKIP:
+        return _existing(holder, draft)
+    if current is None or current.state not in WAITING:
+        state = TaskState.DONE if current is None else TaskState(current.state)
+        key = key_in(wish.unique.key)
+        return UniqueTaskBusy(id=id_text(holder.entry.id), state=state.name.lower(), unique=key)
+    change = holder.change
+    [record] = change.read([current.id])  # serialisably
+    assert record is not None  # as the same version has just shown
+    if record.state == TaskState.TAKEN:  # its lease is over
+        record = catch_up(change, record)
+        assert record is not None
+    written = edges.overwrite(change, record, draft, _due_us(change.now_us, record, draft))
+    return replace(task_of(written, draft.data), existed=True)
+
+
+def _due_us(now_us: int, record: Record, draft: Draft) -> int:
+    """The time at which an existing task is to be ready."""
+    wish = _wish(draft)
+    if wish.on_conflict is OnConflict.DEBOUNCE:
+        return min(later(now_us, draft.delay_us), later(record.created_us, wish.latest_us))
+    return record.until_us if record.state == TaskState.DELAYED else now_us
+
+
+def _existing(holder: _Holder, draft: Draft) -> Task:
+    if holder.current is None:
+        key = key_in(_key(draft))
+        return Task(id_text(holder.entry.id), TaskState.DONE, None, unique=key, existed=True)
+    change = holder.change
+    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, holder.current))
+    return replace(task_of(holder.current, data), existed=True)
+
+
+def _first_of_each_key(drafts: Sequence[Draft], answered: Container[int]) -> list[int]:
+    """The places of the first drafts of their keys among those without an answer."""
+    places: dict[bytes, int] = {}
+    for at, draft in enumerate(drafts):
+        if at not in answered:
+            places.setdefault(_key(draft), at)
+    return list(places.values())
+
+
+def _ask_nothing(_: Transaction) -> None:
+    return None
+
+
+def _wish(draft: Draft) -> Wish:
+    assert draft.unique is not None
+    return draft.unique
+
+
+def _key(draft: Draft) -> bytes:
+    return _wish(draft).unique.key
+
+
+def _unique(draft: Draft) -> Unique:
+    """The unique key of the record that a draft makes."""
+    assert draft.extra is not None
+    assert draft.extra.unique is not None
+    return draft.extra.unique

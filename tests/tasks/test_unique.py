@@ -1,0 +1,467 @@
+"""Unique keys: at most one task in its scope has a key, in the whole queue."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue, limits, transactional
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnsupportedOption
+from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.unique import without_unique
+from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+
+KEY = "invoice-17"
+EFFECT = b"an effect of the test of unique keys"
+ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
+
+
+@pytest.fixture(params=[1, 3], ids=["whole", "parted"])
+def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+    made = parted("fifottl", partitions=request.param, ttr=60)
+    yield made
+    assert fdbqueue.verify(made.db, root=made.root).findings == ()
+
+
+def put(b: PartitionsBench, data: Any = "x", **options: Any) -> fdbqueue.Task:
+    return b.queue.put(b.db, data, **{"unique": KEY, **options})
+
+
+def entries(b: PartitionsBench) -> int:
+    """The number of stored keys of unique keys."""
+    shared = b.queue._shape.shared
+    under = [(shared.uniques.start, shared.uniques.stop), (shared.windows.start, shared.windows.stop)]
+    return sum(len(list(b.db.get_range(*keys))) for keys in under)
+
+
+def commits(tr: Any) -> bool:
+    try:
+        tr.commit().wait()
+    except engine_errors():
+        return False
+    return True
+
+
+def total(b: PartitionsBench) -> int:
+    return int(b.queue.statistics(b.db)["tasks"]["total"])
+
+
+def record_key(b: PartitionsBench, task: fdbqueue.Task) -> bytes:
+    shape = b.queue._shape.partition(b.places()[task.id])
+    return bytes(shape.keys.task(id_bytes(task.id)))
+
+
+# One task.
+
+
+def test_a_second_put_returns_the_first_task(b: PartitionsBench) -> None:
+    first, second = put(b, "a", headers={"h": "1"}), put(b, "b")
+    assert (first.existed, second.existed) == (False, True)
+    assert second == first
+    assert (second.data, second.unique, second.headers, total(b)) == ("a", KEY, {"h": "1"}, 1)
+
+
+@pytest.mark.parametrize("unique", ["a", 7, True, b"a", ("a", 7), 2.5])
+def test_any_task_key_may_be_unique(b: PartitionsBench, unique: Any) -> None:
+    task = put(b, unique=unique)
+    assert task.unique == unique
+    assert put(b, unique=unique).id == task.id
+    assert b.queue.peek(b.db, task).unique == unique
+
+
+def test_other_unique_keys_are_other_tasks(b: PartitionsBench) -> None:
+    assert len({put(b, unique=unique).id for unique in (1, "1", (1,), b"1", None)}) == 5
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_queues_of_every_kind_have_unique_keys(db: fdbqueue.Database, space: Any, kind: str) -> None:
+    queue = TaskQueue.create(db, "q", kind, root=space)
+    task = queue.put(db, "x", unique=KEY)
+    assert queue.put(db, "y", unique=KEY, on_conflict="replace").id == task.id
+    taken = queue.take(db, 0)
+    assert taken is not None
+    assert (taken.data, taken.unique) == ("y", KEY)
+    queue.ack(db, taken)
+    assert not queue.put(db, "z", unique=KEY).existed
+
+
+def test_a_put_in_a_transaction_sees_the_one_before(b: PartitionsBench) -> None:
+    @transactional
+    def body(tr: Any) -> list[fdbqueue.Task]:
+        return [b.queue.put(tr, n, unique=KEY, on_conflict="replace") for n in range(3)]
+
+    found = body(b.db)
+    assert [task.existed for task in found] == [False, True, True]
+    assert b.queue.peek(b.db, found[0]).data == 2
+
+
+def test_two_puts_at_once_make_one_task(b: PartitionsBench) -> None:
+    one, other = b.db.create_transaction(), b.db.create_transaction()
+    for tr in (one, other):
+        assert not b.queue.put(tr, "x", unique=KEY).existed
+    one.commit().wait()
+    assert not commits(other)
+    assert total(b) == 1
+
+
+def test_a_skipping_put_conflicts_with_no_touch(b: PartitionsBench) -> None:
+    put(b)
+    task = b.take()
+    tr = b.db.create_transaction()
+    assert b.queue.put(tr, "y", unique=KEY).id == task.id
+    tr.set(EFFECT, b"")
+    b.queue.touch(b.db, task, 5)
+    assert commits(tr)
+    b.db.clear(EFFECT)
+
+
+def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -> None:
+    put(b)
+    task = b.take()
+    tr = b.db.create_transaction()
+    assert b.queue.put(tr, "y", unique=KEY).existed
+    tr.set(EFFECT, b"")
+    b.queue.ack(b.db, task)
+    assert not commits(tr)
+
+
+# Scopes.
+
+
+def test_an_unfinished_task_has_its_key_until_it_is_gone(b: PartitionsBench) -> None:
+    id_ = put(b).id
+    for verb in (lambda: b.take(), lambda: b.queue.bury(b.db, id_), lambda: b.queue.kick(b.db, 1)):
+        verb()
+        assert put(b).id == id_
+    b.queue.ack(b.db, b.take())
+    assert entries(b) == 0
+    assert put(b).id != id_
+
+
+def test_a_queued_task_loses_its_key_with_its_take(b: PartitionsBench) -> None:
+    first = put(b, scope="queued")
+    assert put(b, scope="queued").id == first.id
+    b.take()
+    assert entries(b) == 0
+    assert put(b, scope="queued").id != first.id
+
+
+@pytest.mark.parametrize("way", ["release", "delayed", "lease over", "kicked", "given back"])
+def test_a_queued_task_that_comes_back_has_its_key_again(b: PartitionsBench, way: str) -> None:
+    first = put(b, scope="queued")
+    come_back(b, way)
+    assert put(b, scope="queued").id == first.id
+
+
+@pytest.mark.parametrize("way", ["release", "delayed", "lease over", "kicked", "given back"])
+def test_a_queued_task_that_comes_back_too_late_has_no_key(b: PartitionsBench, way: str) -> None:
+    first = put(b, scope="queued")
+    task = b.take()
+    second = put(b, scope="queued")
+    come_back(b, way, task)
+    assert put(b, scope="queued").id == second.id
+    assert b.queue.peek(b.db, first).unique is None
+
+
+def come_back(b: PartitionsBench, way: str, task: Any = None) -> None:
+    task = task or b.take()
+    match way:
+        case "release":
+            b.queue.release(b.db, task)
+        case "delayed":
+            b.queue.release(b.db, task, delay=5)
+        case "lease over":
+            b.clock.advance(61)
+            b.settle()
+        case "kicked":
+            b.queue.bury(b.db, task)
+            b.queue.kick(b.db, 1)
+        case "given back":
+            b.queue.give_back(b.db, task)
+
+
+def test_a_scope_in_seconds_outlives_its_task(b: PartitionsBench) -> None:
+    first = put(b, scope=30)
+    b.queue.ack(b.db, b.take())
+    again = put(b, scope=30)
+    assert (again.id, again.state, again.existed, again.unique) == (first.id, TaskState.DONE, True, KEY)
+    b.clock.advance(30)
+    assert not put(b, scope=30).existed
+
+
+def test_a_sweep_removes_the_entry_of_a_scope_that_is_over(b: PartitionsBench) -> None:
+    put(b, scope=30)
+    b.queue.ack(b.db, b.take())
+    assert entries(b) == 2
+    b.clock.advance(31)
+    b.settle()
+    assert entries(b) == 0
+
+
+def test_a_scope_in_seconds_ends_while_its_task_waits(b: PartitionsBench) -> None:
+    first = put(b, scope=30)
+    b.clock.advance(30)
+    second = put(b, scope=30)
+    assert second.id != first.id
+    b.queue.delete(b.db, first)
+    assert put(b).id == second.id
+
+
+def test_an_expired_task_has_no_key_swept_or_not(b: PartitionsBench) -> None:
+    first = put(b, ttl=5)
+    b.clock.advance(6)
+    assert put(b, ttl=5).id != first.id
+    b.clock.advance(6)
+    b.settle()
+    assert (entries(b), total(b)) == (0, 0)
+
+
+def test_the_scope_is_that_of_the_task_with_the_key(b: PartitionsBench) -> None:
+    first = put(b, scope="unfinished")
+    b.take()
+    assert put(b, scope="queued").id == first.id
+
+
+# The end of a task.
+
+
+@pytest.mark.parametrize(
+    "end", ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
+)
+@pytest.mark.parametrize("scope", ["queued", "unfinished"])
+def test_no_end_of_a_task_leaves_its_entry_behind(b: PartitionsBench, end: str, scope: str) -> None:
+    task = put(b, scope=scope, ttl=50)
+    match end:
+        case "ack":
+            b.queue.ack(b.db, b.take())
+        case "expire":
+            b.clock.advance(51)
+            b.settle()
+        case "truncate" | "truncate_some":
+            getattr(b.queue, end)(b.db)
+        case "cancel taken":
+            taken = b.take()
+            b.queue.cancel(b.db, taken)
+            b.queue.release(b.db, taken)
+        case _:
+            getattr(b.queue, end)(b.db, task)
+    assert entries(b) == 0
+    assert not put(b, scope=scope).existed
+
+
+def test_a_truncate_ends_scopes_in_seconds(b: PartitionsBench) -> None:
+    put(b, scope=30)
+    b.queue.truncate(b.db)
+    assert entries(b) == 0
+
+
+def test_a_dropped_queue_leaves_no_entry(b: PartitionsBench) -> None:
+    put(b, scope=30)
+    put(b, unique=2)
+    b.queue.drop(b.db)
+    assert entries(b) == 0
+
+
+# Conflicts.
+
+
+def test_replace_keeps_the_place_and_the_identity(b: PartitionsBench) -> None:
+    first = put(b, "a", pri=1)
+    b.clock.advance(5)
+    again = put(b, "b", pri=9, headers={"h": "1"}, ttl=50, ttr=7, on_conflict="replace")
+    assert (again.id, again.existed, again.data, again.pri) == (first.id, True, "b", 1)
+    assert (again.created, again.expires) == (first.created, b.clock.now() + 50)
+    taken = b.take()
+    assert (taken.data, taken.headers, taken.until) == ("b", {"h": "1"}, b.clock.now() + 7)
+
+
+@pytest.mark.parametrize("sizes", [(0, 2_000), (2_000, 0), (2_000, 1_000), (300_000, 2_000)])
+def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tuple[int, int]) -> None:
+    old, new = ("x" * size for size in sizes)
+    put(b, old, delay=5)
+    assert put(b, new, on_conflict="replace").data == new
+    b.clock.advance(6)
+    task = b.take()
+    assert task.data == new
+    b.queue.ack(b.db, task)
+    left = [key for key in b.contents() if b.queue._shape.keys.parts_of(key)[0] in (TASK, PAYLOAD)]
+    assert left == []
+
+
+def test_debounce_moves_the_due_time_up_to_its_maximum(b: PartitionsBench) -> None:
+    began = b.clock.now()
+    options = {"delay": 10, "on_conflict": "debounce", "debounce_max": 25}
+    due = []
+    for n in range(4):
+        due.append(round(put(b, n, **options).until - began))
+        b.clock.advance(6)
+    assert due == [10, 16, 22, 25]
+    assert b.take() is None
+    b.clock.advance(1)
+    assert b.take().data == 3
+
+
+def test_debounce_lets_a_ready_task_wait_again(b: PartitionsBench) -> None:
+    put(b, 1)
+    again = put(b, 2, delay=5, on_conflict="debounce", debounce_max=60)
+    assert (again.state, again.until) == (TaskState.DELAYED, b.clock.now() + 5)
+
+
+def test_debounce_beyond_its_maximum_makes_the_task_ready(b: PartitionsBench) -> None:
+    put(b, 1, delay=100)
+    b.clock.advance(20)
+    again = put(b, "x" * 2_000, delay=5, on_conflict="debounce", debounce_max=10)
+    assert again.state == TaskState.READY
+    assert b.take().data == "x" * 2_000
+
+
+@pytest.mark.parametrize("on_conflict", ["replace", "debounce"])
+@pytest.mark.parametrize("state", ["taken", "buried"])
+def test_data_of_taken_and_buried_tasks_stay(b: PartitionsBench, on_conflict: str, state: str) -> None:
+    put(b, 1)
+    task = b.take()
+    if state == "buried":
+        b.queue.bury(b.db, task)
+    latest = {"debounce_max": 9} if on_conflict == "debounce" else {}
+    with pytest.raises(UniqueTaskBusy, match=f"{task.id}.*{KEY}.*{state}") as raised:
+        put(b, 2, on_conflict=on_conflict, **latest)
+    assert (raised.value.id, raised.value.state, raised.value.unique) == (task.id, state, KEY)
+    assert b.queue.peek(b.db, task).data == 1
+
+
+def test_the_data_of_a_task_that_is_gone_cannot_be_replaced(b: PartitionsBench) -> None:
+    put(b, 1, scope=30)
+    b.queue.ack(b.db, b.take())
+    with pytest.raises(UniqueTaskBusy, match="done"):
+        put(b, 2, scope=30, on_conflict="replace")
+
+
+def test_a_task_with_a_lease_that_is_over_takes_other_data(b: PartitionsBench) -> None:
+    put(b, 1)
+    b.take()
+    b.clock.advance(61)
+    assert put(b, 2, on_conflict="replace").state == TaskState.READY
+    assert b.take().data == 2
+    assert b.counts("ttr", "take") == (1, 2)
+
+
+# Beside other features.
+
+
+def test_a_full_queue_takes_a_put_with_a_task_that_exists(parted: MakeBench) -> None:
+    for partitions in (1, 3):
+        b = parted("limfifottl", partitions=partitions, capacity=1)
+        first = put(b, 1)
+        assert put(b, 2, on_conflict="replace").id == first.id
+        with pytest.raises(QueueFull):
+            put(b, 1, unique=2)
+        b.queue.drop(b.db)
+
+
+def test_an_expired_task_makes_room_for_its_successor(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=1)
+    put(b, 1, ttl=5)
+    b.clock.advance(6)
+    assert not put(b, 2).existed
+
+
+@pytest.mark.parametrize("scope", ["queued", "unfinished", 1e6])
+def test_tasks_keep_their_keys_in_another_partition(parted: MakeBench, scope: Any) -> None:
+    b = parted("utubettl", partitions=2)
+    key = moving_key(2, 7)
+    first = put(b, "x" * 2_000, key=key, delay=5, scope=scope)
+    b.repartition(7)
+    b.settle()
+    b.clock.advance(6)
+    b.settle()
+    again = put(b, "y" * 2_000, key=key, on_conflict="replace")
+    assert again.id == first.id
+    task = b.take()
+    assert task.data == "y" * 2_000
+    assert fdbqueue.verify(b.db, root=b.root).findings == ()
+    b.queue.ack(b.db, task)
+    assert entries(b) == (2 if scope == 1e6 else 0)
+
+
+def test_a_kicked_task_that_moves_takes_its_key_again(parted: MakeBench) -> None:
+    b = parted("utubettl", partitions=2)
+    first = put(b, key=moving_key(2, 7), scope="queued")
+    b.queue.bury(b.db, first)
+    b.repartition(7)
+    b.settle()
+    b.queue.kick(b.db, 1)
+    assert put(b, key=moving_key(2, 7), scope="queued").id == first.id
+
+
+def test_an_entry_of_an_earlier_release_is_replaced(b: PartitionsBench) -> None:
+    first = put(b)
+    key = record_key(b, first)
+    record = record_of(bytes(b.db[key]))
+    b.db[key] = record_to_bytes(without_unique(record))
+    second = put(b)
+    assert second.id != first.id
+    b.queue.truncate(b.db)
+
+
+def test_a_damaged_record_is_mended_by_the_next_put(b: PartitionsBench) -> None:
+    first = put(b)
+    key = record_key(b, first)
+    b.db[key] = b"damaged"
+    assert put(b).id == first.id
+
+
+def test_a_task_set_aside_leaves_its_key_to_the_next_put(b: PartitionsBench) -> None:
+    first = put(b)
+    b.take()
+    key = record_key(b, first)
+    b.db[key] = b"damaged"
+    second = put(b)
+    assert (second.existed, second.id == first.id) == (False, False)
+    b.queue.truncate(b.db)  # a timer of the damaged task is left
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scope": "for ever"},
+        {"scope": 0},
+        {"scope": -1},
+        {"scope": True},
+        {"scope": None},
+        {"scope": float("inf")},
+        {"scope": limits.SPAN_MAX_S},
+        {"on_conflict": "fail"},
+        {"on_conflict": None},
+        {"on_conflict": "debounce"},
+        {"debounce_max": 5},
+        {"on_conflict": "debounce", "debounce_max": 0},
+        {"on_conflict": "debounce", "debounce_max": 5, "delay": 6},
+        {"unique": object()},
+        {"unique": "x" * limits.TASK_KEY_BYTES_MAX},
+        {"unique": None, "scope": "queued"},
+        {"unique": None, "on_conflict": "replace"},
+    ],
+)
+def test_wrong_options_of_unique_keys_are_refused(bench: Callable[..., Any], options: dict[str, Any]) -> None:
+    b = bench("fifottl")
+    with pytest.raises(InvalidArgument):
+        put(b, **options)
+    assert b.contents() == []
+
+
+def test_debounce_needs_a_kind_with_a_delay(bench: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedOption, match="delay"):
+        put(bench("fifo"), on_conflict="debounce", debounce_max=5)
+
+
+def test_a_batch_has_no_unique_key(bench: Callable[..., Any]) -> None:
+    b = bench()
+    with pytest.raises(InvalidArgument, match="put each by itself"):
+        b.queue.put_many(b.db, [1, 2], unique=KEY)
