@@ -21,6 +21,7 @@ ALWAYS_REFUSED = {
     "TaskQueue.drop": "tasks are taken",
     "TaskQueue.ended_task": "the task has not ended",
     "TaskQueue.ended_tasks_of": "one of the queues has no keys",
+    "TaskQueue.result": "the task was put without result_ttl",
     "TaskQueue.key_statistics": "one of the queues has no keys",
 }
 

@@ -65,6 +65,7 @@ from fdbqueue.tasks import (
     ready,
     reasons,
     repartition,
+    result_looks,
     retaining,
     routing,
     source,
@@ -73,6 +74,7 @@ from fdbqueue.tasks import (
     verbs,
 )
 from fdbqueue.tasks import ending as tasks_ending
+from fdbqueue.tasks import results as task_results
 from fdbqueue.verifying import counting
 
 
@@ -1475,6 +1477,57 @@ PLANTS = (
         "limit=limit, reverse=True",
         "limit=limit",
         "retained",
+        50,
+    ),
+    Plant(
+        "a wait that watches the result, and not its task",
+        result_looks.look,
+        "change.tr.watch(change.shape.keys.task(id_))",
+        "change.tr.watch(change.shape.shared.result(id_))",
+        "results",
+        100,
+        near=13,
+    ),
+    Plant(
+        "an ack in a transaction that stores no value",
+        verbs.ack,
+        "edges.ack(change, [record], result)",
+        "edges.ack(change, [record])",
+        "results",
+        50,
+    ),
+    Plant(
+        "an ack of a lost lease that stores its result",
+        verbs.ack,
+        "held(change, target)",
+        "change.read([target.id])[0] or held(change, target)",
+        "results",
+        200,
+        near=49,
+    ),
+    Plant(
+        "a sweep of results that are not over yet",
+        task_results.forget,
+        "keys.results_until(now_us)",
+        "keys.result_times",
+        "results",
+        50,
+    ),
+    Plant(
+        "a sweep that leaves the pieces of a result",
+        task_results.forget,
+        "tr.clear_range(pieces.start, pieces.stop)",
+        "pass",
+        "results",
+        50,
+        near=6,
+    ),
+    Plant(
+        "a wait for a task that is buried",
+        result_looks._state,
+        "current.state == TaskState.BURIED",
+        "False",
+        "results",
         50,
     ),
     Plant(

@@ -73,6 +73,7 @@ _MODULES = (
     "recipe",
     "retained",
     "redriven",
+    "results",
     "rings",
     "rounds",
     "several",
