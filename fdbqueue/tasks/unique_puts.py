@@ -184,9 +184,7 @@ def _found(asked: _Asked, key: bytes) -> _Holder | None:
         current = None if record is None else as_of(record, change.now_us)
     if has_key(entry, key, current, change.now_us):
         return _Holder(entry, change, current)
-    if (
-        record is not None and current is None
-    ):  # its time is over: no other task may have its key before its end
+    if record is not None and current is None:  # it has expired: it ends before another task has its key
         catch_up(change, record)
         change.finish()
     return None

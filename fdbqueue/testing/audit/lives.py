@@ -4,7 +4,7 @@ A transaction may make several steps of one task: a take sweeps first, and a tra
 several calls. So each rule holds for one step and for several.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from fdbqueue.records.keys import NEVER_US, Record, id_text
 from fdbqueue.task import TaskState
@@ -15,6 +15,7 @@ SLACK_US = 2
 _FIXED = ("id", "pri", "created_us", "size_bytes", "payload", "key", "cost", "trace")
 """Fields of a task that no call changes, except for the payload of a buried one."""
 _PAYLOAD = ("size_bytes", "payload")
+_OVERWRITTEN = (*_PAYLOAD, "trace")
 
 Rule = Callable[[Record, Record, TaskStep], Iterator[str]]
 
@@ -79,10 +80,18 @@ def _born(record: Record) -> Iterator[str]:
         yield "is delayed to a time before its put"
 
 
-def keeps_its_put(before: Record, after: Record, _: TaskStep) -> Iterator[str]:
+def _is_overwritten(before: Record, step: TaskStep) -> bool:
+    """True if a later put with the unique key of the task may have changed it."""
+    return bool(step.calls["other"] and before.extra and before.extra.unique)
+
+
+def keeps_its_put(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     was_buried = before.state == after.state == TaskState.BURIED
+    free: Collection[str] = _PAYLOAD if was_buried else ()
+    if _is_overwritten(before, step):
+        free = _OVERWRITTEN
     for name in _FIXED:
-        if getattr(before, name) != getattr(after, name) and not (was_buried and name in _PAYLOAD):
+        if getattr(before, name) != getattr(after, name) and name not in free:
             yield f"had another {name}: {getattr(before, name)!r}"
 
 
@@ -114,6 +123,8 @@ def stays_cancelled(before: Record, after: Record, _: TaskStep) -> Iterator[str]
 def waits_for_its_time(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """A delay ends at its time, by the clock of the process that ends it, or by a burial."""
     ends = before.state == TaskState.DELAYED and after.state in (TaskState.READY, TaskState.TAKEN)
+    if _is_overwritten(before, step):
+        return
     if ends and not step.calls["kick"] and before.until_us > step.commit.now_us + SLACK_US:
         yield f"was delayed until {before.until_us}, and it is {step.commit.now_us}"
 
@@ -155,6 +166,8 @@ def leased_for_its_ttr(before: Record, after: Record, step: TaskStep) -> Iterato
 def expires_later(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """The end of a ttl moves with a touch, and with a release by its delay."""
     added_us = after.expires_us - before.expires_us
+    if _is_overwritten(before, step):
+        return
     if before.state != TaskState.TAKEN and added_us and not step.calls["take"]:
         yield f"had another end of its ttl: {before.expires_us}"
     if before.state != TaskState.TAKEN or before.expires_us == NEVER_US:

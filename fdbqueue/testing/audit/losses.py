@@ -10,6 +10,7 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import root_keys
+from fdbqueue.partitions.keys import UNIQUE
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import Record, TaskKeys, id_text
 from fdbqueue.root_keys import RootKeys
@@ -24,6 +25,7 @@ _COLUMNS = frozenset(
     {
         *(columns.TASK, columns.READY, columns.TAKEN, columns.DELAYED, columns.TIMER),
         *(columns.BESIDE, columns.LIVE, columns.CALLS, columns.LINE, columns.FAILURE),
+        UNIQUE,  # a put that finds the key of a taken task free makes that take durable
     }
 )
 _CALLS = frozenset({"take", "ttr", "release", "other"})

@@ -85,6 +85,7 @@ _MODULES = (
     "told",
     "unavailable",
     "unflushed",
+    "unique",
     "unwanted",
     "verified",
     "waits",
