@@ -80,8 +80,7 @@ def put(
     """
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
-    if options["unique"] is not None and len(data) != 1:
-        raise click.UsageError("--unique is for one DATA")
+    _check_unique(options, data)
     values = _values(data, text)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in {"key", "unique"} & set(given):
@@ -167,6 +166,18 @@ def _values(data: Sequence[str], as_text: bool) -> list[Any]:
         return [value_of(text, as_text) for text in data]
     except ValueError as reason:
         raise CommandError(str(reason)) from None
+
+
+def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
+    if options["unique"] is not None and len(data) != 1:
+        raise click.UsageError("--unique is for one DATA")
+    given = [
+        f"--{_FLAGS.get(name, name)}" for name in ("scope", "on_conflict", "debounce_max") if options[name]
+    ]
+    if options["unique"] is None and given:
+        raise click.UsageError(f"{', '.join(given)} {'needs' if len(given) == 1 else 'need'} --unique")
+    if options["on_conflict"] == OnConflict.DEBOUNCE and options["debounce_max"] is None:
+        raise click.UsageError("--on-conflict debounce needs --debounce-max")
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft, delay_us, key_bytes
-from fdbqueue.tasks.unique import UNFINISHED, OnConflict, Wish, wish_of
+from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish, wish_of
 
 
 class Putting(TaskHandle):
@@ -97,9 +97,10 @@ class Putting(TaskHandle):
         Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several,
         more than limits.BATCH_BYTES_MAX bytes.
         """
-        if options.get("unique") is not None:
-            wanted = "None: all tasks of a put_many would have one unique key, so put each by itself"
-            raise InvalidArgument(name="unique", wanted=wanted, got=options["unique"])
+        for name in UNIQUE_OPTIONS.intersection(options):
+            if options[name] is not None:
+                wanted = "None: all tasks of a put_many would have one unique key, so put each by itself"
+                raise InvalidArgument(name=name, wanted=wanted, got=options[name])
         items = checked_items("data", data)
         payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
         drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]

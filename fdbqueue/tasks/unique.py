@@ -24,6 +24,8 @@ from fdbqueue.records.keys import ID_BYTES, Extra, Record, Unique
 from fdbqueue.seam import Transaction, Value
 from fdbqueue.task import TaskState
 
+UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
+"""The options of a put about its unique key."""
 QUEUED, UNFINISHED = "queued", "unfinished"
 WAITING = (TaskState.READY, TaskState.DELAYED)
 

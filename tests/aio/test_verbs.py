@@ -51,6 +51,17 @@ async def test_a_hundred_waiting_takes_get_one_task_each(url: str, root: Subspac
 
 
 @on_loop
+async def test_puts_of_one_unique_key_at_once_make_one_task(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        emails = await aio.TaskQueue.create(db, "emails", root=root)
+        puts = (emails.put(db, n, unique="k", on_conflict="replace") for n in range(20))
+        found = await asyncio.gather(*puts)
+
+        assert len({task.id for task in found}) == 1
+        assert sum(not task.existed for task in found) == 1
+
+
+@on_loop
 async def test_an_error_of_a_verb_is_raised_where_it_is_awaited(url: str, root: Subspace) -> None:
     async with aio.open(url) as db:
         with pytest.raises(QueueNotFound):

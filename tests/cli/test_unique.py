@@ -52,6 +52,7 @@ def test_wrong_options_of_unique_are_refused(shell: Shell) -> None:
         ("a", "--unique", "k", "--on-conflict", "fail"),
         ("a", "--unique", "k", "--on-conflict", "debounce"),
         ("a", "--scope", "queued"),
+        ("a", "--debounce-max", "5"),
         ("a", "--on-conflict", "replace"),
     ):
         assert put(shell, *arguments)[:2] == (2, None), arguments

@@ -36,6 +36,17 @@ def test_pages_of_tasks_follow_each_other(served: Served) -> None:
     queue.drop(served.db)
 
 
+def test_a_task_tells_its_unique_key(served: Served) -> None:
+    queue = TaskQueue.create(served.db, "unique", "fifo")
+    task = queue.put(served.db, "x", unique=HOSTILE)
+    page = served.reader.get(f"/queues/unique/tasks/{task.id}")
+    assert "<dt>Unique</dt>" in page
+    assert HOSTILE not in page
+    other = queue.put(served.db, "y")
+    assert "Unique" not in served.reader.get(f"/queues/unique/tasks/{other.id}")
+    queue.drop(served.db)
+
+
 def test_a_task_tells_its_life(served: Served) -> None:
     said = {
         "ready": "No worker takes from the queue",

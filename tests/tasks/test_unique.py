@@ -87,6 +87,7 @@ def test_queues_of_every_kind_have_unique_keys(db: fdbqueue.Database, space: Any
     assert (taken.data, taken.unique) == ("y", KEY)
     queue.ack(db, taken)
     assert not queue.put(db, "z", unique=KEY).existed
+    assert fdbqueue.verify(db, root=space).findings == ()
 
 
 def test_a_put_in_a_transaction_sees_the_one_before(b: PartitionsBench) -> None:
@@ -127,6 +128,53 @@ def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -
     tr.set(EFFECT, b"")
     b.queue.ack(b.db, task)
     assert not commits(tr)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_combined_puts_of_one_key_count_one_after_the_other(db: Any, space: Any, partitions: int) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", partitions=partitions, root=space)
+    random, drafts = (
+        bytes(limits.RANDOM_SUFFIX_BYTES),
+        [
+            queue._draft(n, {"unique": queue._wish(KEY, "queued", conflict, None, 0)})
+            for n, conflict in enumerate(("skip", "replace", "skip", "replace"))
+        ],
+    )
+    other = queue._draft("other", {"unique": queue._wish("other", "queued", "skip", None, 0)})
+    calls = queue._calls(db)
+
+    @transactional
+    def body(tr: Any) -> list[fdbqueue.Task]:
+        return calls._put_in(tr, [*drafts, other], random, 0)
+
+    found = body(db)
+    assert [(task.data, task.existed) for task in found] == [
+        (0, False),
+        (1, True),
+        (1, True),
+        (3, True),
+        ("other", False),
+    ]
+    assert len({task.id for task in found}) == 2
+    assert fdbqueue.verify(db, root=space).findings == ()
+
+
+def test_a_busy_task_fails_its_own_caller_only(db: Any, space: Any) -> None:
+    queue = TaskQueue.create(db, "q", root=space)
+    queue.put(db, 0, unique=KEY)
+    queue.take(db, 0)
+    drafts = [
+        queue._draft(n, {"unique": queue._wish(unique, "unfinished", "replace", None, 0)})
+        for n, unique in enumerate((KEY, "other"))
+    ]
+
+    @transactional
+    def body(tr: Any) -> list[Any]:
+        return list(queue._calls(db)._put_in(tr, drafts, bytes(limits.RANDOM_SUFFIX_BYTES), 0))
+
+    busy, task = body(db)
+    assert isinstance(busy, UniqueTaskBusy)
+    assert (task.existed, task.data) == (False, 1)
 
 
 # Scopes.
@@ -465,3 +513,5 @@ def test_a_batch_has_no_unique_key(bench: Callable[..., Any]) -> None:
     b = bench()
     with pytest.raises(InvalidArgument, match="put each by itself"):
         b.queue.put_many(b.db, [1, 2], unique=KEY)
+    with pytest.raises(InvalidArgument, match="put each by itself"):
+        b.queue.put_many(b.db, [1, 2], scope="queued")
