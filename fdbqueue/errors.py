@@ -22,11 +22,11 @@ __all__ = [
     "PayloadUnreadable", "PayloadUnsupported", "ProxyClosed", "QueueBusy", "QueueDropped", "QueueError",
     "QueueExists", "QueueFull", "QueueInSet", "QueueKindMismatch", "QueueLockError", "QueueNotFound",
     "RecordUnreadable", "RedriveUnderWay", "RepartitionNotCommitted", "RepartitionUnderWay",
-    "ResultTimeout", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced", "SubspaceInUse",
-    "TaskCancelled", "TaskFailed", "TaskNotFound", "TooMuchForOneTransaction", "TransactionOpen",
-    "UniqueTaskBusy", "UnknownCodec", "UnknownKind", "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement",
-    "UnsafePath", "UnsupportedOption", "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace",
-    "WrongLoop", "WrongType",
+    "ResultTimeout", "StepUnderWay", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced",
+    "SubspaceInUse", "TaskCancelled", "TaskFailed", "TaskNotFound", "TooManySteps",
+    "TooMuchForOneTransaction", "TransactionOpen", "UniqueTaskBusy", "UnknownCodec", "UnknownKind",
+    "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement", "UnsafePath", "UnsupportedOption",
+    "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace", "WrongLoop", "WrongType",
 ]
 # fmt: on
 
@@ -221,6 +221,14 @@ class ResultTimeout(FdbQueueError, TimeoutError):
 
 class UniqueTaskBusy(FdbQueueError):
     """Task {id} has the unique key {unique!r} and is {state}: its data cannot be replaced, and nothing was changed. Put with on_conflict="skip" to get this task, or give its puts scope="queued" to get another one now."""
+
+
+class StepUnderWay(FdbQueueError):
+    """The step {step!r} of task {id} of the queue {name!r} is under way in another thread, or around this call: give each step a name of its own. Nothing was stored."""
+
+
+class TooManySteps(FdbQueueError):
+    """The step {step!r} of task {id} of the queue {name!r} is one too many: a task has at most {steps_max} steps of {bytes_max} bytes together. Its result was not stored."""
 
 
 class LeaseLost(FdbQueueError):

@@ -186,6 +186,12 @@ RECORD_PAYLOAD_BYTES_MAX = 256
 TRACE_BYTES_MAX = 1_000
 # So do the headers of a task. A batch of a thousand tasks with such headers still fits into one transaction.
 HEADERS_BYTES_MAX = 1_000
+# The steps of a task that are done lie beside its record, and move with it to another partition in one
+# transaction. The number of bytes of a name has one byte of a key; a result is one value.
+STEPS_MAX = 100
+STEPS_BYTES_MAX = 1_000_000
+STEP_NAME_BYTES_MAX = 200
+STEP_BYTES_MAX = 90_000
 # Each queue of a process has metrics of its own, some thirty lines of a scrape for each kind of call.
 QUEUES_LABELLED_MAX = 100
 # A task key is part of three database keys of its task.

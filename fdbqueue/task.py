@@ -57,6 +57,8 @@ class Task:
     """The headers of its put: texts beside the data, readable without its codec."""
     result_ttl: float | None = None
     """Time for which the result of its ack is kept, in seconds; None if none was asked for."""
+    steps: int = 0
+    """Number of its steps that are done; `TaskQueue.steps` returns their names."""
     unique: Any = None
     """The unique key of its put; None without one."""
     existed: bool = field(default=False, compare=False)

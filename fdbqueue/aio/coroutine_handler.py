@@ -13,10 +13,12 @@ from typing import Any
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent
+from fdbqueue.aio.stepping import in_fiber
 from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.verbs import target_of
 from fdbqueue.errors import LeaseLost
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
-from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.held import Hold, step_arguments
 from fdbqueue.fleet.worker import Worker as BlockingWorker
 
 
@@ -37,6 +39,18 @@ class HeldTask(BlockingHeldTask):
     async def progress(self, fraction: float) -> None:  # type: ignore[override]  # the same verb, awaited
         """Tell the progress, from 0 to 1. All else is as in `fdbqueue.HeldTask.progress`."""
         await self.database.hub.call(partial(BlockingHeldTask.progress, self, fraction))
+
+    async def step(self, *given: Any) -> Any:  # type: ignore[override]  # the same verb, awaited
+        """A step of the work; its function may be a coroutine function: `await task.step("charge", charge)`,
+        or `await task.step(tr, "charge", charge)`. All else is as in `fdbqueue.HeldTask.step`.
+        """
+        tr, name, function = step_arguments(given)
+        hub = self.database.hub
+        if tr is None:
+            step = (name, in_fiber(hub, function))
+        else:
+            step = (target_of(tr).blocking, name, in_fiber(hub, function, tr))  # type: ignore[assignment]
+        return await hub.call(partial(BlockingHeldTask.step, self, *step))
 
 
 class CoroutineHandler:

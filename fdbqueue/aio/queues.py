@@ -1,13 +1,16 @@
 """Queues: those of fdbqueue, awaited."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.consuming import Consumption
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of, database_of
+from fdbqueue.aio.stepping import in_fiber
+from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of, database_of, plain, target_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.fair.items import Handed
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
@@ -156,6 +159,22 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
     give_back = awaited(BlockingTaskQueue.give_back)
     renew = awaited(BlockingTaskQueue.renew)
     progress = awaited(BlockingTaskQueue.progress)
+
+    async def step(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        session: AnySession | None = None,
+    ) -> Any:
+        """As `fdbqueue.TaskQueue.step`; `function` may be a coroutine function."""
+        target, hub = target_of(tr), target_of(tr).hub
+        given = (target,) if isinstance(target, Transaction) else ()
+        step = partial(self._blocking.step, plain(target), task, name, in_fiber(hub, function, *given))
+        return await hub.call(partial(step, session=plain(session)))
+
     exhaust = awaited(BlockingTaskQueue.exhaust)
     excuse = awaited(BlockingTaskQueue.excuse)
 
@@ -169,6 +188,7 @@ class TaskQueue(HandleFace[BlockingTaskQueue]):
     ended_tasks_of = awaited(BlockingTaskQueue.ended_tasks_of)
     paused = awaited(BlockingTaskQueue.paused)
     failures = awaited(BlockingTaskQueue.failures)
+    steps = awaited(BlockingTaskQueue.steps)
     statistics = awaited(BlockingTaskQueue.statistics)
     key_statistics = awaited(BlockingTaskQueue.key_statistics)
     partitions = awaited(BlockingTaskQueue.partitions)

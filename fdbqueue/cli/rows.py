@@ -45,6 +45,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "headers": dict(task.headers),
         "result_ttl": task.result_ttl,
         "unique": task.unique,
+        "steps": task.steps,
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,
         "progress_told": task.fraction_told,
@@ -105,6 +106,15 @@ def holder_row(database: Database, queue: TaskQueue, task: Task) -> dict[str, An
             found = queue.holder(database, task)
             return None if found is None else asdict(found)
     return None
+
+
+def steps_done(database: Database, queue: TaskQueue, task: Task) -> list[str]:
+    """Return the names of the steps of the task that are done."""
+    if not task.steps:
+        return []
+    with suppress(TaskNotFound, RecordUnreadable):
+        return queue.steps(database, task)
+    return []
 
 
 def failure_rows(database: Database, queue: TaskQueue, task: Task) -> list[dict[str, Any]]:

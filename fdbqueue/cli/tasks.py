@@ -10,7 +10,7 @@ from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.held import processes_of, progress_of
 from fdbqueue.cli.many import remove_all, step_by_step
 from fdbqueue.cli.paging import paged
-from fdbqueue.cli.rows import STATES, failure_rows, holder_row, task_row
+from fdbqueue.cli.rows import STATES, failure_rows, holder_row, steps_done, task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
 from fdbqueue.cli.values import line_of
@@ -33,10 +33,10 @@ def tasks(signals: Signals, place: Place, queue: str, state: str, count: int, as
     """List the first tasks of QUEUE in a state, in order.
 
     Columns: id, age, attempts, key, data, last error; for taken tasks also the progress, with "cancelled"
-    after a cancel, and the holder. With --json, each task has all its attributes; `history` has the time and
-    the error of each failed attempt that is kept, with its traceback or the output of its command; `holder`
-    has the session of a taken task, its processes and its last heartbeat. If more tasks follow, standard
-    error says so.
+    after a cancel, and the holder. With --json, each task has all its attributes; `history` has the time
+    and the error of each failed attempt that is kept, with its traceback or the output of its command;
+    `steps_done` has the names of its steps; `holder` has the session of a taken task, its processes and
+    its last heartbeat. If more tasks follow, standard error says so.
     """
     with place.tasks(queue) as (database, found):
         columns = TAKEN_COLUMNS if STATES[state] == TaskState.TAKEN else TASK_COLUMNS
@@ -58,6 +58,7 @@ def _listed_row(database: Database, queue: TaskQueue, task: Task) -> Row:
         **task_row(task),
         "age_s": max(0.0, database.runtime.now() - task.created),
         "history": failure_rows(database, queue, task),
+        "steps_done": steps_done(database, queue, task),
         "holder": holder_row(database, queue, task),
     }
 

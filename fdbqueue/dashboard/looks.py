@@ -75,6 +75,8 @@ class TaskLook:
     explanation: Explanation | None = None
     failures: Sequence[Failure] = ()
     ended: EndedTask | None = None
+    steps: Sequence[str] = ()
+    """The names of its steps that are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ def see_task(tr: Transaction, database: Database, root: Any, now: float, name: s
         if options.get("retain_s") is None:
             raise
         return TaskLook(name, now, options, ended=queue.ended_task(tr, id_))
-    return TaskLook(name, now, options, found, queue.failures(tr, id_))
+    steps = queue.steps(tr, id_) if found.task.steps else ()
+    return TaskLook(name, now, options, found, queue.failures(tr, id_), steps=steps)
 
 
 def see_dead(

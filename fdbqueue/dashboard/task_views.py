@@ -86,6 +86,7 @@ class TaskView:
     headers: tuple[tuple[str, str], ...] = ()
     unique: str = ""
     """The unique key; empty without one."""
+    steps: tuple[str, ...] = ()
 
 
 def task_view(look: TaskLook) -> TaskView:
@@ -107,6 +108,7 @@ def task_view(look: TaskLook) -> TaskView:
         editable(task, look.options),
         headers=tuple((one_line(name), one_line(text)) for name, text in task.headers.items()),
         unique="" if task.unique is None else cell(task.unique),
+        steps=tuple(map(one_line, look.steps)),
     )
 
 

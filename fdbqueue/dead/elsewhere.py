@@ -98,9 +98,9 @@ class Elsewhere:
         if kind.supports("cost"):
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
-        return replace(
-            draft, trace=record.trace, extra=without_unique(record).extra, failures=record.failures
-        )
+        extra = without_unique(record).extra
+        extra = None if extra is None else extra.with_steps(0, 0)  # it begins anew there
+        return replace(draft, trace=record.trace, extra=extra, failures=record.failures)
 
 
 def _ask_stored(

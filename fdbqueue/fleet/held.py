@@ -1,8 +1,8 @@
 """A task that a worker holds: HeldTask, which the handler sees, and Hold, which the worker keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Any, Self, TypeVar, overload
 
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, LeaseLost, TaskCancelled
@@ -10,6 +10,8 @@ from fdbqueue.observing import Watch
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+
+T = TypeVar("T")
 
 BEATS_PER_LEASE = 3
 
@@ -147,6 +149,26 @@ class HeldTask(Task):
         told = hold.queue.progress(hold.database, hold.lease, fraction)
         hold.fraction, hold.cancelled = told.fraction, told.cancel_asked is not None
 
+    @overload
+    def step(self, name: str, function: Callable[[], T], /) -> T: ...
+    @overload
+    def step(self, tr: Any, name: str, function: Callable[[Any], T], /) -> T: ...
+    def step(self, *given: Any) -> Any:
+        """The result of a step of the work: a step that an earlier attempt has done is not run again.
+
+        `step("charge", function)` runs `function()`, and stores its result under this lease.
+        `step(tr, "charge", function)` runs `function(tr)` in a transaction, which stores the result with its
+        effect. Both return the stored result, if the step is done (`TaskQueue.step`).
+        Raises: as TaskQueue.step; InvalidArgument for other arguments, and for a step without its transaction
+        in a transactional worker: the write would make the transaction of the ack conflict, and begin again.
+        """
+        tr, name, function = step_arguments(given)
+        hold = self._held()
+        if tr is None and hold.transactional:
+            wanted = "False for a handler with steps outside its transaction; `task.step(tr, ...)` is in it"
+            raise InvalidArgument(name="transactional", wanted=wanted, got=True)
+        return hold.queue.step(hold.database if tr is None else tr, hold.lease, name, function)
+
     @property
     def lost(self) -> bool:
         """True if the lease is over: another worker may take the task, and this one cannot ack it."""
@@ -172,4 +194,15 @@ class HeldTask(Task):
             raise TaskCancelled(id=self.id)
 
 
+def step_arguments(given: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Parse the arguments of a step: its transaction, None without one, its name and its function.
+
+    Raises InvalidArgument.
+    """
+    if len(given) not in (_NAME_AND_FUNCTION, _NAME_AND_FUNCTION + 1):
+        raise InvalidArgument(name="step", wanted="called with [tr,] name, function", got=tuple(given))
+    return (None, *given) if len(given) == _NAME_AND_FUNCTION else tuple(given)
+
+
+_NAME_AND_FUNCTION = 2
 _TASK_FIELDS = tuple(field.name for field in fields(Task))

@@ -31,6 +31,7 @@ epoch, 8 bytes.
     S[24] to S[28]       of a queue with partitions: see partitions/keys.py
     S[29], S[30]         unique keys: see partitions/keys.py
     S[31], S[32]         results: see partitions/keys.py
+    S[33] id, name       step      see tasks/steps.py          step(); the name has its length in front
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
@@ -68,7 +69,7 @@ from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
-LAST = RESULT_AT
+STEP = LAST = RESULT_AT + 1
 
 NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
@@ -117,6 +118,7 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     PARTITION: (1 + 2, limits.KEY_BYTES_MAX),
     RESULT: (ID_BYTES, ID_BYTES + NUMBER.size),
     RESULT_AT: (TIME_BYTES + ID_BYTES, TIME_BYTES + ID_BYTES),
+    STEP: (ID_BYTES + 2, ID_BYTES + 1 + limits.STEP_NAME_BYTES_MAX),
     UNIQUE: (1, limits.TASK_KEY_BYTES_MAX),
     WINDOW: (TIME_BYTES + 1, TIME_BYTES + limits.TASK_KEY_BYTES_MAX),
 }
@@ -150,6 +152,13 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     result_ttl_us: Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)] = 0
     """Time for which the result is kept; 0 if none was asked for."""
     unique: Unique | None = None
+    steps: Count = 0
+    """Number of its steps that are done."""
+    steps_bytes: Count = 0
+    """Their bytes, names and results."""
+
+    def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
+        return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -243,6 +252,8 @@ class TaskKeys:
         self.redrive = columns[REDRIVE]
         self._ended, self._ended_at, self._ended_of = columns[ENDED], columns[ENDED_AT], columns[ENDED_OF]
         self.ended_count = columns[ENDED_COUNT]
+        self._step = columns[STEP]
+        self.all_steps = slice(columns[STEP], columns[STEP + 1])
         # A column ends where the next one begins: what follows its prefix may start with any byte.
         self.tasks = slice(columns[TASK], columns[PAYLOAD])
         after_own = (partition + 1) << _NUMBER_SHIFT
@@ -355,6 +366,15 @@ class TaskKeys:
 
     def class_counted(self, class_count_key: bytes) -> str:
         return _class_in(class_count_key[len(self._class_count) :])
+
+    def step(self, id_: bytes, name: str) -> bytes:
+        return self._step + id_ + _sized(name)
+
+    def steps_of(self, id_: bytes) -> slice:
+        return slice(self._step + id_, self._step + id_ + b"\xff")
+
+    def step_name(self, step_key: bytes) -> str:
+        return _class_in(step_key[len(self._step) + ID_BYTES :])
 
     def ended(self, id_: bytes) -> bytes:
         return self._ended + id_

@@ -1,19 +1,30 @@
 """Verbs of a worker about its attempt at a task; programs that take tasks themselves may use them, too."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from fdbqueue.arguments import checked_count, checked_fraction, checked_instance, checked_items, writable
+from fdbqueue import limits
+from fdbqueue.arguments import (
+    checked_count,
+    checked_fraction,
+    checked_instance,
+    checked_items,
+    checked_text,
+    writable,
+)
 from fdbqueue.binding import may_be_lost
-from fdbqueue.database import is_database, run
+from fdbqueue.database import is_database, is_transaction, run
+from fdbqueue.deferred import checked_function, require_finished
 from fdbqueue.seam import AnySession, DatabaseOrTransaction, Transaction
 from fdbqueue.task import Renewed, Task, TaskState
-from fdbqueue.tasks import verbs
+from fdbqueue.tasks import stepping, verbs
 from fdbqueue.tasks.excusing import excuse
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import delay_us
 from fdbqueue.tasks.managing import checked_verb_batch
 from fdbqueue.tasks.progress import tell
+from fdbqueue.tasks.results import encoder
 from fdbqueue.tasks.verbs import Target
 
 
@@ -79,6 +90,41 @@ class Attempts(TaskHandle):
         """
         checked, target = checked_fraction("fraction", fraction), self._target(tr, task, session)
         return self._once(tr, "progress", lambda change: tell(change, target, checked), task)
+
+    def step(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        session: AnySession | None = None,
+    ) -> Any:
+        """The result of a step of a held task: the stored one, or that of `function`, which is then stored.
+
+        Given a database: `function()` runs outside any transaction. It runs again in a later attempt, if its
+        result was not committed. Given a transaction: `function(tr)` runs in it, so its effect there is
+        exactly-once, whatever the number of attempts. `name` has 1 to limits.STEP_NAME_BYTES_MAX bytes. The
+        codec of the queue encodes the result, which has at most limits.STEP_BYTES_MAX bytes.
+        Reads: the task and the step.
+        Writes: the task, the step.
+        Conflicts: a change of the task.
+        Raises: NotTaken if the lease is over; then nothing is stored. StepUnderWay if the same step runs
+        already; TooManySteps, PayloadTooLarge, PayloadUnreadable; TypeError for a result that the codec
+        cannot carry; InvalidArgument, DeferredBody; errors of the function.
+        Round trips: 1, and 1 more for a step that is not done.
+        """
+        name = checked_text("name", name, limits.STEP_NAME_BYTES_MAX)
+        checked_function("function", function)
+        target, codec, within = self._target(tr, task, session), self._shape.result_codec, is_transaction(tr)
+        with self._calls(tr).steps.only(target, name):
+            found = self._see(tr, partial(stepping.find, target=target, name=name), target.id)
+            if found is not None:
+                return None if found.payload is None else codec.decode(found.payload)
+            result = require_finished("the step", function(tr) if within else function())
+            encode = encoder(codec, result)
+            self._once(tr, "step", lambda change: stepping.store(change, target, name, encode), task)
+            return result
 
     def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
         """Bury the task if at least `failures_max` of its attempts have failed. True if it was buried.

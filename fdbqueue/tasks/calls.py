@@ -41,6 +41,7 @@ from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
+from fdbqueue.tasks.stepping import UnderWay
 from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.unique_puts import UniquePuts, tasks_in
 from fdbqueue.tasks.verbs import Target
@@ -109,6 +110,7 @@ class TaskCalls:
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
+        self.steps = UnderWay(database.runtime, shape.name)
         if care.current is not None:
             care.current.on_partitions(self._end_waits_elsewhere)
 

@@ -33,6 +33,7 @@ from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.partitioning import Partitioning
 from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.steps import ask_steps, clear_steps
 from fdbqueue.tasks.unique import follow, without_unique
 
 T = TypeVar("T")
@@ -229,14 +230,16 @@ class Change:
         return records
 
     def _send(self, old: Record, new: Record, place: int) -> None:
-        """Move a task, with its payload and failures, to another partition."""
+        """Move a task, with its payload, steps and failures, to another partition."""
         self.moved_bytes += moved_bytes(old)
-        payload, entries = (
+        payload, steps, entries = (
             ask_stored(self.tr, self.shape.keys, old),
+            ask_steps(self.tr, self.shape.keys, old),
             ask_entries(self.tr, self.shape.keys, old.id),
         )
         there, failed = self._elsewhere(place), entries()
         payload(there.shape.keys)
+        steps(there.shape.keys)
         [new] = follow(self.tr, self.shape.shared, [old], [new])
         self.discard([without_unique(old)])  # the task keeps its entry
         keep(self.tr, there.shape.keys, new.id, failed)
@@ -299,6 +302,8 @@ class Change:
         for record in records:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
+            if record.extra is not None and record.extra.steps:
+                clear_steps(self.tr, keys, record)
             if record.id[1] != keys.partition:
                 self.tr.clear(self.shape.shared.moved(record.id))
         clear_failures(self.tr, keys, records)

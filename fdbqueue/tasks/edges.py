@@ -7,7 +7,7 @@
     TAKEN    release, forsake         ->  READY, DELAYED
     TAKEN    lease_over, give_back    ->  READY
     TAKEN    touch, renew             ->  TAKEN, for longer
-    TAKEN    progress                 ->  TAKEN
+    TAKEN    progress, step           ->  TAKEN
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY
     BURIED   edit                     ->  BURIED, with another payload
@@ -34,6 +34,7 @@ from fdbqueue.tasks import failures, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
+from fdbqueue.tasks.steps import clear_steps
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
     )
     clear_payload(change.tr, change.shape.keys, record)
+    clear_steps(change.tr, change.shape.keys, record)  # they were steps of other work
     set_payload(change.tr, change.shape.keys, later_one, draft.payload)
     change.move([record], [later_one])
     change.count("other")  # it may be due earlier
@@ -206,7 +208,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
 def _overwritten(old: Extra, later_one: Extra) -> Extra:
     """The extra parts with the headers of a later put, and with its wish for a result, if it has one."""
     result_ttl_us = later_one.result_ttl_us or old.result_ttl_us
-    return replace(old, headers=later_one.headers, result_ttl_us=result_ttl_us)
+    return replace(old.with_steps(0, 0), headers=later_one.headers, result_ttl_us=result_ttl_us)
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -276,6 +278,11 @@ def progress(change: Change, records: Sequence[Record], fraction: float) -> list
     told = [replace(record, fraction=fraction, told_us=change.now_us) for record in records]
     change.move(records, told)
     return told
+
+
+def step(change: Change, record: Record, extra: Extra) -> None:
+    """Count one more step that is done. Not counted as a call, as in `renew`."""
+    change.move([record], [replace(record, extra=extra)])
 
 
 def _new(change: Change, draft: Draft, id_: bytes) -> Record:

@@ -119,7 +119,8 @@ def bytes_max(record: Record) -> int:
 
 def moved_bytes(record: Record) -> int:
     """The most bytes that a move of the task writes into another queue or partition."""
-    return record.size_bytes + bytes_max(record)
+    steps_bytes = 0 if record.extra is None else record.extra.steps_bytes
+    return record.size_bytes + bytes_max(record) + steps_bytes
 
 
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:

@@ -18,7 +18,7 @@ from fdbqueue.records.statistics import Statistics
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
 from fdbqueue.task import EndedTask, Failure, Task, TaskState
-from fdbqueue.tasks import ended, listing, looking, progress, result_looks, verbs
+from fdbqueue.tasks import ended, listing, looking, progress, result_looks, stepping, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.explaining import explain, holder_of
@@ -176,6 +176,17 @@ class Looks(TaskHandle):
         Conflicts: `pause` and `resume`.
         """
         return self._see(tr, verbs.is_paused)
+
+    def steps(self, tr: DatabaseOrTransaction, task: Task | str) -> list[str]:
+        """The names of the steps of the task that are done, sorted.
+
+        Reads: the task; its steps by snapshot.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound, RecordUnreadable.
+        Round trips: 1, and 1 more for a task with steps.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._see(tr, partial(stepping.names, id_=id_), id_)
 
     def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
         """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.

@@ -111,13 +111,13 @@ class Mender:
         tr.clear(key)
 
     def _clear(self, tr: Transaction, id_: bytes) -> None:
-        payload, failures = self._keys.payloads_of(id_), self._keys.failures_of(id_)
+        beside = (self._keys.payloads_of(id_), self._keys.failures_of(id_), self._keys.steps_of(id_))
         tr.add_read_conflict_key(self._keys.task(id_))
         tr.clear(self._keys.task(id_))
         if partition_of(id_) != self._keys.partition:
             tr.clear(self._shared.moved(id_))
-        tr.clear_range(payload.start, payload.stop)
-        tr.clear_range(failures.start, failures.stop)
+        for under in beside:
+            tr.clear_range(under.start, under.stop)
 
     def _is_of(self, tr: Transaction, key: bytes, record: Record) -> bool:
         """True if `key` is the key of the ready task in an index that takers read."""

@@ -315,7 +315,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
 def truncate(change: Change) -> None:
     """Remove every task. Writes: clears their range. Conflicts: every call on a task of the queue."""
     keys = change.shape.keys
-    for under in (keys.contents, keys.failures, keys.classed, keys.class_counts):
+    for under in (keys.contents, keys.failures, keys.classed, keys.class_counts, keys.all_steps):
         change.tr.clear_range(under.start, under.stop)
     change.tr.clear(keys.live)
     change.count("other")

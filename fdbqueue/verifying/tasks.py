@@ -44,6 +44,7 @@ from fdbqueue.verifying.results import COLUMNS as RESULT_COLUMNS
 from fdbqueue.verifying.results import ResultChecks
 from fdbqueue.verifying.root import unless_ending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect, resized
+from fdbqueue.verifying.steps import StepChecks
 from fdbqueue.verifying.unique import UniqueChecks
 
 Part = tuple[Callable[[Row, bytes], Iterable[Ask]], Callable[[Row, bytes, Seen], Iterable[Suspect]]]
@@ -85,6 +86,7 @@ class TaskChecks:
             columns.TIMER: (self._ask_entry, self._judge_timer),
             columns.LIVE: (_nothing, self._judge_live),
             columns.FAILURE: (self._ask_of_task, self._judge_failure),
+            columns.STEP: (self._ask_of_task, StepChecks(self.keys, self._mending).judge),
             columns.CLASSED: (self._ask_entry, self._judge_classed),
             columns.CLASS_COUNT: (_nothing, self._judge_class_count),
             columns.REDRIVE: (_nothing, self._judge_redrive),

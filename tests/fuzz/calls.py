@@ -154,6 +154,7 @@ GOOD: Mapping[str, Make] = {
     "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
     "TaskQueue.open.name": lambda _: "fifo",
     "TaskQueue.put_many.data": lambda _: [1, 2],
+    "TaskQueue.step.function": lambda _: lambda *_: None,
     "TaskQueue.registry": lambda _: Registry(),
     "open.url": lambda _: "memory:",
     "register_codec.codec": lambda _: GoodCodec(),

@@ -222,6 +222,30 @@ def test_a_result_costs_no_round_trip_of_its_ack(
     assert trips_of(engine, db, lambda tr: queue.result(tr, task)) == (looked, result)
 
 
+def test_a_step_costs_a_look_and_a_write(trips: tuple[Database, Trips]) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    session = fdbqueue.Session(db, ttr=1e9)
+    acks = []
+    for names in ([], ["a", "b"]):
+        queue.put(db, "x")
+        task = queue.take(db, 0, session=session)
+        for name in names:
+            waited = [
+                trips_of(engine, db, lambda tr, task=task, name=name: queue.step(tr, task, name, _nothing))[0]
+                for _ in range(2)
+            ]
+            assert waited == [1, 1]  # the client keeps for the write what the look has read
+        before = engine.reads
+        assert trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task))[0] == 1
+        acks.append(engine.reads - before)
+    assert acks[0] == acks[1]
+
+
+def _nothing(_: object) -> None:
+    """A step without an effect."""
+
+
 def test_a_result_has_two_keys_and_without_result_ttl_none(trips: tuple[Database, Trips]) -> None:
     db, _ = trips
     queue = TaskQueue.create(db, "trips", "fifottl")

@@ -78,6 +78,7 @@ _MODULES = (
     "rounds",
     "several",
     "sharing",
+    "steps",
     "stops",
     "takeover",
     "tasks",

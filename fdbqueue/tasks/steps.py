@@ -1,0 +1,52 @@
+"""The stored steps of a task: for each step that is done, its name and its result, in a key of its own.
+
+The record of the task has their number and their bytes. A task without steps has none of these keys, and its
+end costs nothing more.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from fdbqueue.records.keys import Record, TaskKeys
+from fdbqueue.seam import Transaction
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """The result of a step as stored. Append fields with a default; never reorder them."""
+
+    payload: bytes | None
+    """None for the result None."""
+
+
+to_bytes = msgspec.msgpack.Encoder().encode
+step_of = msgspec.msgpack.Decoder(Step).decode
+"""Decode a step. Raises one of aside.DAMAGED for damaged bytes."""
+
+
+def has_steps(record: Record) -> bool:
+    return record.extra is not None and record.extra.steps > 0
+
+
+def steps_bytes(record: Record) -> int:
+    """The bytes of the stored steps of a task."""
+    return 0 if record.extra is None else record.extra.steps_bytes
+
+
+def ask_steps(tr: Transaction, keys: TaskKeys, record: Record) -> Callable[[TaskKeys], None]:
+    """Ask for the steps, by snapshot: they change only with their record. The reply stores them in another
+    partition.
+    """
+    under = keys.steps_of(record.id)
+    rows = tr.snapshot.get_range(under.start, under.stop) if has_steps(record) else ()
+
+    def store(there: TaskKeys) -> None:
+        for row in list(rows):
+            tr.set(there.steps_of(record.id).start + row.key[len(under.start) :], row.value)
+
+    return store
+
+
+def clear_steps(tr: Transaction, keys: TaskKeys, record: Record) -> None:
+    under = keys.steps_of(record.id)
+    tr.clear_range(under.start, under.stop)

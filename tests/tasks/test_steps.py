@@ -1,0 +1,329 @@
+"""Steps: the result of a step that is done is kept with its task, and the step is not run again."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import DeadLetters, TaskQueue, limits, transactional
+from fdbqueue.errors import (
+    DeferredBody,
+    InvalidArgument,
+    NotTaken,
+    PayloadTooLarge,
+    PayloadUnreadable,
+    PayloadUnsupported,
+    StepUnderWay,
+    TaskNotFound,
+    TooManySteps,
+)
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.tasks.kinds import kind_names
+from tests.tasks.partitions import MakeBench as MakeParted
+from tests.tasks.support import Bench, StillClock
+
+MakeBench = Callable[..., Bench]
+
+
+def steps_of(b: Bench) -> list[bytes]:
+    """The keys of steps."""
+    under = b.queue._shape.keys.all_steps
+    return [key for key, _ in b.stored() if under.start <= key < under.stop]
+
+
+def never(*_: Any) -> None:
+    raise AssertionError("the step is done")
+
+
+def stepped(b: Bench, *names: str, **options: Any) -> Any:
+    """A taken task with these steps."""
+    b.put("x", **options)
+    task = b.take()
+    for name in names:
+        b.queue.step(b.db, task, name, lambda name=name: f"result of {name}")
+    return task
+
+
+@pytest.mark.parametrize("kind", kind_names())
+@pytest.mark.parametrize("result", [None, 0, {"charge": [1, None]}], ids=repr)
+def test_a_step_runs_once_for_all_attempts(bench: MakeBench, kind: str, result: Any) -> None:
+    b, ran = bench(kind), []
+    b.put("x")
+    for again in (b.queue.release, b.queue.bury):
+        task = b.take()
+        assert b.queue.step(b.db, task, "charge", lambda: ran.append(1) or result) == result
+        again(b.db, task)
+    b.queue.kick(b.db)
+    task = b.take()
+    assert (task.steps, b.queue.steps(b.db, task)) == (1, ["charge"])
+    assert b.queue.step(b.db, task, "charge", never) == result
+    assert ran == [1]
+    b.queue.ack(b.db, task)
+    assert steps_of(b) == []
+
+
+def test_a_step_in_a_transaction_is_stored_with_its_effect(bench: MakeBench) -> None:
+    b = bench()
+    b.put("x")
+    task = b.take()
+
+    @transactional
+    def work(tr: Any, fails: bool) -> Any:
+        done = b.queue.step(tr, task, "count", lambda tr: tr.add(b"effect", b"\x01") or "done")
+        assert b.queue.step(tr, task, "count", never) == done  # its own write
+        if fails:
+            raise RuntimeError
+        return done
+
+    with pytest.raises(RuntimeError):
+        work(b.db, fails=True)
+    assert (b.queue.steps(b.db, task), b.db[b"effect"]) == ([], None)
+    for _ in range(2):
+        assert work(b.db, fails=False) == "done"
+    assert (b.queue.steps(b.db, task), b.db[b"effect"]) == (["count"], b"\x01")
+
+
+def test_a_holder_that_has_lost_its_lease_stores_no_step(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=5)
+    b.put("x")
+    task = b.take()
+    with pytest.raises(NotTaken):
+        b.queue.step(b.db, task, "slow", lambda: b.clock.advance(6))
+    with pytest.raises(NotTaken):
+        b.queue.step(b.db, task, "late", never)
+    assert steps_of(b) == []
+
+
+def test_a_step_that_fails_stores_nothing_and_runs_again(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b)
+    with pytest.raises(ZeroDivisionError):
+        b.queue.step(b.db, task, "divide", lambda: 1 / 0)
+    assert b.queue.step(b.db, task, "divide", lambda: 1) == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda b, task: b.queue.ack(b.db, task),
+        lambda b, task: b.queue.delete(b.db, task),
+        lambda b, task: b.queue.cancel(b.db, task.id) and b.queue.release(b.db, task),
+        lambda b, _: b.queue.truncate(b.db),
+        lambda b, _: b.queue.truncate_some(b.db),
+        lambda b, task: b.queue.release(b.db, task) and b.queue.drop(b.db),
+        lambda b, _: b.clock.advance(100) or b.sweep(),
+    ],
+    ids=["ack", "delete", "cancel", "truncate", "truncate some", "drop", "expiry"],
+)
+def test_the_steps_go_with_their_task(bench: MakeBench, end: Callable[[Bench, Any], object]) -> None:
+    b = bench("fifottl", ttl=50)
+    task = stepped(b, "a", "b")
+    assert len(steps_of(b)) == 2
+    end(b, task)
+    assert steps_of(b) == []
+
+
+def test_steps_move_with_their_task_to_another_partition(parted: MakeParted) -> None:
+    b = parted("utubettl", partitions=5)
+    ids = [b.put("x", key=n) for n in range(6)]
+    for _ in ids:
+        task = b.take()
+        b.queue.step(b.db, task, "a", lambda task=task: task.key)
+        b.queue.release(b.db, task, delay=5)
+    b.repartition(2)
+    b.clock.advance(6)
+    b.settle()
+    for _ in ids:
+        task = b.take()
+        assert b.queue.step(b.db, task, "a", never) == task.key
+        b.queue.ack(b.db, task)
+    assert fdbqueue.verify(b.db, b.queue).findings == ()
+
+
+def test_a_redrive_into_another_queue_begins_without_steps(bench: MakeBench) -> None:
+    b = bench()
+    other = TaskQueue.create(b.db, "other")
+    b.queue.bury(b.db, stepped(b, "a"))
+    letters = DeadLetters.open(b.db, "bench")
+    letters.begin_redrive(b.db, into="other", rate_per_s=1000)
+    letters.step_redrive(b.db)
+    (task,) = other.tasks(b.db, "r", 9)
+    assert (task.steps, other.steps(b.db, task), steps_of(b)) == (0, [], [])
+
+
+def test_a_later_put_that_replaces_a_task_clears_its_steps(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b, "a", unique="invoice")
+    b.queue.release(b.db, task)
+    b.put("y", unique="invoice", on_conflict="replace")
+    found = b.take()
+    assert (found.id, found.data, found.steps, steps_of(b)) == (task.id, "y", 0, [])
+
+
+def test_a_step_within_itself_is_refused(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b)
+    with pytest.raises(StepUnderWay, match="The step 'a'"):
+        b.queue.step(b.db, task, "a", lambda: b.queue.step(b.db, task, "a", never))
+    assert b.queue.step(b.db, task, "a", lambda: b.queue.step(b.db, task, "b", lambda: 1)) == 1
+    assert b.queue.steps(b.db, task) == ["a", "b"]
+
+
+def test_two_threads_in_one_step_are_refused(bench: MakeBench) -> None:
+    b = bench()
+    task, begun, refused = stepped(b), threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert refused.wait(60)
+        return "slow"
+
+    thread = threading.Thread(target=b.queue.step, args=(b.db, task, "a", slow))
+    thread.start()
+    assert begun.wait(60)
+    with pytest.raises(StepUnderWay):
+        b.queue.step(b.db, task, "a", never)
+    refused.set()
+    thread.join(60)
+    assert b.queue.step(b.db, task, "a", never) == "slow"
+
+
+def test_a_step_that_another_process_stored_meanwhile_is_refused(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b)
+    other = fdbqueue.Database(b.db.engine, b.clock)
+    with pytest.raises(StepUnderWay):
+        b.queue.step(b.db, task, "a", lambda: b.queue.step(other, task, "a", lambda: "first"))
+    assert b.queue.step(b.db, task, "a", never) == "first"
+
+
+@pytest.mark.parametrize("name", ["", "x" * (limits.STEP_NAME_BYTES_MAX + 1), b"a", 1, None, "\ud800"])
+def test_the_name_of_a_step_is_a_short_text(bench: MakeBench, name: Any) -> None:
+    b = bench()
+    with pytest.raises(InvalidArgument, match="name"):
+        b.queue.step(b.db, stepped(b), name, never)
+
+
+def test_the_function_of_a_step_is_a_plain_one(bench: MakeBench) -> None:
+    b = bench()
+
+    async def charge() -> None: ...
+
+    with pytest.raises(DeferredBody):
+        b.queue.step(b.db, stepped(b), "a", charge)
+
+
+def test_names_of_all_lengths_are_kept_apart(bench: MakeBench) -> None:
+    b = bench()
+    names = ["a", "ab", "b", "é" * (limits.STEP_NAME_BYTES_MAX // 2)]
+    task = stepped(b, *names)
+    for name in names:
+        assert b.queue.step(b.db, task, name, never) == f"result of {name}"
+    assert sorted(b.queue.steps(b.db, task)) == names
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [(object(), PayloadUnsupported), ("x" * limits.STEP_BYTES_MAX, PayloadTooLarge)],
+    ids=["object", "large"],
+)
+def test_a_result_of_a_step_that_cannot_be_stored_is_refused(
+    bench: MakeBench, result: Any, error: type[Exception]
+) -> None:
+    b = bench()
+    task = stepped(b)
+    with pytest.raises(error):
+        b.queue.step(b.db, task, "a", lambda: result)
+    assert steps_of(b) == []
+
+
+def test_the_steps_of_a_task_are_bounded(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEPS_MAX", 2)
+    b = bench()
+    task = stepped(b, "a", "b")
+    with pytest.raises(TooManySteps, match="at most 2 steps"):
+        b.queue.step(b.db, task, "c", lambda: None)
+    monkeypatch.setattr(limits, "STEPS_MAX", 9)
+    monkeypatch.setattr(limits, "STEPS_BYTES_MAX", 99)
+    with pytest.raises(TooManySteps, match="of 99 bytes"):
+        b.queue.step(b.db, task, "c", lambda: "x" * 80)
+    assert b.queue.steps(b.db, task) == ["a", "b"]
+
+
+def test_a_damaged_step_raises(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b, "a")
+    b.db[b.queue._shape.keys.step(id_bytes(task.id), "a")] = b"no step"
+    with pytest.raises(PayloadUnreadable, match="the step 'a'"):
+        b.queue.step(b.db, task, "a", never)
+    assert fdbqueue.verify(b.db, "bench", mend=True).findings != ()
+    assert fdbqueue.verify(b.db, "bench").findings == ()
+
+
+def test_a_stray_step_is_found_and_mended(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b)
+    for id_ in (id_bytes(task.id), id_bytes("0" * 31 + "1")):
+        b.db[b.queue._shape.keys.step(id_, "a")] = b"\x91\xc0"
+    assert len(fdbqueue.verify(b.db, "bench", mend=True).findings) == 2
+    assert (fdbqueue.verify(b.db, "bench").findings, steps_of(b)) == ((), [])
+
+
+def test_the_steps_of_no_task_raise(bench: MakeBench) -> None:
+    b = bench()
+    with pytest.raises(TaskNotFound):
+        b.queue.steps(b.db, "0" * 32)
+
+
+def test_an_unreadable_task_takes_its_steps_with_it(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b, "a")
+    b.db[b.queue._shape.keys.task(id_bytes(task.id))] = b"no record"
+    b.queue.delete(b.db, task.id)
+    assert steps_of(b) == []
+
+
+OPS = st.lists(st.sampled_from(["a", "b", "fail a", "release", "bury", "lapse", "late b", "in tr a", "ack"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPS)
+def test_steps_behave_as_a_dictionary_of_each_task(ops: list[str]) -> None:
+    """The model: one dictionary for the task in front; an ack ends it."""
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        b = Bench(db, clock, "fifottl", ttr=5)
+        b.put(0)
+        model: dict[str, int] = {}
+        task, old = b.take(), None
+        for number, op in enumerate(ops, 1):
+            name = op[-1]
+            if op in ("a", "b"):
+                expected = model.setdefault(name, number)
+                assert b.queue.step(db, task, name, lambda n=number: n) == expected
+            elif op.startswith("in tr"):
+                expected = model.setdefault(name, number)
+                step = lambda tr, n=number: b.queue.step(tr, task, name, lambda _: n)  # noqa: B023, E731
+                assert transactional(step, parameter="tr")(db) == expected
+            elif op.startswith("fail") and name not in model:
+                with pytest.raises(ZeroDivisionError):
+                    b.queue.step(db, task, name, lambda: 1 / 0)
+            elif op.startswith("late") and old is not None:
+                with pytest.raises(NotTaken):
+                    b.queue.step(db, old, name, never)
+            elif op in ("release", "bury", "lapse", "ack"):
+                old = task
+                if op == "lapse":
+                    clock.advance(6)
+                else:
+                    getattr(b.queue, op)(db, task)
+                if op == "ack":
+                    model = {}
+                    b.put(number)
+                b.queue.kick(db)
+                task = b.take()
+            assert b.queue.steps(db, task) == sorted(model)
