@@ -108,9 +108,11 @@ class UniquePuts:
         for at, task in made.items():
             entry = Entry(id_bytes(task.id), _unique(drafts[at]).until_us)
             enter(tr, shared, _key(drafts[at]), entry, entries[at])
-        answers = [
-            made[at] if holder is None else _settled(holder, drafts[at]) for at, holder in enumerate(holders)
+        replies = [
+            None if holder is None else _settle(holder, draft)
+            for holder, draft in zip(holders, drafts, strict=True)
         ]
+        answers = [made[at] if reply is None else reply() for at, reply in enumerate(replies)]
         for change in {id(holder.change): holder.change for holder in holders if holder is not None}.values():
             change.finish()
         return answers
@@ -190,11 +192,16 @@ def _found(asked: _Asked, key: bytes) -> _Holder | None:
     return None
 
 
-def _settled(holder: _Holder, draft: Draft) -> Answer:
-    """The answer of a put whose key another task has."""
+def _settle(holder: _Holder, draft: Draft) -> Callable[[], Answer]:
+    """Settle a put whose key another task has. The reply is its answer."""
+    if _wish(draft).on_conflict is OnConflict.SKIP:
+        return _ask_existing(holder, draft)
+    answer = _overwritten(holder, draft)
+    return lambda: answer
+
+
+def _overwritten(holder: _Holder, draft: Draft) -> Answer:
     wish, current = _wish(draft), holder.current
-    if wish.on_conflict is OnConflict.SKIP:
-        return _existing(holder, draft)
     if current is None or current.state not in WAITING:
         state = TaskState.DONE if current is None else TaskState(current.state)
         key = key_in(wish.unique.key)
@@ -217,13 +224,14 @@ def _due_us(now_us: int, record: Record, draft: Draft) -> int:
     return record.until_us if record.state == TaskState.DELAYED else now_us
 
 
-def _existing(holder: _Holder, draft: Draft) -> Task:
-    if holder.current is None:
+def _ask_existing(holder: _Holder, draft: Draft) -> Callable[[], Task]:
+    """Ask for the task that has the key, as it is."""
+    change, current = holder.change, holder.current
+    if current is None:
         key = key_in(_key(draft))
-        return Task(id_text(holder.entry.id), TaskState.DONE, None, unique=key, existed=True)
-    change = holder.change
-    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, holder.current))
-    return replace(task_of(holder.current, data), existed=True)
+        return lambda: Task(id_text(holder.entry.id), TaskState.DONE, None, unique=key, existed=True)
+    payload = ask_payload(change.tr, change.shape.keys, current)
+    return lambda: replace(task_of(current, shown(change.shape.codec, payload)), existed=True)
 
 
 def _first_of_each_key(drafts: Sequence[Draft], answered: Container[int]) -> list[int]:

@@ -1542,7 +1542,7 @@ PLANTS = (
     ),
     Plant(
         "a replace that reads its task by snapshot",
-        unique_puts._settled,
+        unique_puts._overwritten,
         "[record] = change.read([current.id])",
         "record = sound_record(change.tr.snapshot.get(change.shape.keys.task(current.id)).value, current.id)",
         "unique",
@@ -1551,7 +1551,7 @@ PLANTS = (
     ),
     Plant(
         "a replace of the data of a taken task",
-        unique_puts._settled,
+        unique_puts._overwritten,
         "current.state not in WAITING",
         "current.state == TaskState.BURIED",
         "unique",
