@@ -84,6 +84,20 @@ def test_a_task_is_listed_with_its_failures(program: Within) -> None:
     assert whole["history"][-1]["outcome"] == "buried"
 
 
+def test_a_task_is_listed_with_its_steps(program: Within) -> None:
+    program.run("create", "q")
+    for data in ("x", "y"):
+        put(program, "q", data)
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "q", root=root_of(program))
+        task = queue.take(db, 0)
+        assert task is not None
+        for name in ("mail", "charge"):
+            queue.step(db, task, name, lambda: None)
+        queue.release(db, task)
+    assert [task["steps_done"] for task in listed(program, "ready")] == [["charge", "mail"], []]
+
+
 def test_a_taken_task_is_listed_with_its_holder(program: Within) -> None:
     program.run("create", "q", "--kind", "fifottl")
     put(program, "q", "x")

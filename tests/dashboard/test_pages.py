@@ -47,6 +47,23 @@ def test_a_task_tells_its_unique_key(served: Served) -> None:
     queue.drop(served.db)
 
 
+def test_a_task_tells_its_steps_that_are_done(served: Served) -> None:
+    queue = TaskQueue.create(served.db, "stepped", "fifo")
+    queue.put(served.db, "x")
+    task = queue.take(served.db, 0)
+    assert task is not None
+    path = f"/queues/stepped/tasks/{task.id}"
+    assert "Steps that are done" not in served.reader.get(path)
+    for name in ("charge", HOSTILE):
+        queue.step(served.db, task, name, lambda: None)
+    page = served.reader.get(path)
+    assert HOSTILE not in page
+    assert "<li" in page.partition("Steps that are done")[2]
+    assert "charge" in page
+    queue.ack(served.db, task)
+    queue.drop(served.db)
+
+
 def test_a_task_tells_its_life(served: Served) -> None:
     said = {
         "ready": "No worker takes from the queue",

@@ -81,3 +81,19 @@ def test_a_waiting_call_is_told_of_the_last_error(db: Database, space: Any, queu
         queue.result(db, task, 60)
     worker.stop()
     assert worker.join(60)
+
+
+def test_coroutines_wait_for_a_result_and_may_be_cancelled(space: Any) -> None:
+    async def main() -> None:
+        async with aio.open("memory:") as db:
+            queue = await aio.TaskQueue.create(db, "own", root=space)
+            task = await queue.put(db, 1, result_ttl=60)
+            waiting = [asyncio.create_task(queue.result(db, task)) for _ in range(2)]
+            await asyncio.sleep(0.01)
+            waiting[0].cancel()
+            await asyncio.wait([waiting[0]])
+            await queue.ack(db, await queue.take(db, 0), result={"sent": 1})
+            assert await waiting[1] == {"sent": 1}
+            assert waiting[0].cancelled()
+
+    asyncio.run(main())

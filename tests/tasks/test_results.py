@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
@@ -26,7 +26,7 @@ from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.results import Stored, stored_of
 from tests.support import PATIENCE_S
 from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]
 LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
@@ -296,3 +296,60 @@ def test_a_stored_end_comes_back_equal(span_us: int, until_us: int, payload: byt
     assert stored_of(fdbqueue.tasks.results._to_bytes(stored)) == stored
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra({}, span_us))
     assert record_of(record_to_bytes(record)) == record
+
+
+ENDS = ("ack", "bury", "delete", "release", "kick", "advance", "put")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ENDS), st.sampled_from([None, 20])), max_size=25))
+def test_every_task_answers_as_its_last_end_says(ops: list[tuple[str, int | None]]) -> None:
+    """The model: for each task the answer of `result`, and the time at which its end is over."""
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        b = Bench(db, clock, "fifo")
+        model: dict[str, tuple[str, Any, float]] = {}
+        asked: dict[str, bool] = {}
+        for number, (op, result_ttl) in enumerate(ops):
+            task = b.take() if op in ("ack", "bury", "delete", "release") else None
+            over_at = clock.now() + 20
+            if op == "put":
+                id_ = b.put(number, result_ttl=result_ttl)
+                asked[id_], model[id_] = result_ttl is not None, ("pending", "ready", 0.0)
+            elif op == "ack" and task is not None:
+                b.queue.ack(db, task, result=number)
+                model[task.id] = ("value", number, over_at)
+            elif op == "bury" and task is not None:
+                b.queue.bury(db, task, failure=Failure("Odd", str(number)))
+                model[task.id] = ("failed", str(number), 0.0)
+            elif op == "delete" and task is not None:
+                b.queue.delete(db, task)
+                model[task.id] = ("none", "it was deleted.", over_at)
+            elif op == "release" and task is not None:
+                b.queue.release(db, task)
+            elif op == "kick":
+                b.queue.kick(db, 99)
+                model = {
+                    id_: ("pending", "ready", 0.0) if answer[0] == "failed" else answer
+                    for id_, answer in model.items()
+                }
+            elif op == "advance":
+                clock.advance(7.5)
+                b.sweep()
+            for id_, (kind, told, until) in model.items():
+                found = _answer(b, id_)
+                if not asked[id_] or (until and until <= clock.now()):
+                    assert found[0] == "none"
+                else:
+                    assert found == (kind, told)
+
+
+def _answer(b: Bench, id_: str) -> tuple[str, Any]:
+    try:
+        return "value", b.queue.result(b.db, id_, 0)
+    except ResultTimeout as error:
+        return "pending", error.state  # type: ignore[attr-defined]
+    except TaskFailed as error:
+        return "failed", error.failure.message  # type: ignore[attr-defined]
+    except NoResult as error:
+        return "none", str(error).partition("no result: ")[2]
