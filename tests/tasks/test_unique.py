@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue, limits, transactional
 from fdbqueue.database import engine_errors
-from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnsupportedOption
+from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
 from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import kind_names
@@ -470,6 +470,33 @@ def test_a_task_set_aside_leaves_its_key_to_the_next_put(b: PartitionsBench) -> 
     second = put(b)
     assert (second.existed, second.id == first.id) == (False, False)
     b.queue.truncate(b.db)  # a timer of the damaged task is left
+
+
+def test_the_end_of_its_owner_ends_puts_into_a_temporary_queue(bench: Callable[..., Any]) -> None:
+    b = bench()
+    queue = TaskQueue.create(b.db, "scratch", temporary=True)
+    queue.put(b.db, 1, unique=KEY)
+    tr = b.db.create_transaction()
+    tr.clear(queue._shape.root.session(queue._shape.owner))
+    with pytest.raises(UnknownSession):
+        queue.put(tr, 2, unique=KEY)
+
+
+def test_a_put_that_waits_for_room_finds_a_task_that_came_meanwhile(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=1)
+    b.put("x", ttl=5)
+    seen = put(b, 1, timeout=20)
+    assert (seen.existed, b.clock.now() >= seen.created) == (False, True)
+    assert put(b, 2, timeout=20).id == seen.id
+
+
+def test_a_replaced_task_begins_its_steps_anew(b: PartitionsBench) -> None:
+    put(b, 1)
+    task = b.take()
+    b.queue.step(b.db, task, "charge", lambda: "paid")
+    b.queue.release(b.db, task)
+    put(b, 2, on_conflict="replace")
+    assert b.queue.step(b.db, b.take(), "charge", lambda: "paid again") == "paid again"
 
 
 # Arguments.
