@@ -472,7 +472,7 @@ def test_a_task_set_aside_leaves_its_key_to_the_next_put(b: PartitionsBench) -> 
     b.queue.truncate(b.db)  # a timer of the damaged task is left
 
 
-def test_the_end_of_its_owner_ends_puts_into_a_temporary_queue(bench: Callable[..., Any]) -> None:
+def test_a_temporary_queue_takes_no_put_after_its_owner(bench: Callable[..., Any]) -> None:
     b = bench()
     queue = TaskQueue.create(b.db, "scratch", temporary=True)
     queue.put(b.db, 1, unique=KEY)
@@ -482,7 +482,7 @@ def test_the_end_of_its_owner_ends_puts_into_a_temporary_queue(bench: Callable[.
         queue.put(tr, 2, unique=KEY)
 
 
-def test_a_put_that_waits_for_room_finds_a_task_that_came_meanwhile(parted: MakeBench) -> None:
+def test_a_put_may_wait_for_room_with_a_unique_key(parted: MakeBench) -> None:
     b = parted("limfifottl", capacity=1)
     b.put("x", ttl=5)
     seen = put(b, 1, timeout=20)
