@@ -88,11 +88,7 @@ class Tasks:
                 self.stored.pop(id_, None)
             else:
                 self.stored[id_] = move.after
-        return TaskStep(step.commit, step, moves, self.stored, self._calls(step), self._kept(step))
-
-    def _kept(self, step: Step) -> frozenset[bytes]:
-        shapes = map(self.keys.parts_of, step.kept)
-        return frozenset(rest for column, rest in shapes if column == columns.TASK)
+        return TaskStep(step.commit, step, moves, self.stored, self._calls(step), kept_in(self.keys, step))
 
     def _calls(self, step: Step) -> Counter[str]:
         if self.keys.calls not in step.changes:
@@ -101,6 +97,11 @@ class Tasks:
         old, new = unpacked(CALLS, before), unpacked(CALLS, after)
         counted = {name: signed(new[name] - old[name]) for name in CALLS}
         return Counter({name: number for name, number in counted.items() if number})
+
+
+def kept_in(keys: TaskKeys, step: Step) -> frozenset[bytes]:
+    """The ids of the tasks that the commit has written as they were."""
+    return frozenset(rest for column, rest in map(keys.parts_of, step.kept) if column == columns.TASK)
 
 
 def signed(number: int) -> int:

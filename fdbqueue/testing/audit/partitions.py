@@ -26,7 +26,7 @@ from fdbqueue.testing.audit.history import History
 from fdbqueue.testing.audit.line import LineStep, in_partition, joined
 from fdbqueue.testing.audit.losses import lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
-from fdbqueue.testing.audit.model import Move, TaskStep, is_taken, signed
+from fdbqueue.testing.audit.model import Move, TaskStep, is_taken, kept_in, signed
 from fdbqueue.testing.audit.unseen import changed_unseen, changed_unseen_in_line
 from fdbqueue.verifying.tasks import TaskChecks
 from fdbqueue.verifying.verify import Subject
@@ -129,7 +129,8 @@ class Partitioned:
             return key.startswith(keys.prefix) and (keys.partition > 0 or not apart.start <= key < apart.stop)
 
         changes = {key: values for key, values in step.changes.items() if is_own(key)}
-        return replace(step, changes=changes, unseen=[key for key in step.unseen if is_own(key)])
+        unseen, kept = ([key for key in keys if is_own(key)] for keys in (step.unseen, step.kept))
+        return replace(step, changes=changes, unseen=unseen, kept=kept)
 
     def _shapes(self) -> Iterator[Shape]:
         """The shapes of all partitions, also of those that have gone."""
@@ -158,8 +159,10 @@ class Partitioned:
         news: dict[bytes, Record] = {}
         after: dict[bytes, Record] = {}
         counted: Counter[str] = Counter()
+        kept: set[bytes] = set()
         for shape in self._shapes():
             own = self._own(shape, step)
+            kept |= kept_in(shape.keys, own)
             for is_new, record in self._changed(shape, own):
                 (news if is_new else olds)[record.id] = record
             after.update(self._stored(shape, mirror))
@@ -168,7 +171,7 @@ class Partitioned:
                 counted.update({name: signed(new[name] - old[name]) for name in CALLS})
         counted = Counter({name: number for name, number in counted.items() if number})
         moves = {id_: Move(olds.get(id_), news.get(id_)) for id_ in {**olds, **news}}
-        return TaskStep(step.commit, step, moves, after, counted)
+        return TaskStep(step.commit, step, moves, after, counted, frozenset(kept))
 
     def of_all(self, step: TaskStep, mirror: Mirror) -> Iterator[str]:
         yield from self.history.lives.judge(step)
@@ -196,7 +199,8 @@ class Partitioned:
                     continue
                 if number != here and (has_moved or is_taken(other)):
                     yield f"{told} is taken before {id_text(other.id)} in the partition {number}"
-                is_there = number == here and other.id not in step.moves and other.state == TaskState.READY
+                is_touched = other.id in step.moves or other.id in step.kept
+                is_there = number == here and not is_touched and other.state == TaskState.READY
                 if is_there and place(other) < place(taken) and other.expires_us > step.commit.now_us:
                     yield f"{told} is taken before {id_text(other.id)} of the same task key"
 
