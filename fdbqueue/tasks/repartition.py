@@ -164,6 +164,8 @@ def _is_drained(tr: Transaction, shape: Shape) -> bool:
 def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
     """Let go of the last partitions if they hold nothing. True if there were any."""
     high, shape = plan.high, parts.shape
+    if _first(tr, parts.wide.line.keys.due).to_list():
+        return False  # the return of a task that lies ready for a request counts in its partition
     while high > plan.count and _is_empty(tr, parts.source(high - 1)):
         high -= 1
         calls = tr.get(shape.partition(high).keys.calls)

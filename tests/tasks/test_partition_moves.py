@@ -41,6 +41,37 @@ def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> No
     assert is_sound(b)
 
 
+def serve_dead_request(b: PartitionsBench) -> None:
+    """Let the first task lie ready for a minute, in the line of all partitions."""
+    calls = calls_of(b.db, b.queue._shape)
+    wide, params = calls.parts.wide, params_of(calls.new_lease(b.session))
+
+    def serve(tr: Any) -> None:
+        wide.guard(tr)()
+        deliveries = wide.deliver(tr, [*wide.available(tr, 1, b.clock.now_us())], params)
+        notice = Notice(b.clock.now_us() + 60_000_000, 1)
+        wide.line.results.leave(tr, Ticket(b"", b"r" * 8, 1, params), deliveries, notice)
+
+    run(b.db, serve)
+
+
+def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> None:
+    """The return of the task counts in that partition, which would have new counters by then."""
+    b = parted("fifo", partitions=2)
+    while (id_ := b.put("lost")) and b.places()[id_] == 0:
+        b.queue.delete(b.db, id_)
+    serve_dead_request(b)
+    b.queue.delete(b.db, id_)
+    b.repartition(1)
+    b.settle()
+    assert b.plan().high == 2
+    b.repartition(2)
+    b.clock.advance(61)
+    b.settle()
+    assert b.counts("take", "bury", "total") == (0, 0, 0)
+    assert is_sound(b)
+
+
 def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
     b = parted()
     other = b.other_process()
@@ -243,17 +274,8 @@ def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> No
 def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench) -> None:
     """It lies ready in the line of all partitions, where no take at a home passes."""
     b = parted("fifo", partitions=4)
-    calls = calls_of(b.db, b.queue._shape)
-    wide, params = calls.parts.wide, params_of(calls.new_lease(b.session))
     b.put("lost")
-
-    def serve(tr: Any) -> None:
-        wide.guard(tr)()
-        deliveries = wide.deliver(tr, [*wide.available(tr, 1, b.clock.now_us())], params)
-        notice = Notice(b.clock.now_us() + 60_000_000, 1)
-        wide.line.results.leave(tr, Ticket(b"", b"r" * 8, 1, params), deliveries, notice)
-
-    run(b.db, serve)
+    serve_dead_request(b)
     b.clock.advance(61)
     b.put_each(range(40))
     b.settle()
