@@ -58,6 +58,7 @@ COMMANDS: dict[str, list[str]] = {
     "redrive stop": ["Q"],
     "release-all": ["Q"],
     "repartition": ["Q", "2"],
+    "result": ["Q", "00"],
     "resume": ["Q"],
     "size": ["Q"],
     "spread": ["Q"],
