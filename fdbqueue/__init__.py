@@ -32,6 +32,7 @@ from fdbqueue.page import Page
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue
+from fdbqueue.recipe.grants import QueueConsumer, QueueProducer
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
@@ -39,6 +40,7 @@ from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
 from fdbqueue.task import EndedTask, Failure, Renewed, Task, TaskState
 from fdbqueue.tasks.all_queues import list_queues, statistics
+from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import register_kind
 from fdbqueue.tasks.queue import TaskQueue
@@ -93,7 +95,9 @@ __all__ = [
     "Presence",
     "Proxy",
     "Queue",
+    "QueueConsumer",
     "QueueFigures",
+    "QueueProducer",
     "QueueSet",
     "RealRuntime",
     "Reason",
@@ -111,8 +115,10 @@ __all__ = [
     "Snooze",
     "Subspace",
     "Task",
+    "TaskConsumer",
     "TaskFigures",
     "TaskPlace",
+    "TaskProducer",
     "TaskQueue",
     "TaskState",
     "Transaction",

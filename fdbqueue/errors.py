@@ -17,7 +17,7 @@ __all__ = [
     "ElementNotLocked", "FairQueueFull", "FdbQueueError", "FleetRefused", "HandlerNotFound",
     "ImportOvertaken", "InvalidArgument", "InvalidElement", "InvalidElementName", "InvalidSchema",
     "KindExists", "LeaseLost", "LockLost", "NoNameAtThatTime", "NoRedrive", "NoResult", "NotADatabase",
-    "NotADirectoryQueue", "NotBuried", "NotTaken", "NotUnacked", "NothingToAck", "OriginChanged",
+    "NotADirectoryQueue", "NotBuried", "NotGranted", "NotTaken", "NotUnacked", "NothingToAck", "OriginChanged",
     "OriginUnusable", "OwnerReplaced", "PayloadMismatch", "PayloadTooLarge", "PayloadUnknown",
     "PayloadUnreadable", "PayloadUnsupported", "ProxyClosed", "QueueBusy", "QueueDropped", "QueueError",
     "QueueExists", "QueueFull", "QueueInSet", "QueueKindMismatch", "QueueLockError", "QueueNotFound",
@@ -185,6 +185,10 @@ class QueueExists(FdbQueueError):
 
 class QueueKindMismatch(FdbQueueError):
     """Queue {name!r} is of kind {found}, not {wanted}."""
+
+
+class NotGranted(FdbQueueError, AttributeError):
+    """A {grant} has no `{verb}`: it has one half of a queue. Open the queue itself for all verbs."""
 
 
 class NotTaken(FdbQueueError):

@@ -23,6 +23,10 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
     from fdbqueue.aio.futures import Future as Future
+    from fdbqueue.aio.grants import QueueConsumer as QueueConsumer
+    from fdbqueue.aio.grants import QueueProducer as QueueProducer
+    from fdbqueue.aio.grants import TaskConsumer as TaskConsumer
+    from fdbqueue.aio.grants import TaskProducer as TaskProducer
     from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
     from fdbqueue.aio.persistent import Proxy as Proxy
     from fdbqueue.aio.queues import FairQueue as FairQueue

@@ -21,7 +21,7 @@ from fdbqueue.sessions.session import Session
 from fdbqueue.sessions.silence import Silence
 
 if TYPE_CHECKING:
-    from fdbqueue.aio.queues import TaskQueue
+    from fdbqueue.aio.halves import Taking
 
 
 class Leases:
@@ -61,7 +61,7 @@ class Consumption:
     happened when the block is left.
     """
 
-    def __init__(self, queue: "TaskQueue", db: Database, options: dict[str, Any]) -> None:
+    def __init__(self, queue: "Taking[Any]", db: Database, options: dict[str, Any]) -> None:
         self._queue = queue
         self._database = db
         self._options = options

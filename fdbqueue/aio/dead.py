@@ -1,11 +1,12 @@
 """Dead letters, awaited."""
 
+from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.handle import HandleFace
 from fdbqueue.aio.verbs import Maker, awaited
 from fdbqueue.dead.letters import DeadLetters as BlockingDeadLetters
 
 
-class DeadLetters(HandleFace[BlockingDeadLetters]):
+class DeadLetters(HandleFace[BlockingDeadLetters], AsideFace[BlockingDeadLetters]):
     """`fdbqueue.DeadLetters`, awaited."""
 
     open = Maker(BlockingDeadLetters.open)

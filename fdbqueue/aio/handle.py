@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fdbqueue.aio.aside import AsideFace
+from fdbqueue.aio.verbs import Face
 from fdbqueue.subspace import Subspace
 from fdbqueue.tasks.handle import TaskHandle
 
 B = TypeVar("B", bound=TaskHandle)
 
 
-class HandleFace(AsideFace[B]):
+class HandleFace(Face[B]):
     """Base of the handles of a task queue."""
 
     @property

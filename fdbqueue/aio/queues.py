@@ -1,47 +1,19 @@
 """Queues: those of fdbqueue, awaited."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fdbqueue.aio.aside import AsideFace
-from fdbqueue.aio.consuming import Consumption
-from fdbqueue.aio.database import Database
-from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.stepping import in_fiber
-from fdbqueue.aio.transaction import Transaction
-from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of, database_of, plain, target_of
+from fdbqueue.aio.grants import QueueConsumer, QueueProducer, TaskConsumer, TaskProducer
+from fdbqueue.aio.halves import Dequeuing, Enqueuing, Putting, Taking
+from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of
 from fdbqueue.database import Database as BlockingDatabase
 from fdbqueue.fair.items import Handed
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
 from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnySession, DatabaseOrTransaction
-from fdbqueue.task import Task
+from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
-
-D = TypeVar("D")
-
-_NOTHING: Any = object()  # an item may be equal to any default, and be None
-
-
-def _release(
-    queue: BlockingTaskQueue, db: BlockingDatabase, taken: Task | Sequence[Task] | None, *_: Any, **__: Any
-) -> None:
-    """The tasks of a cancelled take are ready again, and no attempt has ended."""
-    for task in [taken] if isinstance(taken, Task) else taken or ():
-        queue.give_back(db, task)
-
-
-def _prepend(queue: BlockingQueue, db: BlockingDatabase, value: Any, *_: Any, **__: Any) -> None:
-    if value is not _NOTHING:
-        queue.give_back(db, [value])
-
-
-def _prepend_all(queue: BlockingQueue, db: BlockingDatabase, values: list[Any], *_: Any, **__: Any) -> None:
-    if values:
-        queue.give_back(db, values)
 
 
 def _put_again(
@@ -51,7 +23,7 @@ def _put_again(
         queue.give_back(db, handed.item, cost=handed.cost)
 
 
-class Queue(AsideFace[BlockingQueue]):
+class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[BlockingQueue]):
     """`fdbqueue.Queue`, awaited."""
 
     @constructor_of(BlockingQueue)
@@ -59,28 +31,15 @@ class Queue(AsideFace[BlockingQueue]):
 
     named = Maker(BlockingQueue.named)
 
-    enqueue = awaited(BlockingQueue.enqueue)
-    enqueue_many = awaited(BlockingQueue.enqueue_many)
-    _taken = Verb[Any, Any](BlockingQueue.dequeue, None, _prepend, name="dequeue")
+    def producer(self) -> QueueProducer:
+        """As `fdbqueue.Queue.producer`."""
+        return QueueProducer.over(self._blocking.producer(), self._hub)
 
-    async def dequeue(
-        self,
-        tr: DatabaseOrTransaction,
-        default: D | None = None,
-        timeout: float = 0,
-        *,
-        stop: Stop | None = None,
-    ) -> Any | D | None:
-        """As `fdbqueue.Queue.dequeue`."""
-        found = await self._taken(tr, _NOTHING, timeout, stop=stop)
-        return default if found is _NOTHING else found
+    def consumer(self) -> QueueConsumer:
+        """As `fdbqueue.Queue.consumer`."""
+        return QueueConsumer.over(self._blocking.consumer(), self._hub)
 
-    dequeue_many = awaited(BlockingQueue.dequeue_many, undo=_prepend_all)
-    give_back = awaited(BlockingQueue.give_back)
-    peek = awaited(BlockingQueue.peek)
     items = awaited(BlockingQueue.items)
-    empty = awaited(BlockingQueue.empty)
-    size = awaited(BlockingQueue.size)
     partitions = awaited(BlockingQueue.partitions)
     repartition = awaited(BlockingQueue.repartition)
     clear = awaited(BlockingQueue.clear)
@@ -113,70 +72,22 @@ class FairQueue(AsideFace[BlockingFairQueue]):
     snapshot = awaited(BlockingFairQueue.snapshot)
 
 
-class TaskQueue(HandleFace[BlockingTaskQueue]):
+class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace[BlockingTaskQueue]):
     """`fdbqueue.TaskQueue`, awaited."""
 
     create = Maker(BlockingTaskQueue.create)
     open = Maker(BlockingTaskQueue.open)
 
-    put = awaited(BlockingTaskQueue.put)
-    put_many = awaited(BlockingTaskQueue.put_many)
-    take = awaited(BlockingTaskQueue.take, undo=_release)
-    take_many = awaited(BlockingTaskQueue.take_many, undo=_release)
-    end_waits = awaited(BlockingTaskQueue.end_waits)
+    def producer(self) -> TaskProducer:
+        """As `fdbqueue.TaskQueue.producer`."""
+        return TaskProducer.over(self._blocking.producer(), self._hub)
 
-    def consume(
-        self,
-        db: Database,
-        timeout: float | None = None,
-        *,
-        session: AnySession | None = None,
-        stop: Stop | None = None,
-    ) -> Consumption:
-        """The tasks as they come: `async for task in emails.consume(db)`.
+    def consumer(self) -> TaskConsumer:
+        """As `fdbqueue.TaskQueue.consumer`."""
+        return TaskConsumer.over(self._blocking.consumer(), self._hub)
 
-        A task is acked when the body has run to its end, before the next one is taken. It is released after
-        an exception, a break, a return or a cancellation: then another consumer gets it. If the body has
-        ended the lease itself (ack, release, bury ...), nothing more is done.
-
-        While the body runs, the lease is renewed, and the `aio.HeldTask` tells if it was `lost` all the same.
-        Then the next step of the loop raises NotTaken.
-
-        The other arguments are those of `take`. The loop ends when a take has waited for `timeout` seconds
-        in vain; without a timeout, it has no end. Each loop needs a call of its own.
-        Raises: WrongFace, NotADatabase; InvalidArgument for a transaction.
-        """
-        return Consumption(self, database_of(db), {"timeout": timeout, "session": session, "stop": stop})
-
-    ack = awaited(BlockingTaskQueue.ack)
-    release = awaited(BlockingTaskQueue.release)
-    defer = awaited(BlockingTaskQueue.defer)
-    touch = awaited(BlockingTaskQueue.touch)
-    bury = awaited(BlockingTaskQueue.bury)
     cancel = awaited(BlockingTaskQueue.cancel)
     delete = awaited(BlockingTaskQueue.delete)
-
-    give_back = awaited(BlockingTaskQueue.give_back)
-    renew = awaited(BlockingTaskQueue.renew)
-    progress = awaited(BlockingTaskQueue.progress)
-
-    async def step(
-        self,
-        tr: DatabaseOrTransaction,
-        task: Task | str,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        session: AnySession | None = None,
-    ) -> Any:
-        """As `fdbqueue.TaskQueue.step`; `function` may be a coroutine function."""
-        target, hub = target_of(tr), target_of(tr).hub
-        given = (target,) if isinstance(target, Transaction) else ()
-        step = partial(self._blocking.step, plain(target), task, name, in_fiber(hub, function, *given))
-        return await hub.call(partial(step, session=plain(session)))
-
-    exhaust = awaited(BlockingTaskQueue.exhaust)
-    excuse = awaited(BlockingTaskQueue.excuse)
 
     peek = awaited(BlockingTaskQueue.peek)
     wait_for_progress = awaited(BlockingTaskQueue.wait_for_progress)

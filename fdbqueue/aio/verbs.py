@@ -41,6 +41,16 @@ class Face(Generic[B]):
     _blocking: B
     _hub: Hub | None = None
 
+    def __init_subclass__(cls) -> None:
+        """Give the class verbs of its own: the warning of an await that is forgotten names their class."""
+        super().__init_subclass__()
+        for name in dir(cls):
+            verb = inspect.getattr_static(cls, name)
+            if isinstance(verb, Verb) and name not in vars(cls):
+                own = verb.copied()
+                setattr(cls, name, own)
+                own.__set_name__(cls, name)
+
     @classmethod
     def over(cls, blocking: Any, hub: Hub | None) -> Self:
         """The face of an object that exists. `hub`: None if its calls are given a database."""
@@ -100,6 +110,7 @@ class Verb(Generic[P, R]):
     ) -> None:
         """`name`: the method to call, if the verb has another name than it."""
         named_after(self, method)
+        self._made_of = (method, wrap, undo, finishes, name)
         self.finishes = finishes
         self._given_name = name
         self.name = method.__name__
@@ -111,6 +122,10 @@ class Verb(Generic[P, R]):
             return await call_verb(self, face, *args, **kwargs)
 
         self._call = call
+
+    def copied(self) -> "Verb[P, R]":
+        """The same verb, for another class."""
+        return Verb(*self._made_of)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = self._given_name or name  # a subclass of the blocking class may have a method of its own

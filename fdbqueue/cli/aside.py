@@ -17,7 +17,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
 

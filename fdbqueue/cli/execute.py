@@ -32,7 +32,7 @@ from fdbqueue.cli.values import value_of
 from fdbqueue.errors import PayloadTooLarge, TooMuchForOneTransaction
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Registry
 from fdbqueue.task import Task

@@ -33,7 +33,7 @@ from fdbqueue.imports.tables import FILE, Table
 from fdbqueue.imports.target import Items, Target, Tasks
 from fdbqueue.open import PRIVATE_URL
 from fdbqueue.open import open as open_database
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Definition
 from fdbqueue.signals import Signals

@@ -17,7 +17,7 @@ from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.values import LineReader, line_of, value_of
 from fdbqueue.database import Database, run
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue

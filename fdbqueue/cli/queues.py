@@ -15,7 +15,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueBusy, QueueExists
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue, stored_options
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.kinds import kind_names

@@ -12,7 +12,7 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import UNREADABLE, Definition
 from fdbqueue.task import Task, TaskState

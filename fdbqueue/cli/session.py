@@ -16,7 +16,7 @@ from fdbqueue.elements.simple import KIND as SIMPLE
 from fdbqueue.errors import ClusterMismatch, DatabaseNotFound, FdbQueueError, QueueNotFound
 from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT

@@ -20,7 +20,7 @@ from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import LEVELS, logging_at
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
-from fdbqueue.recipe.queue import KIND as PLAIN
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_payload, checked_positive, checked_stop
+from fdbqueue.aside import KeepsAside
 from fdbqueue.database import as_database, is_transaction
 from fdbqueue.dead import listing, redrive
 from fdbqueue.dead.matching import Matching
@@ -25,7 +26,7 @@ from fdbqueue.tasks.verbs import Target
 RATE_PER_S = 100.0
 
 
-class DeadLetters(TaskHandle):
+class DeadLetters(TaskHandle, KeepsAside):
     """The buried tasks of a task queue. A value: threads may share it.
 
     Every method takes a database or a transaction first, as those of TaskQueue do. `error` names a class of

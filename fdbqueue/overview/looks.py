@@ -17,9 +17,9 @@ from fdbqueue.overview.figures import QueueFigures
 from fdbqueue.overview.task_looks import TaskLook
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import prefix_of
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.items import size_of
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.workers import LiveWorkers

@@ -11,7 +11,6 @@ from fdbqueue.arguments import (
     checked_instance,
     writable,
 )
-from fdbqueue.aside import KeepsAside
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry
@@ -33,7 +32,7 @@ from fdbqueue.tasks.verbs import UNKNOWN, Target
 T = TypeVar("T")
 
 
-class TaskHandle(KeepsAside):
+class TaskHandle:
     """Names and options of a task queue, and the ways of its verbs into a transaction."""
 
     def __init__(

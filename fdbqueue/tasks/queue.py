@@ -9,6 +9,7 @@ share transactions (calls/combine.py, acks.py).
 from collections.abc import Mapping
 from typing import Any
 
+from fdbqueue.aside import KeepsAside
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
@@ -18,6 +19,7 @@ from fdbqueue.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.cancelling import cancel
 from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
+from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
 from fdbqueue.tasks.kinds import (
     Settings,
     kind_named,
@@ -31,7 +33,7 @@ from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
 
 
-class TaskQueue(Looks, Managing, Taking, Putting):
+class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
     """A named queue of tasks. A value: threads may share it.
 
     Every method takes a database or a transaction first, ours or the binding's. Verbs on a task take a Task
@@ -142,3 +144,13 @@ class TaskQueue(Looks, Managing, Taking, Putting):
         """
         target = self._target(tr, task, None)
         return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))
+
+    # Halves of the queue.
+
+    def producer(self) -> TaskProducer:
+        """A handle that only puts: `put` and `put_many`."""
+        return TaskProducer._half_of(self)
+
+    def consumer(self) -> TaskConsumer:
+        """A handle that only takes, and ends the leases of its tasks."""
+        return TaskConsumer._half_of(self)

@@ -20,9 +20,9 @@ from fdbqueue.fair.queue import FairQueue
 from fdbqueue.misfit import type_name
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.recipe.queue import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import UNREADABLE, Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT

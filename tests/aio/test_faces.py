@@ -19,14 +19,19 @@ FACES = [
     "PersistentQueue",
     "Proxy",
     "Queue",
+    "QueueConsumer",
+    "QueueProducer",
     "QueueSet",
     "Session",
     "SimpleElementQueue",
+    "TaskConsumer",
+    "TaskProducer",
     "TaskQueue",
 ]
 FUNCTIONS = ["diagnose", "list_queues", "statistics", "verify", "workers"]
 # Verbs that have no awaited form, with the reason.
 LEFT_OUT = {
+    ("QueueConsumer", "holder"): "as that of Queue",
     ("Queue", "holder"): "it is for a reader that may crash between two lines of a pipe",
     ("Session", "ask"): "it returns a check within a blocking transaction",
 }

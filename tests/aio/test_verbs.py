@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import NotGranted, QueueNotFound
 from tests.aio.support import on_loop
 
 
@@ -208,3 +208,18 @@ async def test_a_copy_of_an_element_queue_has_a_pass_of_its_own(url: str, root: 
 
         assert await queue.first(db) == await copy.first(db) == names[0]
         assert await queue.next(db) == await copy.next(db) == names[1]
+
+
+@on_loop
+async def test_halves_of_queues_are_awaited(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        tasks = await aio.TaskQueue.create(db, "tasks", root=root)
+        await tasks.producer().put(db, "x")
+        async with tasks.consumer().consume(db, timeout=0) as taken:
+            assert [task.data async for task in taken] == ["x"]
+        items = await aio.Queue.named(db, "items", root=root)
+        await items.producer().enqueue(db, "y")
+        assert await items.consumer().dequeue(db) == "y"
+        for half, verb in ((tasks.producer(), "take"), (items.consumer(), "enqueue")):
+            with pytest.raises(NotGranted, match=f"aio.{type(half).__name__} has no `{verb}`"):
+                getattr(half, verb)

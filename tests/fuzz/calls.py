@@ -96,10 +96,15 @@ def _task_queue(kind: str) -> Make:
     return lambda world: world.tasks[kind]
 
 
+GRANTS = ("TaskProducer", "TaskConsumer", "QueueProducer", "QueueConsumer")
 TASK_KINDS = ("utubettl", "fair", "limfifottl", "bag")
 RECEIVERS: Mapping[str, list[Make]] = {
     "TaskQueue": [_task_queue(kind) for kind in TASK_KINDS],
+    "TaskProducer": [lambda world: _task_queue("fair")(world).producer()],
+    "TaskConsumer": [lambda world: _task_queue("fair")(world).consumer()],
     "Queue": [lambda world: world.plain],
+    "QueueProducer": [lambda world: world.plain.producer()],
+    "QueueConsumer": [lambda world: world.plain.consumer()],
     "FairQueue": [lambda world: world.fair],
     "ElementQueue": [lambda world: world.pieces.copy()],
     "SimpleElementQueue": [lambda world: world.simple.copy()],
@@ -153,8 +158,8 @@ GOOD: Mapping[str, Make] = {
     "TaskQueue.ended_tasks_of.key": lambda _: "k",
     "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
     "TaskQueue.open.name": lambda _: "fifo",
-    "TaskQueue.put_many.data": lambda _: [1, 2],
-    "TaskQueue.step.function": lambda _: lambda *_: None,
+    **dict.fromkeys(("TaskQueue.step.function", "TaskConsumer.step.function"), lambda _: lambda *_: None),
+    **dict.fromkeys(("TaskQueue.put_many.data", "TaskProducer.put_many.data"), lambda _: [1, 2]),
     "TaskQueue.registry": lambda _: Registry(),
     "open.url": lambda _: "memory:",
     "register_codec.codec": lambda _: GoodCodec(),
@@ -170,6 +175,9 @@ OPTIONS = {
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
 }
 """Accepted further keywords."""
+
+MADE_BY_OTHERS = {"Proxy": "PersistentQueue.connect", **dict.fromkeys(GRANTS, "producer, consumer")}
+"""Classes, and the methods that make their objects."""
 
 FREE = ("dequeue", "get_element", "lock", "acquire")
 """Calls on an element that has no lock."""
@@ -204,7 +212,7 @@ class Call:
                 positional.append(value)
             else:
                 named[parameter.name] = value
-        if self.name.startswith("TaskQueue.put") and self.kind in KEYED:
+        if self.name.startswith(("TaskQueue.put", "TaskProducer.put")) and self.kind in KEYED:
             named.setdefault("key", "k")
         return positional, named
 
@@ -219,7 +227,7 @@ class Call:
         if specific is not None:
             return specific(world)
         of, _, method = self.name.partition(".")
-        if of == "TaskQueue" and parameter in ("task", "tasks"):
+        if of in ("TaskQueue", "TaskConsumer") and parameter in ("task", "tasks"):
             task = world.held[self.kind]
             return [task] if parameter == "tasks" else task
         if of in ("ElementQueue", "SimpleElementQueue") and parameter == "name" and method != "named":
@@ -248,7 +256,7 @@ def _calls_of(name: str, thing: Any) -> Iterator[Call]:
     if inspect.isfunction(thing):
         yield Call(name, inspect.signature(thing), lambda _: thing)
     elif inspect.isclass(thing) and (name not in LEFT_OUT or name == "Database"):
-        if name != "Proxy":  # which PersistentQueue.connect makes
+        if name not in MADE_BY_OTHERS:
             yield Call(name, inspect.signature(thing), lambda _: thing)
         yield from _methods_of(name, thing)
 
@@ -272,6 +280,8 @@ def _methods_of(name: str, of: type) -> Iterator[Call]:
 
 
 def _kind_of(name: str, receiver: Make) -> str:
+    if name in GRANTS:
+        return "fair"
     return TASK_KINDS[RECEIVERS["TaskQueue"].index(receiver)] if name == "TaskQueue" else "fifo"
 
 

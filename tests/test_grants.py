@@ -1,0 +1,138 @@
+"""Grants: the halves of a queue do their half on every engine, and refuse the other one."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue, QueueConsumer, QueueProducer, TaskConsumer, TaskProducer, TaskQueue
+from fdbqueue.errors import NotGranted, QueueDropped
+
+OF_THE_QUEUE = (
+    "drop",
+    "truncate",
+    "kick",
+    "delete",
+    "cancel",
+    "pause",
+    "repartition",
+    "remove_aside",
+    "tasks",
+)
+
+
+@pytest.fixture
+def tasks(db: fdbqueue.Database, space: Any) -> TaskQueue:
+    return TaskQueue.create(db, "tasks", "fifottl", root=space)
+
+
+@pytest.fixture
+def items(db: fdbqueue.Database, space: Any) -> Queue:
+    return Queue.named(db, "items", root=space)
+
+
+def test_a_producer_puts_and_a_consumer_takes(db: fdbqueue.Database, tasks: TaskQueue) -> None:
+    producer, consumer = tasks.producer(), tasks.consumer()
+    put = producer.put(db, "x", pri=1)
+    producer.put_many(db, ["y"], pri=2)
+    task = consumer.take(db, 5)
+    assert task is not None
+    assert (task.id, task.data) == (put.id, "x")
+    consumer.renew(db, [task])
+    consumer.ack(db, consumer.take(db, 0) or task)
+    consumer.release(db, task)
+    assert tasks.statistics(db)["tasks"]["ready"] == 1
+
+
+def test_halves_of_a_plain_queue_share_its_items(db: fdbqueue.Database, items: Queue) -> None:
+    producer, consumer = items.producer(), items.consumer()
+    producer.enqueue(db, "a")
+    producer.enqueue_many(db, ["b", "c"])
+    assert consumer.peek(db) == "a"
+    assert consumer.dequeue(db, timeout=5) == "a"
+    consumer.give_back(db, ["a"])
+    assert consumer.dequeue_many(db, 9) == ["a", "b", "c"]
+    assert consumer.empty(db)
+
+
+def test_halves_work_in_a_transaction(db: fdbqueue.Database, tasks: TaskQueue, items: Queue) -> None:
+    tasks.put(db, 1)
+
+    @fdbqueue.transactional
+    def moved(tr: fdbqueue.Transaction) -> None:
+        task = tasks.consumer().take(tr)
+        assert task is not None
+        items.producer().enqueue(tr, task.data)
+        tasks.consumer().ack(tr, task)
+
+    moved(db)
+    assert items.dequeue(db) == 1
+
+
+@pytest.mark.parametrize(
+    ("half", "verbs"),
+    [
+        (TaskQueue.producer, ("take", "take_many", "ack", "release", "renew", "bury", *OF_THE_QUEUE)),
+        (TaskQueue.consumer, ("put", "put_many", *OF_THE_QUEUE)),
+        (Queue.producer, ("dequeue", "dequeue_many", "peek", "clear", "repartition", "items")),
+        (Queue.consumer, ("enqueue", "enqueue_many", "clear", "repartition", "aside")),
+    ],
+)
+def test_a_half_refuses_all_other_verbs(
+    tasks: TaskQueue, items: Queue, half: Callable[[Any], Any], verbs: tuple[str, ...]
+) -> None:
+    grant = half(tasks if half.__qualname__.startswith("Task") else items)
+    for verb in verbs:
+        assert not hasattr(grant, verb)
+        with pytest.raises(NotGranted, match=f"{type(grant).__name__} has no `{verb}`"):
+            getattr(grant, verb)
+
+
+def test_a_half_can_be_copied(tasks: TaskQueue, db: fdbqueue.Database) -> None:
+    assert copy.copy(tasks.producer()).put(db, "x").data == "x"
+    with pytest.raises(AttributeError, match="_nothing"):
+        tasks.producer()._nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_half_of_a_dropped_queue_says_so(tasks: TaskQueue, db: fdbqueue.Database) -> None:
+    producer = tasks.producer()
+    tasks.drop(db)
+    with pytest.raises(QueueDropped):
+        producer.put(db, "x")
+
+
+def test_every_verb_of_a_half_is_one_of_its_queue() -> None:
+    halves = {TaskQueue: (TaskProducer, TaskConsumer), Queue: (QueueProducer, QueueConsumer)}
+    for queue, (producer, consumer) in halves.items():
+        names = [{name for name in dir(half) if not name.startswith("_")} for half in (producer, consumer)]
+        assert names[0] | names[1] < set(dir(queue))
+        assert names[0] & names[1] <= {"name", "kind", "options", "contents", "require_codec"}
+
+
+MISUSE = """
+import fdbqueue
+
+db = fdbqueue.open("memory:")
+queue = fdbqueue.TaskQueue.create(db, "q")
+queue.producer().put(db, "x")
+queue.producer().take(db)
+queue.consumer().put(db, "x")
+fdbqueue.Queue.named(db, "p").consumer().enqueue(db, "x")
+"""
+
+
+def test_a_type_checker_refuses_the_other_half(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(MISUSE)
+    command = [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", str(program)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert [line.split(":")[1] for line in found.splitlines() if "has no attribute" in line] == [
+        "7",
+        "8",
+        "9",
+    ]
