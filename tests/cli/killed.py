@@ -34,4 +34,6 @@ def always_starting(name: str) -> None:
 
 
 def task(name: str) -> Any:
-    return SimpleNamespace(id=name, data="x", attempts=1, lost=False)
+    return SimpleNamespace(
+        id=name, data="x", attempts=1, headers={}, result_ttl=None, lost=False, cancelled=False
+    )
