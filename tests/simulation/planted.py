@@ -1931,8 +1931,8 @@ PLANTS = (
     Plant(
         "a truncate that leaves the failures of its tasks",
         verbs.truncate,
-        "(keys.contents, keys.failures, keys.classed, keys.class_counts)",
-        "(keys.contents, keys.classed, keys.class_counts)",
+        "(keys.contents, keys.failures, keys.classed, keys.class_counts, keys.all_steps)",
+        "(keys.contents, keys.classed, keys.class_counts, keys.all_steps)",
         "composed",
         100,
     ),
