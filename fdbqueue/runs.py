@@ -8,6 +8,8 @@ The row is cleared with the supervisor's session. A later add makes the row anew
 workers outlast their last lease, so the last of them to end clears that row.
 """
 
+from collections.abc import Callable
+
 from fdbqueue import limits
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
@@ -29,6 +31,17 @@ def run_of(token: bytes) -> bytes:
 def is_alive(tr: Transaction, keys: RootKeys, run: bytes) -> bool:
     """True if the run has not ended. Reads its session. Conflicts: its end."""
     return bool(run) and tr.get(keys.session(run)).present()
+
+
+def ask_counted(tr: Transaction, keys: RootKeys, session: bytes, run: bytes) -> Callable[[], bool]:
+    """Ask whether the end of a lease of `session` may still count for `run`: without a member and a
+    supervisor, the row is gone, and a count would make it for ever.
+
+    A line may deliver a task to a session that ends. No caller receives it, and its lease ends by time.
+    Conflicts: the end of both.
+    """
+    asked = (tr.get(keys.membership(session)), tr.get(keys.session(run)))
+    return lambda: any(key.present() for key in asked)
 
 
 def leave_run(tr: Transaction, keys: RootKeys, membership: bytes, run: bytes | None) -> None:

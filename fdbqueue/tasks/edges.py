@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fdbqueue.records.keys import NEVER_US, Extra, Record, new_id
+from fdbqueue.runs import ask_counted, run_of
 from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import failures, results, retaining
 from fdbqueue.tasks.change import Change
@@ -153,9 +154,20 @@ def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
-    change.end(records, "lost")
+    change.end(_counted_for_runs(change, records), "lost")
     noted = change.note(records, failure, failures.LEASE_LOST)
     return [replace(freed(record), orphaned=record.orphaned + 1) for record in noted]
+
+
+def _counted_for_runs(change: Change, records: Sequence[Record]) -> list[Record]:
+    """The tasks with leases that count for a run. Reads two keys for each lease of a run, together."""
+    runs = [(record, run_of(record.token)) for record in records]
+    asked = [
+        (record, ask_counted(change.tr, change.shape.root, record.session, run))
+        for record, run in runs
+        if run
+    ]
+    return [record for record, is_counted in asked if is_counted()]
 
 
 def due(change: Change, records: Sequence[Record], stays: bool = False) -> list[Record]:

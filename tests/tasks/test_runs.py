@@ -8,9 +8,13 @@ import pytest
 from fdbqueue import Failure, Session
 from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Tally
+from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import unpacked
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runs import ENDS
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.change import Change
 from tests.support import ManualClock
 from tests.tasks.support import Bench, keeper
 
@@ -231,6 +235,25 @@ def test_the_row_of_a_dead_supervisor_goes(b: Bench, run: Run, member: Member, c
     clock.advance(run._session.ttr + 1)
     b.sweep()
     assert rows(b) == []
+
+
+def test_a_task_delivered_to_an_ended_session_makes_no_row(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    """A process of the line may deliver it after the last look of the session's end."""
+    b.put()
+    lease = calls_of(b.db, b.queue._shape).new_lease(member.session)
+    run.__exit__()
+    member.session.end()
+
+    def deliver(change: Change) -> None:
+        edges.take(change, [record for record in change.read([id_bytes(id_)]) if record], lease)
+
+    [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
+    calls_of(b.db, b.queue._shape).once(deliver)
+    clock.advance(TTR_S + 1)
+    b.sweep()
+    assert (rows(b), b.counts("taken", "ttr")) == ([], (0, 1))
 
 
 @pytest.mark.parametrize("dies", [False, True])
