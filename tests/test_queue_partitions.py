@@ -168,6 +168,20 @@ def test_a_holder_holds_values_of_every_partition(db: Database, queue: Queue) ->
     assert queue.size(db) == 0
 
 
+def test_a_holder_follows_a_repartition_of_another_process(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "one", root=space)
+    holder = queue.holder(db)
+    assert holder.hold(9) == []
+    other = Database(db.engine)
+    there = Queue.named(other, "one", root=space)
+    there.repartition(other, PARTITIONS)
+    there.enqueue(other, "x")
+    while sizes(there, other)[0]:
+        there.enqueue(other, there.dequeue(other))
+    assert holder.hold(9) == ["x"]
+    assert holder.settle(1)
+
+
 @pytest.mark.parametrize("notice_bytes_max", [0, limits.NOTICE_BYTES_MAX])
 def test_a_holder_removes_the_values_that_were_shown(
     db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch, notice_bytes_max: int

@@ -50,8 +50,9 @@ class Bag(Fifo):
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         ready, snapshot = self.index, tr.snapshot
-        ahead = snapshot.get_range(self._hand, ready.stop, limit=limit)
-        behind = snapshot.get_range(ready.start, self._hand, limit=limit)
+        hand = self._hand  # read once: the takes of other threads move it
+        ahead = snapshot.get_range(hand, ready.stop, limit=limit)
+        behind = snapshot.get_range(ready.start, hand, limit=limit)
         return read_index(tr, _rows(ahead, behind, limit), self.mend)
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:  # noqa: ARG002  # as in Fifo

@@ -8,22 +8,28 @@ between, its items come back after limits.REQUEST_DEADLINE_S. A crash may show a
 """
 
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_event, checked_timeout, checked_whole
 from fdbqueue.calls.once import run_once
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database, conflict_in, run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.shares import Offer, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome
 from fdbqueue.line.take import Taker
-from fdbqueue.recipe.parts import RecipeParts
+from fdbqueue.recipe.items import Recipe
+from fdbqueue.recipe.parts import RecipeParts, WideRecipe
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Future, Transaction
+
+HoldingSource = Recipe | WideRecipe
+Held = tuple[HoldingSource, list[Any]]
+"""Values that are held, and the source in whose line they lie."""
 
 
 class Holder:
@@ -40,10 +46,12 @@ class Holder:
     def hold(self, count: int) -> list[Any]:
         """Hold the first items until `settle`: at most `count` and limits.SERVE_MAX. Return their values."""
         # Made outside the body: a retry after an unknown result finds the items under the same name.
-        self._source = self._recipe.holding_source()
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         self._ticket = Ticket(b"", rid, min(checked_count("count", count), limits.SERVE_MAX))
-        return run_once(self._database, self._root, self._hold, wrote=bool)
+        self._source, values = run_once(
+            self._database, self._root, self._hold, wrote=lambda held: bool(held[1])
+        )
+        return values
 
     def settle(self, shown: int) -> bool:
         """Remove the first `shown` of the held items, and return the others to their places.
@@ -72,19 +80,25 @@ class Holder:
             if watches:
                 waiter.sleep(watches, patience_s)
 
-    def _hold(self, tr: Transaction) -> list[Any]:
-        taker = Taker(self._source.line, (self._source.guard,), self._keep)
-        return list(taker.take(tr, self._ticket.count, b"", self._runtime.now_us()).values)
+    def _hold(self, tr: Transaction) -> Held:
+        plan, source = self._recipe.plan, self._recipe.holding_source()  # of this attempt
+        taker = Taker(source.line, (source.guard,), partial(self._keep, source))
+        found = taker.take(tr, self._ticket.count, b"", self._runtime.now_us())
+        if self._recipe.plan is not plan:  # another thread has met a newer one
+            raise conflict_in(tr)
+        return source, list(found.values)
 
-    def _keep(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+    def _keep(
+        self, source: HoldingSource, tr: Transaction, offers: Sequence[Offer], params: bytes
+    ) -> list[Any]:
         """Lay the offers ready for this holder, as the line does for a request. Returns their values."""
-        found = zip(*self._source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers)), strict=True)
+        found = zip(*source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers)), strict=True)
         held = sorted(found, key=lambda one: one[0].id)  # results are read in the order of their keys
         if held:
             notice = Notice(self._runtime.now_us() + DEADLINE_US, crowd=1)
-            deliveries = self._source.deliver(tr, [offer for offer, _ in held], params)
+            deliveries = source.deliver(tr, [offer for offer, _ in held], params)
             deliveries.sort(key=attrgetter("id"))
-            self._source.line.results.leave(tr, self._ticket, deliveries, notice)
+            source.line.results.leave(tr, self._ticket, deliveries, notice)
         return [value for _, value in held]
 
     def _look(self, shown: int) -> Look:

@@ -1913,7 +1913,7 @@ PLANTS = (
     Plant(
         "a take from a bag that does not go around",
         bag.Bag.first,
-        "snapshot.get_range(ready.start, self._hand, limit=limit)",
+        "snapshot.get_range(ready.start, hand, limit=limit)",
         "snapshot.get_range(ready.start, ready.start, limit=limit)",
         "composed",
         50,

@@ -42,6 +42,25 @@ def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> No
     assert take(tr) == ()
 
 
+def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeBench) -> None:
+    b = parted("bag")
+    b.put_each(range(3))
+    bag, tr = Bag(b.queue._shape.keys, {}), begin(b.db)
+    bag.start_at(b"\xff" * PLACE_BYTES)
+
+    class Reads:
+        @property
+        def snapshot(self) -> Any:
+            return self
+
+        def get_range(self, *under: Any, **options: Any) -> Any:
+            found = tr.snapshot.get_range(*under, **options)
+            bag.start_at(bytes(PLACE_BYTES))  # by another thread, before the next read
+            return found
+
+    assert len([*bag.first(Reads(), 3)]) == 3
+
+
 def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(30)]
