@@ -2,10 +2,9 @@
 
 from msgspec.structs import replace
 
-from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, slug_of
-from fdbqueue.disciplines.key_state import IDLE, KeyState, state_of
+from fdbqueue.disciplines.key_state import IDLE, readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import ID_BYTES
 from fdbqueue.seam import Transaction
@@ -28,14 +27,6 @@ def task_key_in(waiting: bytes) -> bytes | None:
     """The task key in the part of a waiting key behind its column; None for another shape."""
     end = SLUG_BYTES + int.from_bytes(waiting[:SLUG_BYTES], "big")
     return waiting[SLUG_BYTES:end] if len(waiting) >= end + ID_BYTES else None
-
-
-def readable_state(value: bytes | None) -> KeyState | None:
-    """The state of a task key, as new if none is stored; None for a damaged one."""
-    try:
-        return IDLE if value is None else state_of(value)
-    except DAMAGED:
-        return None
 
 
 def rebuild(keyed: Keyed, tr: Transaction, key: bytes) -> None:

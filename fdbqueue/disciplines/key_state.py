@@ -35,9 +35,9 @@ state_of = msgspec.msgpack.Decoder(KeyState).decode
 """Decode a state. Raises one of aside.DAMAGED for damaged bytes."""
 
 
-def is_sound(value: bytes | None) -> bool:
-    """True for a state that can be read, and for none."""
+def readable_state(value: bytes | None) -> KeyState | None:
+    """The state of a task key, as new if none is stored; None for a damaged one."""
     try:
-        return value is None or state_of(value) is not None
+        return IDLE if value is None else state_of(value)
     except DAMAGED:
-        return False
+        return None

@@ -33,7 +33,7 @@ from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
-from fdbqueue.disciplines.key_state import IDLE, KeyState, is_sound, state_of, state_to_bytes
+from fdbqueue.disciplines.key_state import IDLE, KeyState, readable_state, state_of, state_to_bytes
 from fdbqueue.disciplines.shifts import Shift, shifts_by_key
 from fdbqueue.records.keys import Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
@@ -192,7 +192,7 @@ class Keyed(ABC):
         now, asked, fifo = self.ask_now(tr), tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
         state = self._read(tr, key, asked)
         # A damaged state, which is rebuilt here, may have been that of a held key.
-        if not state.held and is_sound(asked.value):
+        if not state.held and readable_state(asked.value) is not None:
             return False
         free = replace(state, held=False)
         first = self._first_of(tr, key, fifo, set(), ()) if self.is_open(free) else None

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from fdbqueue.disciplines.beside import readable_state
 from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.fair import Fair
-from fdbqueue.disciplines.key_state import IDLE
+from fdbqueue.disciplines.key_state import IDLE, readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.explanation import TaskPlace
 from fdbqueue.records.keys import Record, TaskKeys

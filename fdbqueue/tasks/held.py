@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from fdbqueue.disciplines.beside import readable_state
 from fdbqueue.disciplines.key_counts import slug_of
+from fdbqueue.disciplines.key_state import readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.explanation import HeldKey
 from fdbqueue.partitions.plan import home_of

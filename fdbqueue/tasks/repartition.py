@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 from fdbqueue import limits
 from fdbqueue.database import conflict_in, runtime_of
-from fdbqueue.disciplines.beside import is_slug, readable_state
+from fdbqueue.disciplines.beside import is_slug
 from fdbqueue.disciplines.key_counts import key_of
+from fdbqueue.disciplines.key_state import readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.partitions.current import plan_of, store

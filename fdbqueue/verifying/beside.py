@@ -13,13 +13,12 @@ from fdbqueue.disciplines.beside import (
     WAITING,
     is_slug,
     parts_of,
-    readable_state,
     rebuild,
     task_key_in,
 )
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.key_counts import Numbers, key_of, level_in
-from fdbqueue.disciplines.key_state import KeyState
+from fdbqueue.disciplines.key_state import KeyState, readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import LIVE, unpacked

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from fdbqueue.disciplines.beside import readable_state
 from fdbqueue.disciplines.key_counts import key_of, slug_of
+from fdbqueue.disciplines.key_state import readable_state
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.plan import home_of
