@@ -134,9 +134,42 @@ def test_pages_hold_each_value_once(db: Database, queue: Queue, limit: int) -> N
 
 def test_a_place_of_no_page_is_refused(db: Database, queue: Queue) -> None:
     spread(queue, db)
-    for place in ("", "nonsense", "04", "00ff"):
+    for place in ("", "nonsense", "04", "00", "0000ff"):
         with pytest.raises(InvalidArgument):
             queue.items(db, 5, after=place)
+
+
+def test_pages_end_where_a_partition_has_gone(db: Database, queue: Queue) -> None:
+    spread(queue, db)
+    page = queue.items(db, 1)
+    places = []
+    while page.next is not None:
+        places.append(page.next)
+        page = queue.items(db, 1, after=page.next)
+    emptied(queue, db, keep=0)
+    queue.repartition(db, 1)
+    assert len(queue.partitions(db)) == 1
+    assert [queue.items(db, 5, after=place) for place in places] == [[]] * len(places)
+
+
+def test_a_page_by_an_old_plan_follows_a_place_of_the_new_one(db: Database, queue: Queue) -> None:
+    other = Database(db.engine)
+    assert queue.items(other, 5) == []
+    queue.repartition(db, 2 * PARTITIONS)
+    for value in range(4 * PARTITIONS):
+        queue.enqueue(db, value)
+    page = queue.items(db, 1)
+    while queue.items(db, 99, after=page.next).next is not None:
+        page = queue.items(db, 1, after=page.next)
+    assert queue.items(other, 99, after=page.next) != []
+
+
+def test_pages_go_on_once_a_queue_has_partitions(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    queue.enqueue_many(db, VALUES)
+    page = queue.items(db, 5)
+    queue.repartition(db, PARTITIONS)
+    assert list(page) + list(queue.items(db, 99, after=page.next)) == VALUES
 
 
 def test_clear_empties_every_partition(db: Database, queue: Queue) -> None:

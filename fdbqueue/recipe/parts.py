@@ -24,6 +24,9 @@ from fdbqueue.seam import Range, Transaction
 
 MakeRecipe = Callable[[int], Recipe]
 
+_PLACE = b"\x00"
+"""The first byte of a place with a partition. That of a place in a queue without any is another."""
+
 
 class WideRecipe(Wide):
     """All partitions as one source."""
@@ -185,26 +188,27 @@ class RecipeParts:
         return [self.part(self.shared.flagged(flag.key)) for flag in flags]
 
     def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
-        """The values behind `after`, of the first partition that has some. Reads by snapshot."""
+        """The values behind `after`, of the first partition that has some; none if that of `after` has gone,
+        since it was the last one. Reads by snapshot.
+        """
         plan, parts = self.plan, self.holding()
         with self._going_by(tr, plan):
             return self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
 
     def _page(self, tr: Transaction, parts: Sequence[Recipe], limit: int, after: bytes | None) -> Page[Any]:
         number, place = (0, None) if after is None else _place_in(after)
-        if number >= len(parts):
-            raise no_place(place_text(after or b""))
         for at in range(number, len(parts)):
             found = parts[at].page(tr, limit, place if at == number else None)
             found.next = self._next_page(at, found.next, len(parts))
             if found:
                 return found
+        self.guard(tr)()  # the partition of `after` may be one of a newer plan
         return Page()
 
     def _next_page(self, number: int, following: str | None, count: int) -> str | None:
         if following is not None:
-            return place_text(bytes((number,))) + following
-        return place_text(bytes((number + 1,))) if number + 1 < count else None
+            return place_text(_PLACE + bytes((number,))) + following
+        return place_text(_PLACE + bytes((number + 1,))) if number + 1 < count else None
 
     def size(self, tr: Transaction) -> int:
         """The number of items. Reads the counters by snapshot. Conflicts: none."""
@@ -266,7 +270,12 @@ def visited(plan: Plan) -> int:
 
 
 def _place_in(after: bytes) -> tuple[int, bytes | None]:
-    """The partition of a place, and the place in it; None for its start. Raises: InvalidArgument."""
-    if not after:
+    """The partition of a place, and the place in it; None for its start. Raises: InvalidArgument.
+
+    A page that was read before the queue had partitions ends in partition 0.
+    """
+    if not after.startswith(_PLACE):
+        return 0, after
+    if after == _PLACE:
         raise no_place(place_text(after))
-    return after[0], after[1:] or None
+    return after[1], after[2:] or None
