@@ -103,17 +103,19 @@ class Parts:
 
     def place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
         """The partition of the task. Reads: the key of a task that has moved."""
-        put_into = partition_of(id_)
         if not plan.may_have_moved:
-            return min(put_into, plan.high - 1)
-        self.source(min(put_into, plan.high - 1))
-        moved = tr.get(self.shape.shared.moved(id_))
-        self.zero.guard(tr)  # the verb reads this and the rest, too: so in the same round trip
-        if put_into < plan.high:
-            tr.get(self.shape.partition(put_into).keys.task(id_))
+            return min(partition_of(id_), plan.high - 1)
+        return self._ask_place(tr, plan, id_)()
+
+    def _ask_place(self, tr: Transaction, plan: Plan, id_: bytes) -> Callable[[], int]:
+        """Ask for the partition of the task, and early for the keys that a verb reads."""
+        put_into, last = partition_of(id_), plan.high - 1
+        moved = tr.get(self.shape.shared.moved(id_)) if plan.may_have_moved else None
+        self.zero.guard(tr)
+        if put_into <= last:
+            tr.get(self.source(put_into).shape.keys.task(id_))
             tr.snapshot.get(self.shape.shared.flag(put_into))
-        place = moved.value[-1] if moved.present() else put_into
-        return min(place, plan.high - 1)
+        return lambda: min(moved.value[-1] if moved is not None and moved.present() else put_into, last)
 
     # Several tasks:
 
@@ -128,8 +130,9 @@ class Parts:
         if plan is None:
             return list(self.zero.within(tr, lambda change: verb(change, targets)))
         groups: dict[int, list[int]] = {}
-        for at, target in enumerate(targets):
-            groups.setdefault(self.place_of(tr, plan, target.id), []).append(at)
+        asked = [self._ask_place(tr, plan, target.id) for target in targets]
+        for at, place in enumerate(asked):
+            groups.setdefault(place(), []).append(at)
         answers: dict[int, T] = {}
         for number, places in groups.items():
             about = partial(_about, verb, [targets[at] for at in places])

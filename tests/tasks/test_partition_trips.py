@@ -8,6 +8,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from tests.support import wait_until
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
@@ -44,6 +46,24 @@ def test_the_round_trips_of_partitions(
         assert trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task))[0] <= ack
     assert min(waits) == take
     assert max(waits) <= take + 2
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("kind", ["fifottl", "bag", "fair"])
+def test_many_acks_together_wait_for_as_much_as_one(
+    trips: tuple[Database, Trips], kind: str, moved: bool
+) -> None:
+    db, engine = trips
+    queue, session = TaskQueue.create(db, "trips", kind, partitions=4), Session(db, ttr=1e9)
+    if moved:
+        queue.repartition(db, 8)
+    for number in range(24):
+        queue.put(db, number, key=number if kind == "fair" else None)
+    tasks = [queue.take(db, session=session) for _ in range(24)]
+    targets = [queue._target(db, task, None) for task in tasks]
+    parts = calls_of(db, queue._shape).parts
+    waits, done = trips_of(engine, db, lambda tr: parts.each(tr, targets, verbs.ack_each))
+    assert ([task.id for task in done], waits) == ([task.id for task in tasks], 1)
 
 
 def watches_of(db: Database) -> int:
