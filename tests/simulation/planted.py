@@ -454,10 +454,10 @@ PLANTS = (
     Plant(
         "a hold with another name at each attempt",
         holding.Holder._hold,
-        "return list(taker.take",
+        "found = taker.take",
         """rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
     self._ticket = Ticket(b"", rid, self._ticket.count)
-    return list(taker.take""",
+    found = taker.take""",
         "holding",
         300,
         near=77,
