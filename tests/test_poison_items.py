@@ -22,6 +22,7 @@ from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
 from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
+from tests.support import begin, commit_code
 
 LARGE = "x" * 200_000
 
@@ -188,6 +189,24 @@ def test_a_damaged_key_of_an_item_stops_no_enqueue(db: Database, space: Subspace
     db[prefix + rest] = b"\x00{"
     plain.enqueue(db, 2)
     assert [plain.dequeue(db), plain.dequeue(db)] == [1, 2]
+
+
+def test_enqueues_behind_a_damaged_key_do_not_conflict(db: Database, space: Subspace) -> None:
+    plain = Queue.named(db, "q", root=space)
+    db[keys_of(plain)._item_prefix + b"\xfe"] = b"\x00{"
+    together = [begin(db), begin(db)]
+    for value, tr in enumerate(together):
+        plain.enqueue(tr, value)
+    assert [commit_code(tr) for tr in together] == [0, 0]
+
+
+def test_a_handle_that_has_read_an_item_knows_the_codec(db: Database, space: Subspace) -> None:
+    """Bytes that its codec refuses are damaged from then on, and not of another codec."""
+    writer, reader = (Queue(space[1], root=space[0]) for _ in range(2))
+    run(db, lambda tr: writer.enqueue_many(tr, ["good", "bad"]))
+    db[items(db, writer)[1].key] = b"\x00{"
+    assert [run(db, reader.dequeue) for _ in range(2)] == ["good", None]
+    assert reader.unreadable(db) == 1
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"\xff" * 8, b"\x7f" * 8, b"1" * 20])

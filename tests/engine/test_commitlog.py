@@ -70,6 +70,14 @@ def test_a_clock_that_was_ahead_does_not_stop_trimming(db, clock):
         assert len(list(commitlog.read_since(txn, 0))) < 300
 
 
+def test_a_cleared_log_leaves_the_data_behind_it(db):
+    db[b""] = b"kept"
+    with db.engine._store.begin(write=True) as txn:
+        commitlog.clear(txn)
+        assert commitlog.oldest_version(txn) is None
+    assert db[b""] == b"kept"
+
+
 def answers(db: fdbqueue.Database, version: int, asked_in: int) -> list[Answer] | None:
     with db.engine._store.begin() as txn:
         return commitlog.answers_at(txn, version, asked_in)

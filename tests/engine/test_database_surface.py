@@ -2,6 +2,8 @@
 
 import pytest
 
+import fdbqueue
+
 
 def test_a_database_is_a_mapping_of_bytes(db, k):
     """`db[key]`, `db[key] = value` and `del db[key]` are transactions of their own."""
@@ -152,6 +154,13 @@ def test_the_size_of_a_range_is_estimated(db, k):
     assert (points[0], points[-1]) == (k.begin, k.end)
     with pytest.raises(Exception, match="Invalid begin key"):
         tr.get_range_split_points(None, k.end, 1)
+
+
+def test_the_embedded_engine_counts_the_bytes_of_keys_and_values():
+    with fdbqueue.open("memory:") as database:
+        database[b"key"] = b"value"
+        tr = database.create_transaction()
+        assert tr.get_estimated_range_size_bytes(b"", b"\xff").wait() == len(b"key" + b"value")
 
 
 def test_a_prefix_of_ff_has_no_end(db):

@@ -91,12 +91,13 @@ def test_reset_forgets_everything(db, k):
     assert k.names(db.get_range(k.begin, k.end)) == "ac"
 
 
-def test_a_cancelled_transaction_is_over(db, k):
+def test_a_cancelled_transaction_is_over(db, k, fdb_module):
     """Every use fails with 1025, until a reset."""
-    tr = begin(db)
+    tr, selector = begin(db), fdb_module.KeySelector.first_greater_than
     tr[k("a")] = b"1"
     tr.cancel()
     assert error_code(lambda: tr[k("a")].wait()) == CANCELLED
+    assert error_code(lambda: tr.get_key(selector(k("a"))).wait()) == CANCELLED
     assert error_code(lambda: tr.get_range(k.begin, k.end).to_list()) == CANCELLED
     assert error_code(lambda: tr.get_read_version().wait()) == CANCELLED
     assert commit_code(tr) == CANCELLED

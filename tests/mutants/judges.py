@@ -86,14 +86,15 @@ class Judges:
 
 
 def chosen_tests(readers: Sequence[Reader], seconds: float) -> list[Reader]:
-    """The first readers, which are the fastest, at most `seconds` together; at least one."""
+    """The first readers, at most `seconds` together, without those that do not fit in; at least one."""
     chosen: list[Reader] = []
     total = 0.0
-    for reader in readers[:TESTS_MAX]:
-        total += reader[1]
-        if chosen and total > seconds:
+    for reader in readers:
+        if len(chosen) == TESTS_MAX:
             break
-        chosen.append(reader)
+        if not chosen or total + reader[1] <= seconds:
+            total += reader[1]
+            chosen.append(reader)
     return chosen
 
 

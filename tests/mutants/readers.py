@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +23,10 @@ _APART = frozenset(
     """.split()  # noqa: SIM905
 )
 """Tests of texts, of numbers of calls, of other programs and rooms: they find any change, or none in time."""
+_ALSO = frozenset({"tests/simulation/test_processes.py"})
+"""Tests that judge all the same: they try each moment of a commit among processes."""
+_HOMES = {"embedded": "tests/engine/", **dict.fromkeys(("tasks", "disciplines", "sessions"), "tests/tasks/")}
+"""Where the tests of a package are; those of the other packages are directly in tests/."""
 
 Reader = tuple[str, float]
 """The id of a test or the name of a workload, and the seconds that it takes."""
@@ -55,8 +60,8 @@ class Readers:
         return True
 
     def tests_of(self, mutant: Mutant) -> list[Reader]:
-        """The tests that run the changed lines, the fastest first."""
-        return _readers_of(self._tests, mutant)
+        """The tests that run the changed lines, in the order of `spread`."""
+        return spread(_readers_of(self._tests, mutant), _home_of(mutant.file))
 
     def workloads_of(self, mutant: Mutant) -> list[Reader]:
         """The workloads that run the changed lines, the fastest first."""
@@ -73,12 +78,31 @@ class Readers:
     def _test_records(self) -> Iterator[tuple[str, Path]]:
         for path in sorted(self._repository.glob("tests/**/test_*.py")):
             name = path.relative_to(self._repository).as_posix()
-            if _APART.isdisjoint(name.split("/")):
+            if _APART.isdisjoint(name.split("/")) or name in _ALSO:
                 yield name, self._folder / f"{name.replace('/', '.')}.{_digest([path])}.json"
 
     def _workload_records(self) -> Iterator[tuple[str, Path]]:
         for name in all_workloads():
             yield name, self._folder / f"workload.{name}.json"
+
+
+def spread(tests: Sequence[Reader], home: str) -> list[Reader]:
+    """The fastest test of each file, then the second of each, and so on: first of the files below `home`.
+
+    Thousands of tests run some lines. The fastest of all would be those of a few files.
+    """
+    seen = Counter[str]()
+    ranks: list[tuple[bool, int]] = []
+    for name, _ in tests:
+        file = name.split("::")[0]
+        seen[file] += 1
+        ranks.append((not file.startswith(home), seen[file]))
+    order = sorted(range(len(tests)), key=ranks.__getitem__)
+    return [tests[n] for n in order]
+
+
+def _home_of(file: str) -> str:
+    return _HOMES.get(file.split("/")[1], "tests/test_")
 
 
 def _recording(name: str, result: Path) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from tests.mutants.judges import Judgement, Judges, Limits, chosen_tests
 from tests.mutants.ledger import Ledger, tally, verdicts
 from tests.mutants.mutant import Mutant, mutants_of
+from tests.mutants.readers import spread
 from tests.mutants.rooms import REPOSITORY
 from tests.mutants.workshop import Workshop, workshop
 from tests.support import wait_until
@@ -88,10 +89,17 @@ def test_tests_judge_a_mutant(copy: Workshop, new: str, by: str) -> None:
     assert judges.simulation(changed).by == ""
 
 
-def test_the_fastest_tests_are_chosen_and_at_least_one() -> None:
-    readers = [("a", 1.0), ("b", 2.0), ("c", 4.0)]
-    assert chosen_tests(readers, 3.5) == readers[:2]
-    assert chosen_tests(readers, 0.5) == readers[:1]
+def test_tests_that_fit_into_the_time_are_chosen_and_at_least_one() -> None:
+    a, b, c = readers = [("a", 1.0), ("b", 4.0), ("c", 2.0)]
+    assert chosen_tests(readers, 3.5) == [a, c]
+    assert chosen_tests(readers, 0.5) == [a]
+    assert chosen_tests([b, c], 0.5) == [b]
+
+
+def test_a_test_of_each_file_comes_before_the_second_of_any() -> None:
+    names = ["tests/a.py::1", "tests/a.py::2", "tests/home/b.py::1", "tests/home/b.py::2", "tests/home/c.py"]
+    found = spread([(name, 0.1) for name in names], "tests/home/")
+    assert [name for name, _ in found] == [names[2], names[4], names[3], names[0], names[1]]
 
 
 def test_the_ledger_knows_the_last_judgement(tmp_path: Path) -> None:
