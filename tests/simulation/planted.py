@@ -140,7 +140,7 @@ PLANTS = (
         "pass",
         "crowd",
         350,
-        near=21,
+        near=5,
     ),
     Plant(
         "conflict keys added after their own writes",
@@ -401,7 +401,7 @@ PLANTS = (
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
         "crowd",
         600,
-        near=95,
+        near=83,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
@@ -698,7 +698,7 @@ PLANTS = (
         "pass",
         "proxies",
         100,
-        near=22,
+        near=1,
     ),
     Plant(
         "an element's lock read by snapshot",
@@ -856,7 +856,7 @@ PLANTS = (
         "raise",
         "several",
         50,
-        near=7,
+        near=10,
     ),
     Plant(
         "a queue that fails, and is tried again at once",
@@ -1037,7 +1037,7 @@ PLANTS = (
         "if free:",
         "unavailable",
         50,
-        near=10,
+        near=11,
     ),
     Plant(
         "a stopped worker that looks again without a pause",
@@ -1054,7 +1054,7 @@ PLANTS = (
         "(lambda question: question())(",
         "outages",
         200,
-        near=49,
+        near=59,
     ),
     Plant(
         "a session that is not wanted, and goes on",
@@ -1141,7 +1141,7 @@ PLANTS = (
         "if ttr_s is None:\n        self.lost = False",
         "takeover",
         200,
-        near=43,
+        near=79,
     ),
     Plant(
         "a heartbeat that takes other openers for dead",
@@ -1285,7 +1285,7 @@ PLANTS = (
         "if self._wrote",
         "late",
         600,
-        near=195,
+        near=3,
     ),
     Plant(
         "an interrupted follower that was made leader keeps the lead",
@@ -1294,7 +1294,7 @@ PLANTS = (
         "if False:",
         "interrupts",
         50,
-        near=7,
+        near=1,
     ),
     Plant(
         "an interrupt that repeats the calls of its followers",
@@ -1303,7 +1303,7 @@ PLANTS = (
         "elif False:",
         "interrupts",
         100,
-        near=14,
+        near=9,
     ),
     Plant(
         "the slot of an interrupted call is used again",
@@ -1321,7 +1321,7 @@ PLANTS = (
         "pass",
         "interrupts",
         600,
-        near=172,
+        near=181,
     ),
     Plant(
         "an interrupted registration leaves its request",
@@ -1387,8 +1387,8 @@ PLANTS = (
         "if _has_ended(holder, found.now):",
         "if holder is None:",
         "explained",
-        250,
-        near=82,
+        1200,
+        near=930,
     ),
     Plant(
         "a release that gives a cancelled task back",
@@ -1574,7 +1574,7 @@ PLANTS = (
         "pass",
         "retained",
         200,
-        near=19,
+        near=15,
     ),
     Plant(
         "a sweep that leaves an ended task in the index of its key",
@@ -1624,7 +1624,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "results",
         200,
-        near=49,
+        near=36,
     ),
     Plant(
         "a sweep of results that are not over yet",
@@ -1808,7 +1808,7 @@ PLANTS = (
         "hold.queue.ack(hold.database, hold.lease)",
         "awaited_tasks",
         100,
-        near=19,
+        near=6,
     ),
     Plant(
         "an empty take in a transaction that conflicts with no put",
@@ -1834,7 +1834,7 @@ PLANTS = (
         "pass",
         "composed",
         400,
-        near=194,
+        near=58,
     ),
     Plant(
         "a kick that leaves the failures in the count",
@@ -1900,7 +1900,7 @@ PLANTS = (
         "1",
         "composed",
         100,
-        near=46,
+        near=55,
     ),
     Plant(
         "a micro-queue that forgets the priorities",
@@ -2273,7 +2273,7 @@ PLANTS = (
         "return True",
         "emptied",
         200,
-        near=55,
+        near=136,
     ),
     Plant(
         "an answer with more bytes than one transaction may have",
@@ -2365,7 +2365,7 @@ PLANTS = (
         "",
         "cancels",
         300,
-        near=138,
+        near=7,
     ),
     Plant(
         "an undone take of a cancelled task that stays counted",
@@ -2378,7 +2378,7 @@ PLANTS = (
 """,
         "crossed",
         50,
-        near=8,
+        near=12,
     ),
     Plant(
         "a session with the ttr of its last opener",
@@ -2404,7 +2404,7 @@ PLANTS = (
         "return True",
         "takeover",
         300,
-        near=108,
+        near=58,
     ),
     Plant(
         "a renewal of a lease that is over",
@@ -2422,7 +2422,7 @@ PLANTS = (
         "entry.deadline_us < now_us + 3_000_000",
         "waits",
         500,
-        near=233,
+        near=214,
     ),
     Plant(
         "an end of a session that reads its heartbeat by snapshot",
@@ -2430,8 +2430,8 @@ PLANTS = (
         "tr.get(keys.heartbeat(session))",
         "tr.snapshot.get(keys.heartbeat(session))",
         "takeover",
-        100,
-        near=15,
+        900,
+        near=570,
     ),
     Plant(
         "a commit whose record is not flushed",
@@ -2490,7 +2490,7 @@ PLANTS = (
         "check = int",
         "partitions",
         200,
-        near=34,
+        near=11,
     ),
     Plant(
         "a key that moves before its old partition is empty of it",
@@ -2499,7 +2499,7 @@ PLANTS = (
         "False and",
         "partitions",
         150,
-        near=18,
+        near=25,
     ),
     Plant(
         "a flag that is set, and no bell rings",
@@ -2526,7 +2526,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=6,
+        near=7,
     ),
     Plant(
         "a key that is held after its last task has left",
@@ -2544,7 +2544,7 @@ PLANTS = (
         "if False and",
         "partitions",
         150,
-        near=36,
+        near=25,
     ),
     Plant(
         "a repartition that no other process finishes",
@@ -2553,7 +2553,7 @@ PLANTS = (
         "",
         "partitions",
         50,
-        near=6,
+        near=7,
     ),
     Plant(
         "an ended task whose key still tells its partition",
@@ -2562,7 +2562,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=6,
+        near=7,
     ),
     Plant(
         "a queue that gets partitions, and no flag for its tasks",
@@ -2605,7 +2605,7 @@ PLANTS = (
         "if buried.run:",
         "outages",
         200,
-        near=18,
+        near=20,
     ),
     Plant(
         "a request that does not renew itself while it waits",
@@ -2657,7 +2657,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=13,
+        near=0,
     ),
     Plant(
         "an enqueue that reads the flag of its partition by snapshot",
@@ -2666,16 +2666,16 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=53,
+        near=76,
     ),
     Plant(
-        "items of a dead process that no take for all partitions returns",
-        recipe_parts.WideRecipe.ask_tidy,
-        "for part in self.recipes()",
-        "for part in ()",
+        "items of dead processes that lie ready for ever",
+        results.Results.ask_due,
+        "get_range(due.start, due.stop,",
+        "get_range(due.start, due.start,",
         "item_partitions",
         200,
-        near=82,
+        near=41,
     ),
     Plant(
         "a queue of items that gets partitions, and no flag for its items",

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 from fdbqueue.database import Database
 from fdbqueue.errors import NoResult, ResultTimeout, TaskFailed
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.trace import Operation, Trace
 
 NAME = "results"
@@ -112,3 +115,9 @@ def told_at_once(trace: Trace, _: Database) -> Iterator[str]:
             assert wait.ended_s is not None
             if wait.ended_s > max(op.ended_s, wait.began_s) + PROMPT_S:
                 yield f"{wait.client} was told {wait.result} late, of {op.name} {op.argument}"
+
+
+def left(q: TaskQueue, tr: Transaction) -> int:
+    """Return the number of keys of results."""
+    keys = SharedKeys(q.contents)
+    return len(tr.snapshot.get_range(keys.results.start, keys.result_times.stop).to_list())

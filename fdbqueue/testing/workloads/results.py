@@ -7,7 +7,6 @@ from functools import partial
 from fdbqueue import limits
 from fdbqueue.database import run
 from fdbqueue.errors import NoResult, NotTaken, ResultTimeout, TaskFailed, TaskNotFound, UnknownSession
-from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Failure, Task
@@ -29,6 +28,7 @@ from fdbqueue.testing.workloads.result_checks import (
     acked_by_holders,
     answer_of,
     ends_are_told,
+    left,
     one_answer,
     results_are_kept,
     swept_when_over,
@@ -142,9 +142,3 @@ def ack(client: Client, q: TaskQueue, task: Task, tag: str) -> None:
         tr[COMMITTED + task.id.encode()] = value.encode()
 
     client.call(NAME, "ack", (task.id, value), lambda: run(client.db, body))
-
-
-def left(q: TaskQueue, tr: Transaction) -> int:
-    """Return the number of keys of results."""
-    keys = SharedKeys(q.contents)
-    return len(tr.snapshot.get_range(keys.results.start, keys.result_times.stop).to_list())
