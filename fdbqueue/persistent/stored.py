@@ -47,10 +47,14 @@ class Stored:
         return self.shape.draft(item, payload, {})
 
     def put(self, draft: Draft, until: float | None, stop: Stop | None) -> bool:
-        """False if there was no room `until` then, None for ever. Raises: WaitStopped once `stop` is set."""
+        """False if there was no room `until` then, None for ever. Raises: WaitStopped once `stop` is set;
+        UnsupportedOption if the queue has got partitions.
+        """
         if self.maxsize > 0:
             return self.do(Work(puts=[draft]), until, [] if stop is None else [stop])
-        self.calls.put([draft], 0, stop)
+        calls = self.calls
+        require_alone(calls.shape)  # like each other call: a partition would keep an order of its own
+        calls.put([draft], 0, stop)
         return True
 
     def do(

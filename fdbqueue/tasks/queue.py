@@ -72,7 +72,8 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         stored.
 
         `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
-        `ended_tasks`; at most limits.RETAINED_MAX, the latest. None keeps none, and costs nothing.
+        `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none, and costs
+        nothing.
 
         `partitions`: number of partitions, at most limits.PARTITIONS_MAX, that share the load of the queue
         (docs/partitions.md). Tasks of one task key are in one of them; the order of others holds within one.

@@ -2,8 +2,10 @@
 
 import gc
 import threading
+from functools import partial
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PersistentQueue, Proxy, TaskQueue
@@ -15,6 +17,7 @@ from fdbqueue.errors import (
     QueueDropped,
     QueueExists,
     QueueKindMismatch,
+    UnsupportedOption,
 )
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import Running, drained, fetched, filled
@@ -29,6 +32,20 @@ def test_connect_gives_distinct_proxies_with_growing_numbers(q: PersistentQueue)
     assert [proxy.qsize() for proxy in proxies] == [1, 1, 1]
     assert proxies[2].get() == "shared"
     assert [proxy.unacked for proxy in (q, *proxies)] == [[], [], [], ["shared"]]
+
+
+def test_a_persistent_queue_with_partitions_is_refused(
+    q: PersistentQueue, db: fdbqueue.Database, space: Subspace
+) -> None:
+    tasks = TaskQueue.open(db, "q", root=space)
+    q.put("a")
+    tasks.repartition(db, 2)
+    for call in (q.qsize, partial(q.put, "b")):
+        with pytest.raises(UnsupportedOption, match="partitions"):
+            call()
+    task = tasks.take(db, 0)
+    assert task is not None
+    assert (task.data, tasks.take(db, 0)) == ("a", None)
 
 
 def test_connect_is_safe_from_many_threads(q: PersistentQueue) -> None:
