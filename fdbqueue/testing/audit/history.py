@@ -15,6 +15,8 @@ class History:
     """The lives of its tasks."""
     high: int = 1
     """The largest number of partitions that it has had."""
+    came_in: dict[bytes, int] = field(default_factory=dict)
+    """Of a queue with partitions, the version in which each stored task came."""
     _lines: dict[bytes, Requests] = field(default_factory=dict)
 
     def requests(self, line: bytes) -> Requests:

@@ -35,7 +35,7 @@ class Order:
         yield from self.put_behind(step, requests, seen or 0)
         if taken and seen is not None:
             if self._is_keyed:
-                yield from self.overtaken_in_key(step, taken)
+                yield from self.overtaken_in_key(step, taken, seen)
             passed = self._passed(step, taken, seen)
             if len(passed) > requests.items_asked_at(seen) - min(line.served, len(taken)):
                 last = max(map(self.place, taken))[1]
@@ -82,12 +82,14 @@ class Order:
             if is_there and record.id in self._ready_since and not is_touched:
                 yield record
 
-    def overtaken_in_key(self, step: TaskStep, taken: Sequence[Record]) -> Iterator[str]:
+    def overtaken_in_key(self, step: TaskStep, taken: Sequence[Record], seen: int) -> Iterator[str]:
+        """A task of a put that overlaps the take may stand before the second task that the take has seen."""
         last: dict[bytes, Place] = {}
         for record in taken:
             last[record.key] = max(self.place(record), last.get(record.key, (0, b"")))
         for record in self._waiting(step):
-            if record.key in last and self.place(record) < last[record.key]:
+            is_known = self._there_since.get(record.id, seen) <= seen
+            if is_known and record.key in last and self.place(record) < last[record.key]:
                 overtook = id_text(last[record.key][1])
                 yield f"the task {overtook} is taken before {id_text(record.id)} of the same task key"
 

@@ -182,13 +182,16 @@ class Partitioned:
             for before, after in step.moves.values():
                 if before is not None and after is not None and is_taken(after) and not is_taken(before):
                     yield from self.overtaken(step, after, places)
+        known = self.history.came_in
+        self.history.came_in = {id_: known.get(id_, step.commit.version) for id_ in step.after}
 
     def overtaken(
         self, step: TaskStep, taken: Record, places: Mapping[int, Mapping[bytes, Record]]
     ) -> Iterator[str]:
         """A task is taken after all of its key in the partition that the key leaves, and after the earlier
-        ones in its own partition.
+        ones in its own partition that its take could see: puts that overlap it may come in any order.
         """
+        seen = step.commit.read_version or 0
         assert self._zero.plan is not None
         [here] = [number for number, tasks in places.items() if taken.id in tasks]
         has_moved = here == home_of(taken.key, self._zero.plan.count)
@@ -200,6 +203,7 @@ class Partitioned:
                 if number != here and (has_moved or is_taken(other)):
                     yield f"{told} is taken before {id_text(other.id)} in the partition {number}"
                 is_touched = other.id in step.moves or other.id in step.kept
+                is_touched = is_touched or self.history.came_in.get(other.id, seen) > seen
                 is_there = number == here and not is_touched and other.state == TaskState.READY
                 if is_there and place(other) < place(taken) and other.expires_us > step.commit.now_us:
                     yield f"{told} is taken before {id_text(other.id)} of the same task key"
