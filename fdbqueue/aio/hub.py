@@ -335,11 +335,11 @@ def _unwind(fiber: Fiber) -> None:
 _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
 
 
-def hub_of(loop: asyncio.AbstractEventLoop) -> Hub:
-    """The hub of a loop, made at first use on the thread of the loop."""
+def hub_of(loop: asyncio.AbstractEventLoop, runtime: Runtime | None = None) -> Hub:
+    """The hub of a loop, made at first use on the thread of the loop. `runtime`: as in Hub."""
     hub = _hubs.get(loop)
     if hub is None:
         for ended in [other for other in list(_hubs) if other.is_closed()]:
             _hubs.pop(ended, None)  # another thread may have done so
-        hub = _hubs[loop] = Hub(loop)
+        hub = _hubs[loop] = Hub(loop, runtime)
     return hub

@@ -11,7 +11,7 @@ from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
 from fdbqueue.database import as_database, require_open
 from fdbqueue.errors import BlockingCall
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.runtime import Runtime
 from fdbqueue.seam import AnyDatabase
 
 T = TypeVar("T")
@@ -20,17 +20,18 @@ T = TypeVar("T")
 class LoopThread:
     """An event loop in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        """`runtime`: that of the threads of this process. It tells the time there, too."""
         self._loop = asyncio.new_event_loop()
         self._hub: Hub
-        started = RealRuntime.event()
+        started = runtime.event()
 
         def start() -> None:
-            self._hub = hub_of(self._loop)
+            self._hub = hub_of(self._loop, runtime)
             started.set()
 
         self._loop.call_soon(start)
-        RealRuntime().spawn(self._run, "fdbqueue-loop")
+        runtime.spawn(self._run, "fdbqueue-loop")
         started.wait()
 
     def call(self, function: Callable[[Hub], T]) -> T:
@@ -69,7 +70,7 @@ class LoopWorker(FiberWorker):
 
     def start(self, *, until_empty: bool = False) -> None:
         self._require_startable()
-        self._loop = LoopThread()
+        self._loop = LoopThread(self._given.runtime)
         try:
             self._loop.call(self._on_loop)
         except BaseException:

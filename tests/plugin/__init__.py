@@ -1,0 +1,1 @@
+"""The plugin of pytest, in programs that a user would write."""
