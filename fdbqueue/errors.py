@@ -24,7 +24,7 @@ __all__ = [
     "RecordUnreadable", "RedriveUnderWay", "RepartitionNotCommitted", "RepartitionUnderWay",
     "ResultTimeout", "StepUnderWay", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced",
     "SubspaceInUse", "TaskCancelled", "TaskFailed", "TaskNotFound", "TooManySteps",
-    "TooMuchForOneTransaction", "TransactionOpen", "UniqueTaskBusy", "UnknownCodec", "UnknownKind",
+    "TooMuchForOneTransaction", "TooMuchToSweep", "TransactionOpen", "UniqueTaskBusy", "UnknownCodec", "UnknownKind",
     "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement", "UnsafePath", "UnsupportedOption",
     "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace", "WrongLoop", "WrongType",
 ]
@@ -96,6 +96,12 @@ class PayloadTooLarge(FdbQueueError):
 
 class TooMuchForOneTransaction(FdbQueueError):
     """{count} items of {size_bytes} bytes are too much for one transaction (at most {count_max} items, {size_bytes_max} bytes): split them over several."""
+
+
+class TooMuchToSweep(FdbQueueError):
+    """Queue {name!r}: a take in one transaction cannot tell whether an item is ready behind so many that are due, expired or unreadable. Take with the database, or try again: each process that uses the queue sweeps meanwhile."""
+
+    name: str
 
 
 class UnknownCodec(FdbQueueError, ValueError):

@@ -65,6 +65,7 @@ class FairItems(Untimed):
         self, registry: Registry, keys: TaskKeys, codec: PayloadCodec, weights: Mapping[str, int] | None
     ) -> None:
         definition = Definition(repr(keys.prefix), 0, "fair", Settings(weights=weights).to_options())
+        self.name = definition.name
         self.guard = Occupancy(keys.prefix, keys.is_key, registry.keys.prefix).ask_until_known
         self.shape = Shape(registry, definition, keys, self.guard, codec)
         self.keys = keys

@@ -37,6 +37,7 @@ class Source(Protocol):
     A recipe queue moves an item to its request. A task queue takes the lease for the request's session.
     """
 
+    name: str
     aside: Aside
     """The place for damaged values of the queue."""
 
@@ -78,6 +79,9 @@ class Source(Protocol):
     def require_none_passed(self, tr: Transaction) -> None:
         """Raise the error of the first available item that this process cannot read."""
 
+    def is_paused(self, tr: Transaction) -> bool:
+        """True if takes get nothing, whatever is there."""
+
 
 class Untimed:
     """Base of a source without timers and leases: its items never come due, and leave as they are taken."""
@@ -89,6 +93,9 @@ class Untimed:
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
         return _never_due
+
+    def is_paused(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
+        return False
 
 
 def _nothing_due() -> Swept:

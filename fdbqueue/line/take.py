@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import limits
+from fdbqueue.errors import TooMuchToSweep
 from fdbqueue.line.shares import NOTHING, Offer, Portion, portion_of
 from fdbqueue.line.source import Ask, Swept
 from fdbqueue.line.staging import Line, Outcome, Turn
@@ -45,22 +46,13 @@ class Taken:
 class Taker:
     """The takes from one queue."""
 
-    def __init__(
-        self,
-        line: Line,
-        asks: Sequence[Ask],
-        hand_out: HandOut,
-        rounds_max: int = limits.TIDY_ROUNDS_MAX,
-    ) -> None:
-        """The replies to `asks` raise if the caller may not take anything. `rounds_max`: sweeps before the
-        answer that there is nothing.
-        """
+    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
+        """The replies to `asks` raise if the caller may not take anything."""
         self._line = line
         self._source = line.source
         self._activity = line.keys.activity
         self._asks = asks
         self._hand_out = hand_out
-        self._rounds_max = rounds_max
 
     def take(self, tr: Transaction, count: int, params: bytes, now_us: int, *, is_last: bool = True) -> Taken:
         """Take the first items, up to `count`, for the transaction of a caller.
@@ -68,7 +60,8 @@ class Taker:
         `is_last`: without an item, the answer is that there is none; otherwise another source is asked.
         Reads: the first items, overdue results and due times by snapshot; serialisably the keys it changes.
         Conflicts: every use of the same items; if it finds nothing, everything that makes an item available.
-        Raises: the error of an item that this process cannot read, if there is no other item.
+        Raises: the error of an item that this process cannot read, if there is no other item; TooMuchToSweep
+        if that is not known after limits.TIDY_ROUNDS_MAX batches.
         """
         source, results = self._source, self._line.results
         checks = [ask(tr) for ask in self._asks]
@@ -81,15 +74,18 @@ class Taker:
             check()
         tidied = tidy()
         # Tidying has changed the items that were asked for before it.
-        portion = portion_of(source.available(tr, count, now_us) if tidied else found)
+        portion, has_seen_all = portion_of(source.available(tr, count, now_us) if tidied else found), True
         if tidied and not portion.offers:
-            portion = self._tidied(tr, count, now_us)
+            portion, has_seen_all = self._tidied(tr, count, now_us)
         if not portion.offers:
-            portion = self._returned(tr, count, due, now_us)
+            portion, has_returned_all = self._returned(tr, count, due, now_us)
+            has_seen_all = has_seen_all and has_returned_all
         taken = self._take(tr, portion, tidied, count, params, now_us)
         if not taken.values and is_last:
             tr.add_read_conflict_range(source.ready.start, source.ready.stop)
             source.require_none_passed(tr)
+            if (taken.cut_short or not has_seen_all) and not source.is_paused(tr):
+                raise TooMuchToSweep(name=source.name)
         return taken
 
     def take_in_turn(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
@@ -112,29 +108,33 @@ class Taker:
             return Taken(turn.answers, bool(turn.answers), turn.wrote or bool(tidied), turn, may_be_lost)
         return self._take(tr, portion, tidied, count, params, now_us)
 
-    def _tidied(self, tr: Transaction, count: int, now_us: int) -> Portion:
-        """The first items after more items have come due. Expired ones may fill a batch."""
-        for _ in range(self._rounds_max):
+    def _tidied(self, tr: Transaction, count: int, now_us: int) -> tuple[Portion, bool]:
+        """The first items after more items have come due. Expired ones may fill a batch. The second value is
+        false if more may be due.
+        """
+        for _ in range(limits.TIDY_ROUNDS_MAX):
             if not self._source.ask_tidy(tr, now_us)():
-                break
+                return NOTHING, True
             portion = portion_of(self._source.available(tr, count, now_us))
             if portion.offers:
-                return portion
-        return NOTHING
+                return portion, True
+        return NOTHING, False
 
-    def _returned(self, tr: Transaction, count: int, due: Range, now_us: int) -> Portion:
-        """The first items after overdue results have come back. All items of a batch may have gone since."""
+    def _returned(self, tr: Transaction, count: int, due: Range, now_us: int) -> tuple[Portion, bool]:
+        """The first items after overdue results have come back. All items of a batch may have gone since. The
+        second value is false if more may be overdue.
+        """
         results = self._line.results
         for _ in range(limits.TIDY_ROUNDS_MAX):
             overdue = results.overdue(due, now_us)
             if not overdue:
-                break
+                return NOTHING, True
             results.return_overdue(tr, overdue)
             found, due = self._source.available(tr, count, now_us), results.ask_due(tr)
             portion = portion_of(found)
             if portion.offers:
-                return portion
-        return NOTHING
+                return portion, True
+        return NOTHING, False
 
     def _take(
         self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int

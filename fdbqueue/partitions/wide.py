@@ -6,9 +6,10 @@ serialisably; so the next item of such a partition sets the flag again, and ring
 an item clears them only now and then: takes that wait are behind it, and look before they sleep.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.line.keys import LineKeys
@@ -27,7 +28,6 @@ class Part(Source, Protocol):
     """One partition, the `Source` of its own line."""
 
     partition: int
-    name: str
     passed: Passed
     doorbell: bytes
 
@@ -35,8 +35,7 @@ class Part(Source, Protocol):
         """Hand out offers to the caller of a take."""
 
 
-Sources = Callable[[], Sequence[Part]]
-"""The partitions that may hold an item, by number."""
+P = TypeVar("P", bound=Part)
 
 
 class Placed(Offer, frozen=True):
@@ -45,12 +44,12 @@ class Placed(Offer, frozen=True):
     partition: int = 0
 
 
-class Wide:
+class Wide(ABC, Generic[P]):
     def __init__(
         self,
-        zero: Part,
+        zero: P,
         keys: SharedKeys,
-        holding: Sources,
+        holding: Callable[[], Sequence[P]],
         turn: Callable[[], int],
         now_us: Callable[[Transaction], int],
     ) -> None:
@@ -58,6 +57,7 @@ class Wide:
         begin with. `now_us`: the time of a look in this transaction.
         """
         self._keys = keys
+        self._zero = zero
         self._holding = holding
         self._turn = turn
         self._now_us = now_us
@@ -72,9 +72,7 @@ class Wide:
 
     def taker(self, *asks: Ask) -> Taker:
         """Takes that may go on if the replies to `asks` do not raise."""
-        # Each sweep is of one partition.
-        rounds_max = limits.TIDY_ROUNDS_MAX + len(self._holding())
-        return Taker(self.line, (self.guard, *asks), self.hand_out, rounds_max)
+        return Taker(self.line, (self.guard, *asks), self.hand_out)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         return self._each(offers, partition_of, lambda part, few: part.hand_out(tr, few, params))
@@ -102,9 +100,9 @@ class Wide:
     def tidy(self, tr: Transaction) -> bool:
         return bool(self.ask_tidy(tr, self._now_us(tr))())
 
+    @abstractmethod
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        asked = [part.ask_tidy(tr, now_us) for part in self._holding()]
-        return lambda: _tidied_first(asked)
+        """Ask in all partitions for what has come due. The reply sweeps one batch of it."""
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         asked = [source.ask_next_due(tr) for source in self._holding()]
@@ -119,7 +117,7 @@ class Wide:
             self.part(number).claim(tr, few)
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
-        def deliver(source: Part, few: Sequence[Offer]) -> list[Delivery]:
+        def deliver(source: P, few: Sequence[Offer]) -> list[Delivery]:
             number = bytes((source.partition,))
             return [Delivery(one.id, one.value + number) for one in source.deliver(tr, few, params)]
 
@@ -142,6 +140,9 @@ class Wide:
             if source.passed:
                 source.require_none_passed(tr)
 
+    def is_paused(self, tr: Transaction) -> bool:
+        return self._zero.is_paused(tr)  # a pause is of all partitions
+
     # Implementation:
 
     def _offers(self, tr: Transaction, flags: Range, limit: int, now_us: int) -> Iterator[Offer]:
@@ -162,20 +163,20 @@ class Wide:
         if is_nothing_found and not clears:
             self._clear_flags(tr, firsts)
 
-    def _flagged(self, flags: Range, turn: int) -> list[Part]:
+    def _flagged(self, flags: Range, turn: int) -> list[P]:
         """The flagged partitions, each first in its turn."""
         holding = self._holding()
         numbers = [number for row in flags if (number := self._keys.flagged(row.key)) < len(holding)]
         at = turn % max(1, len(numbers))
         return [holding[number] for number in chain(numbers[at:], numbers[:at])]
 
-    def _clear_flags(self, tr: Transaction, firsts: Iterable[tuple[Part, Range]]) -> None:
+    def _clear_flags(self, tr: Transaction, firsts: Iterable[tuple[P, Range]]) -> None:
         """Clear the flags of the partitions without a first item."""
         for source, first in firsts:
             if not first.to_list():
                 self._clear_flag(tr, source)
 
-    def _clear_flag(self, tr: Transaction, source: Part) -> None:
+    def _clear_flag(self, tr: Transaction, source: P) -> None:
         """A change that makes a task ready conflicts with this: by the range, or by the flag."""
         tr.add_read_conflict_range(source.ready.start, source.ready.stop)
         tr.clear(self._keys.flag(source.partition))
@@ -184,20 +185,15 @@ class Wide:
         self,
         things: Sequence[T],
         partition_of: Callable[[T], int],
-        act: Callable[[Part, Sequence[T]], list[Any]],
+        act: Callable[[P, Sequence[T]], list[Any]],
     ) -> list[Any]:
         groups = grouped(things, partition_of).items()
         return list(chain.from_iterable(act(self.part(number), few) for number, few in groups))
 
-    def part(self, number: int) -> Part:
+    def part(self, number: int) -> P:
         """The partition; partition 0 in place of one that has gone, with its last task and its counters."""
         holding = self._holding()
         return holding[number] if number < len(holding) else holding[0]
-
-
-def _tidied_first(asked: Sequence[Callable[[], Swept]]) -> Swept:
-    """Tidy the first partition that has something due: one batch is enough for a transaction."""
-    return next((tidied for reply in asked if (tidied := reply())), Swept.NOTHING)
 
 
 def _ask_first(tr: Transaction, source: Part) -> Range:

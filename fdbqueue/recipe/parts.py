@@ -28,30 +28,23 @@ _PLACE = b"\x00"
 """The first byte of a place with a partition. That of a place in a queue without any is another."""
 
 
-class WideRecipe(Wide):
+class WideRecipe(Wide[Recipe]):
     """All partitions as one source."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         """Ask for items that lie ready, past their deadlines, in any line: few takes look there. The reply
         returns those of one line.
         """
-        lines = [self.line, *(part.line for part in self.recipes())]
+        lines = [self.line, *(part.line for part in self._holding())]
         asked = [(line.results, line.results.ask_due(tr)) for line in lines]
         return lambda: _returned_first(tr, asked, now_us)
-
-    def recipes(self) -> Iterator[Recipe]:
-        for part in self._holding():
-            assert isinstance(part, Recipe)
-            yield part
 
     def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
         """As Recipe.hold_back."""
         kept: list[Offer] = []
         values: list[Any] = []
         for number, few in grouped(offers, partition_of).items():
-            part = self.part(number)
-            assert isinstance(part, Recipe)
-            some_kept, some_values = part.hold_back(tr, few)
+            some_kept, some_values = self.part(number).hold_back(tr, few)
             kept, values = [*kept, *some_kept], [*values, *some_values]
         return kept, values
 

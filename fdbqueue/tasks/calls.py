@@ -21,7 +21,6 @@ from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.current import Current, PartitionGone
 from fdbqueue.partitions.homes import Homes
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.partitions.wide import Wide
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
 from fdbqueue.runs import token_of
@@ -37,7 +36,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.parts import Parts, WideTasks
 from fdbqueue.tasks.room import Room
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, params_of
@@ -259,7 +258,12 @@ class TaskCalls:
         return self._homes.next(plan.serving, plan.serving, session.id)
 
     def _take_from(
-        self, source: TaskSource | Wide, session: Session, count: int, timeout_s: float, stop: Stop | None
+        self,
+        source: TaskSource | WideTasks,
+        session: Session,
+        count: int,
+        timeout_s: float,
+        stop: Stop | None,
     ) -> Sequence[Task]:
         until = self._runtime.monotonic() + timeout_s
         takes = self._takes_of(session, source, 0 if source is self.source else _WIDE)
@@ -294,7 +298,7 @@ class TaskCalls:
     def _has_no_parts(self) -> bool:
         return self.parts.plan is None
 
-    def _takes_of(self, session: Session, source: TaskSource | Wide, number: int) -> Takes:
+    def _takes_of(self, session: Session, source: TaskSource | WideTasks, number: int) -> Takes:
         """The takes of one session from a partition, or from all: only these combine."""
         with self._lock:
             found = self._takes.get((session, number))
@@ -304,7 +308,7 @@ class TaskCalls:
                 self._takes = {**living, (session, number): found}
             return found
 
-    def _new_takes(self, session: Session, source: TaskSource | Wide) -> Takes:
+    def _new_takes(self, session: Session, source: TaskSource | WideTasks) -> Takes:
         ask = session.ask  # before it is kept: a wrong type would break the takes of all sessions
         source = self._source_of_taker(source)
         return Takes(
@@ -316,7 +320,7 @@ class TaskCalls:
             self._undo_take,
             is_named=session.name is not None,
             lost=partial(self._start_elsewhere, source),
-            has_ended=self._has_no_parts if isinstance(source, Wide) else self._has_parts,
+            has_ended=self._has_no_parts if isinstance(source, WideTasks) else self._has_parts,
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
@@ -341,17 +345,17 @@ class TaskCalls:
             found = home.take(tr, count, params, now_us, is_last=False).values
         return found or self._taker(self.parts.wide, session).take(tr, count, params, now_us).values
 
-    def _taker(self, source: TaskSource | Wide, session: Session) -> Taker:
+    def _taker(self, source: TaskSource | WideTasks, session: Session) -> Taker:
         return self._source_of_taker(source).taker(session.ask)
 
-    def _source_of_taker(self, source: TaskSource | Wide) -> TaskSource | Wide:
+    def _source_of_taker(self, source: TaskSource | WideTasks) -> TaskSource | WideTasks:
         """`source`; in a bag, one whose takes begin at a place of their own."""
-        if isinstance(source, Wide) or not isinstance(self.shape.discipline, Bag):
+        if isinstance(source, WideTasks) or not isinstance(self.shape.discipline, Bag):
             return source
         shape = source.shape.starting_at(self._new_place())
         return TaskSource(shape, self._runtime, self.callbacks, source.passed)
 
-    def _start_elsewhere(self, source: TaskSource | Wide) -> None:
+    def _start_elsewhere(self, source: TaskSource | WideTasks) -> None:
         """After a lost race: in a bag, the next take begins at another place."""
         if isinstance(source, TaskSource) and isinstance(source.shape.discipline, Bag):
             source.shape.discipline.start_at(self._new_place())

@@ -11,15 +11,35 @@ from fdbqueue.line.source import Swept
 from fdbqueue.line.staging import Line
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
-from fdbqueue.records.keys import partition_of
-from fdbqueue.seam import Transaction
+from fdbqueue.records.keys import id_in, partition_of
+from fdbqueue.seam import Range, Transaction
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.sweep import Budget, ask_due
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
+
+
+class WideTasks(Wide[TaskSource]):
+    """All partitions as one source."""
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """As Wide.ask_tidy. A batch from each partition in turn would take 256 rounds."""
+        asked = [(source, ask_due(tr, source.shape.keys, now_us)) for source in self._holding()]
+        return lambda: _sweep(tr, asked)
+
+
+def _sweep(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
+    """Sweep one batch from all partitions."""
+    budget = Budget()
+    given = [(source, budget.give(due.to_list())) for source, due in asked]
+    for source, timers in given:
+        for timer in timers:  # early: the sweeps follow one after the other
+            tr.get(source.shape.keys.task(id_in(timer.key)))
+    return max((source.sweep(tr, timers, budget) for source, timers in given), default=Swept.NOTHING)
 
 
 class Parts:
@@ -32,7 +52,8 @@ class Parts:
         self._sources = [self.zero]
         # A transaction of the binding has no runtime: by its clock, a task may be due that the sweep leaves.
         now_us = self._runtime.now_us
-        self.wide = Wide(self.zero, shape.shared, self.holding, self._turns.__next__, lambda _: now_us())
+        turn = self._turns.__next__
+        self.wide = WideTasks(self.zero, shape.shared, self.holding, turn, lambda _: now_us())
 
     @property
     def plan(self) -> Plan | None:

@@ -19,7 +19,7 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.passing import Passed
 from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Range, Transaction
+from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -28,7 +28,7 @@ from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
 from fdbqueue.tasks.ready import Ready, records_of
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.sweep import ask_due, sweep_timers
+from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
 from fdbqueue.tasks.uncollected import value_of
 from fdbqueue.unreadable import NOT_READ
@@ -157,14 +157,15 @@ class TaskSource:
         return (self.doorbell,)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        return partial(self._sweep, tr, ask_due(tr, self.shape.keys, now_us))
+        due = ask_due(tr, self.shape.keys, now_us)
+        return lambda: self.sweep(tr, due.to_list(), Budget())
 
-    def _sweep(self, tr: Transaction, due: Range) -> Swept:
-        timers = due.to_list()
+    def sweep(self, tr: Transaction, timers: Sequence[KeyValue], budget: Budget) -> Swept:
+        """Sweep the tasks of these timers."""
         if not timers:
             return Swept.NOTHING
         change = self.change(tr)
-        swept = sweep_timers(change, timers)
+        swept = sweep_timers(change, timers, budget)
         change.finish()
         return swept
 
@@ -180,6 +181,9 @@ class TaskSource:
 
     def require_none_passed(self, tr: Transaction) -> None:
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
+
+    def is_paused(self, tr: Transaction) -> bool:
+        return bool(tr.get(self.shape.keys.paused).present())
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         """Ask whether a task is available. Reads the first ready task by snapshot."""

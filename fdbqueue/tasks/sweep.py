@@ -26,6 +26,21 @@ class Plan:
     expired: Sequence[Record]
 
 
+class Budget:
+    """The part of a batch that is left, in a transaction that sweeps several partitions."""
+
+    def __init__(self) -> None:
+        self._tasks = limits.DUE_BATCH
+        self.moved_bytes = 0
+        """Bytes that have gone into other partitions so far."""
+
+    def give(self, timers: Sequence[KeyValue]) -> Sequence[KeyValue]:
+        """The first of these timers, as far as the batch goes."""
+        given = timers[: self._tasks]
+        self._tasks -= len(given)
+        return given
+
+
 def plan(records: Iterable[Record], now_us: int) -> Plan:
     over = [record for record in records if record.timer_us <= now_us]
     lapsed = [record for record in over if record.state == TaskState.TAKEN]
@@ -64,13 +79,15 @@ def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
 
-def sweep_timers(change: Change, timers: Sequence[KeyValue]) -> Swept:
-    """Sweep the tasks of these timers."""
+def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> Swept:
+    """Sweep the tasks of these timers, which `budget` has given."""
     if not timers:
         return Swept.NOTHING
     found = change.read([id_in(timer.key) for timer in timers])
     planned = plan([record for record in found if record is not None], change.now_us)
-    ready = apply(change, replace(planned, due=change.joinable(planned.due)))
+    due = change.joinable(planned.due, budget.moved_bytes)
+    ready = apply(change, replace(planned, due=due))
+    budget.moved_bytes += change.moved_bytes
     for timer, record in zip(timers, found, strict=True):
         # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
@@ -85,4 +102,5 @@ def tidy(change: Change) -> bool:
     Reads: the first timers by snapshot, the tasks serialisably.
     Conflicts: a change of these tasks.
     """
-    return bool(sweep_timers(change, ask_due(change.tr, change.shape.keys, change.now_us).to_list()))
+    timers = ask_due(change.tr, change.shape.keys, change.now_us).to_list()
+    return bool(sweep_timers(change, timers, Budget()))

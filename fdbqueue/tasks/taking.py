@@ -48,7 +48,8 @@ class Taking(Attempts):
         Reads: the first ready tasks and timers by snapshot, the task serialisably.
         Writes: moves the task.
         Conflicts: a change of the task. An answer of None in a transaction: a change that makes a task ready.
-        Raises: UnknownSession, PayloadUnreadable, WaitStopped.
+        Raises: UnknownSession, PayloadUnreadable, WaitStopped; TooMuchToSweep given a transaction that cannot
+        tell whether a task is ready.
         """
         found = self.take_many(tr, 1, timeout, session=session, stop=stop)
         return found[0] if found else None

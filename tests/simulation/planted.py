@@ -1863,8 +1863,8 @@ PLANTS = (
     Plant(
         "a take that sweeps one batch of tasks only",
         take.Taker._tidied,
-        "self._rounds_max",
-        "1",
+        "if not self._source.ask_tidy(tr, now_us)():",
+        "if True:",
         "composed",
         200,
     ),

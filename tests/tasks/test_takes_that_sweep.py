@@ -1,0 +1,116 @@
+"""Takes in a transaction that meet tasks which have come due, expired or cannot be read.
+
+None is true, within a bounded number of reads. Else the take raises.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Session, TaskQueue, TooMuchToSweep, limits
+from fdbqueue.database import run
+from fdbqueue.records.keys import id_bytes
+from tests.tasks.partitions import MakeBench
+from tests.tasks.support import StillClock
+from tests.tasks.test_poison import spoil_payload
+from tests.tasks.test_round_trips import Trips, trips_of
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DUE_BATCH", 4)
+    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 3)
+
+
+def take(b: Any) -> Any:
+    return run(b.db, lambda tr: b.queue.take(tr, session=b.session))
+
+
+@pytest.fixture
+def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        engine = Trips(db.engine)
+        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
+
+
+def test_a_batch_is_swept_from_all_partitions_together(
+    trips: tuple[Database, Trips], clock: StillClock
+) -> None:
+    """Each partition has a task, which has expired: two batches have all of them."""
+    db, engine = trips
+    queue, session = TaskQueue.create(db, "trips", "fifottl", partitions=96), Session(db, ttr=1e9)
+    for number in range(96):
+        queue.put(db, number, ttl=5)
+    clock.advance(10)
+    queue.paused(db)  # the plan is known
+    waited, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+    assert (task, waited < 16) == (None, True)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_nothing_is_never_told_beside_a_ready_task(parted: MakeBench, partitions: int) -> None:
+    b = parted(partitions=partitions)
+    for number in range(40 * partitions):  # more in each than one transaction sweeps
+        b.put(number, ttl=5)
+    for _ in range(partitions):
+        b.put("ready")
+    b.clock.advance(10)
+    with pytest.raises(TooMuchToSweep) as raised:
+        take(b)
+    assert raised.value.name == "bench"
+    assert b.take().data == "ready"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_nothing_is_told_after_the_last_expired_task(parted: MakeBench) -> None:
+    b = parted(partitions=4)
+    for number in range(11):
+        b.put(number, ttl=5)
+    b.clock.advance(10)
+    assert take(b) is None
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_paused_queue_has_nothing_whatever_is_due(parted: MakeBench) -> None:
+    b = parted(partitions=2)
+    for number in range(40):
+        b.put(number, ttl=5)
+    b.queue.pause(b.db)
+    b.clock.advance(10)
+    assert take(b) is None
+
+
+def test_a_sweep_of_several_partitions_moves_few_bytes(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task that is due joins another partition, with its payload."""
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 100_000)
+    b = parted(partitions=4)
+    for _ in range(4):
+        b.put("x" * 60_000, delay=5)
+    assert sorted(b.places().values()) == [0, 1, 2, 3]
+    b.repartition(1)
+    b.clock.advance(10)
+    sizes = []
+    while b.counts("delayed")[0]:
+        tr = b.db.create_transaction()
+        b.queue.take(tr, session=b.session)
+        sizes.append(tr.get_approximate_size().wait())
+        tr.commit().wait()
+    assert b.counts("ready", "taken") == (1, 3)
+    assert max(sizes) < 200_000
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_nothing_is_never_told_beside_unreadable_tasks(parted: MakeBench, partitions: int) -> None:
+    b = parted("fifo", partitions=partitions)
+    for _ in range(6 * partitions):
+        spoil_payload(b.db, b.queue, id_bytes(b.put("bad")))
+    b.queue.put_many(b.db, ["good"])
+    with pytest.raises(TooMuchToSweep):
+        take(b)
+    assert b.take().data == "good"
