@@ -52,9 +52,7 @@ class Stored:
         """
         if self.maxsize > 0:
             return self.do(Work(puts=[draft]), until, [] if stop is None else [stop])
-        calls = self.calls
-        require_alone(calls.shape)  # like each other call: a partition would keep an order of its own
-        calls.put([draft], 0, stop)
+        self.calls.put_alone(draft, stop)
         return True
 
     def do(

@@ -105,6 +105,7 @@ class TaskCalls:
         self._puts = Writes(database, shape.root, self._put_all)
         self._unique = UniquePuts(self.parts, database.runtime, self.ask_owner)
         self._unique_puts = Writes(database, shape.root, self._put_all)
+        self._puts_alone = Writes(database, shape.root, self._put_all_alone)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
@@ -175,6 +176,14 @@ class TaskCalls:
                 return tasks_in(self._unique_puts.call(items, size_bytes))
             return list(self._puts.call(items, size_bytes))
 
+    def put_alone(self, draft: Draft, stop: Stop | None) -> None:
+        """Put a task for a face that knows no partitions.
+
+        Raises: UnsupportedOption if the queue has some; WaitStopped once `stop` is set.
+        """
+        with self._database.waiter(stop):
+            self._puts_alone.call([draft], len(draft.payload))
+
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""
         capacity = self.shape.settings.capacity or 0
@@ -219,6 +228,12 @@ class TaskCalls:
     def _put_all(self, tr: Transaction, items: list[tuple[Draft, int]], random: bytes) -> Sequence[Task]:
         tasks = self._put_in(tr, [draft for draft, _ in items], random, items[0][1])
         return () if isinstance(tasks, NoRoom) else tasks
+
+    def _put_all_alone(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
+        # In the transaction: another process may have stored a plan that only the guard meets.
+        tasks = self.alone(tr, partial(verbs.put, drafts=items, random=random, ask_owner=self.ask_owner))
+        assert not isinstance(tasks, NoRoom)  # the queue has no capacity
+        return tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Any] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.

@@ -48,6 +48,19 @@ def test_a_persistent_queue_with_partitions_is_refused(
     assert (task.data, tasks.take(db, 0)) == ("a", None)
 
 
+@pytest.mark.parametrize("maxsize", [0, 9])
+def test_the_first_put_after_a_repartition_elsewhere_is_refused(
+    opened: Opened, db: fdbqueue.Database, space: Subspace, maxsize: int
+) -> None:
+    q = opened(maxsize=maxsize)
+    q.put("a")
+    other = fdbqueue.Database(db.engine)
+    TaskQueue.open(other, "q", root=space).repartition(other, 2)
+    with pytest.raises(UnsupportedOption, match="partitions"):
+        q.put("b")
+    assert TaskQueue.open(db, "q", root=space).statistics(db)["tasks"]["total"] == 1
+
+
 def test_connect_is_safe_from_many_threads(q: PersistentQueue) -> None:
     threads = [Running(q.connect) for _ in range(20)]
     proxies = [thread.result() for thread in threads]
