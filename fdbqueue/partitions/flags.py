@@ -38,3 +38,8 @@ class Flag:
 def ring(tr: Transaction, keys: SharedKeys) -> None:
     """Wake the first take that waits for all partitions."""
     tr.add(keys.bell, _RING)
+
+
+def ring_for_room(tr: Transaction, keys: SharedKeys) -> None:
+    """Wake the puts that wait for room in any partition."""
+    tr.add(keys.room, _RING)

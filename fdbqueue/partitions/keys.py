@@ -5,6 +5,8 @@ the keys S[24] to S[28]. The last column names the readers.
 
     S[24] p        flag       empty                     takes: partition p may have available items
     S[25]          bell       grows with each new flag  watches of the first request in S[26]
+    S[25] 00       room       grows as tasks go, if     watches of puts that wait for room
+                              there is a capacity
     S[26, ...]     line       see line/keys.py          takes that wait for all partitions
     S[27] id       moved      p, the task's partition   verbs by id, if that is not the one in the id
     S[28] p, ...   partition  columns of its own, as S  partition 0 is the queue itself
@@ -53,6 +55,7 @@ class SharedKeys:
         self._flag, self._moved, self._partition = columns[FLAG], columns[MOVED], columns[PARTITION]
         self.flags = slice(columns[FLAG], columns[BELL])
         self.bell = columns[BELL]
+        self.room = self.bell + b"\x00"
         self.line = columns[WIDE_LINE]
         self.all_moved = slice(columns[MOVED], columns[PARTITION])
         self.partitions = slice(columns[PARTITION], columns[UNIQUE])
@@ -73,7 +76,7 @@ class SharedKeys:
         """The column of a key that queues of every kind have: FLAG, BELL or WIDE_LINE; None for another."""
         if key.startswith(self.line):
             return WIDE_LINE
-        if key == self.bell:
+        if key in (self.bell, self.room):
             return BELL
         return FLAG if key.startswith(self._flag) and len(key) == len(self._flag) + 1 else None
 

@@ -84,7 +84,7 @@ _COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, LAST + 2)
 """The columns, and the end of the last one; packed once, as each open queue has keys of its own."""
 _COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, LAST + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
-    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, BELL)
+    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT)
 }
 """Number of bytes behind these columns."""
 
@@ -112,7 +112,7 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     ENDED_OF: (1 + TIME_BYTES + ID_BYTES, TIME_BYTES + _PLACE_BYTES_MAX),
     ENDED_COUNT: (0, 0),
     FLAG: (1, 1),
-    BELL: (0, 0),
+    BELL: (0, 1),
     WIDE_LINE: (1, limits.KEY_BYTES_MAX),
     MOVED: (ID_BYTES, ID_BYTES),
     PARTITION: (1 + 2, limits.KEY_BYTES_MAX),

@@ -327,6 +327,8 @@ class Change:
             self._mend()
         if any(self._live.values()):
             self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
+            if sum(self._live.values()) < 0:
+                self.shape.tell_of_room(self.tr)
         if any(self._calls.values()):
             self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
         for run, ends in self._runs.items():

@@ -71,6 +71,7 @@ def remove_first(changes: Sequence[Change], count: int) -> int:
 def truncate(changes: Sequence[Change]) -> None:
     for change in changes:
         verbs.truncate(change)
+    changes[0].shape.tell_of_room(changes[0].tr)
     shared = changes[0].shape.shared
     for under in (shared.all_moved, shared.uniques, shared.windows):
         changes[0].tr.clear_range(under.start, under.stop)

@@ -6,7 +6,7 @@ only its keys tell which task it was. The key of its state ends in the id, and h
 From these the counters and the discipline learn that the task has gone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fdbqueue import limits
 from fdbqueue.aside import Aside
@@ -37,7 +37,16 @@ NO_INDEX = "the entry of a ready task cannot be read"
 class Mender:
     """The mending of one queue, or of one partition."""
 
-    def __init__(self, keys: TaskKeys, shared: SharedKeys, discipline: Discipline, aside: Aside) -> None:
+    def __init__(
+        self,
+        keys: TaskKeys,
+        shared: SharedKeys,
+        discipline: Discipline,
+        aside: Aside,
+        has_gone: Callable[[Transaction], None],
+    ) -> None:
+        """`has_gone` is called after a task counts no longer."""
+        self._has_gone = has_gone
         self._keys = keys
         self._shared = shared
         self._discipline = discipline
@@ -86,6 +95,7 @@ class Mender:
         if gone is None:
             return
         tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
+        self._has_gone(tr)
         if gone.state == TaskState.BURIED:
             self._leave_class(tr, gone.id)
         # Without its task key, the line that has lost a task is unknown.

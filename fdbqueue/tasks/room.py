@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Full:
-    """A full queue: watches of its counters, and the time at which a task may expire."""
+    """A full queue: the watch of a key that changes with its room, and the time of the next expiry."""
 
-    changed: Sequence[Future]
+    changed: Future
     due_us: int | None
 
 
@@ -82,7 +82,7 @@ class Room:
         patience_s = min(limits.LOOK_EVERY_S, until - runtime.monotonic())
         if full.due_us is not None:
             patience_s = min(patience_s, full.due_us / 1_000_000 - runtime.now())
-        waiter.sleep(full.changed, patience_s)
+        waiter.sleep([full.changed], patience_s)
 
     def _look(self, tr: Transaction) -> Full | None:
         zero = self._sources()[0]
@@ -94,4 +94,5 @@ class Room:
         if fits():
             return None
         due_us = min((due for reply in asked if (due := reply()) is not None), default=None)
-        return Full([tr.watch(source.shape.keys.live) for source in sources], due_us)
+        shape = sources[0].shape
+        return Full(tr.watch(shape.keys.live if shape.plan is None else shape.shared.room), due_us)

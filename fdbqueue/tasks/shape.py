@@ -12,11 +12,13 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
 from fdbqueue.partitions.current import Current
+from fdbqueue.partitions.flags import ring_for_room
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.registry.registry import Definition, Guard, Registry
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
 
@@ -63,7 +65,7 @@ class Shape:
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        self.mender = Mender(self.keys, self.shared, self.discipline, self.aside)
+        self.mender = Mender(self.keys, self.shared, self.discipline, self.aside, self.tell_of_room)
         if isinstance(self.discipline, Fifo | Keyed):
             self.discipline.mend = self.mender.entry
         self.owner = owner_of(definition)
@@ -94,6 +96,11 @@ class Shape:
     def plan(self) -> Plan | None:
         """The present plan; None for a queue without partitions."""
         return None if self.current is None else self.current.plan
+
+    def tell_of_room(self, tr: Transaction) -> None:
+        """Wake the puts that wait for room in any partition. One key for all: such a put has one watch."""
+        if self.settings.capacity and self.plan is not None:
+            ring_for_room(tr, self.shared)
 
     def partition(self, number: int) -> "Shape":
         """The shape of that partition of the queue."""

@@ -90,3 +90,20 @@ def test_a_process_waits_with_at_most_three_watches() -> None:
 def _take(db: Database, queue: TaskQueue, stop: Any) -> None:
     with pytest.raises(fdbqueue.errors.WaitStopped):
         queue.take(db, 60, stop=stop)
+
+
+def test_a_put_waits_for_room_with_one_watch() -> None:
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "full", "limfifottl", partitions=16, capacity=16)
+        queue.put_many(db, range(16))
+        stop = db.runtime.event()
+        thread = db.runtime.spawn(partial(_put, db, queue, stop), "waits")
+        wait_until(lambda: watches_of(db) > 0)
+        assert watches_of(db) == 1
+        stop.set()
+        thread.join()
+
+
+def _put(db: Database, queue: TaskQueue, stop: Any) -> None:
+    with pytest.raises(fdbqueue.errors.WaitStopped):
+        queue.put(db, 1, timeout=60, stop=stop)

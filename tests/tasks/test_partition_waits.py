@@ -7,10 +7,12 @@ import pytest
 
 from fdbqueue import Queue, TaskQueue
 from fdbqueue.errors import PayloadMismatch
+from fdbqueue.records.keys import id_bytes
 from fdbqueue.runtime import Waitable
 from tests.support import becomes_ready
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import StillClock
+from tests.tasks.test_poison import spoil_records
 
 PARTITIONS = 2
 
@@ -44,6 +46,22 @@ def test_a_take_beside_unreadable_tasks_is_woken_at_once(
     clock.meanwhile = lambda: b.put(7, **({"key": 99} if b.keyed else {}))
     began = clock.now()
     assert typed.take(b.db, 60, session=b.session).data == 7
+    assert clock.now() == began
+
+
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+@pytest.mark.parametrize("end", ["delete", "truncate", "damage"])
+def test_a_put_that_waits_for_room_is_woken_at_once(
+    parted: MakeBench, clock: Meanwhile, partition: int, end: str
+) -> None:
+    b = parted("limfifottl", partitions=PARTITIONS, capacity=PARTITIONS)
+    [id_] = [id_ for id_ in b.put_each(range(PARTITIONS)) if b.places()[id_] == partition]
+    if end == "damage":
+        spoil_records(b.db, b.queue, id_bytes(id_))
+    ends = {"truncate": lambda: b.queue.truncate(b.db)}
+    clock.meanwhile = ends.get(end, lambda: b.queue.delete(b.db, id_))
+    began = clock.now()
+    assert b.queue.put(b.db, "x", timeout=60).data == "x"
     assert clock.now() == began
 
 
