@@ -1,0 +1,87 @@
+"""The order of tasks in a queue with partitions, as docs/partitions.md states it."""
+
+from collections.abc import Iterator
+from itertools import groupby, product
+
+import pytest
+
+from fdbqueue import Task
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.kinds import key_bytes
+from tests.tasks.partitions import MakeBench, PartitionsBench
+
+COUNT = 4
+
+
+def taken(b: PartitionsBench) -> Iterator[Task]:
+    return iter(b.take, None)
+
+
+def by_partition(tasks: Iterator[Task]) -> list[list[object]]:
+    return [[task.data for task in few] for _, few in groupby(sorted(tasks, key=put_into), put_into)]
+
+
+def put_into(task: Task) -> int:
+    return partition_of(id_bytes(task.id))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl"])
+def test_tasks_without_a_key_come_in_the_order_of_puts_into_their_partition(
+    parted: MakeBench, kind: str
+) -> None:
+    b = parted(kind, partitions=COUNT)
+    b.put_each(range(40))
+    found = by_partition(taken(b))
+    assert found == [sorted(few) for few in found]
+    assert [len(few) for few in found] == [10] * COUNT
+
+
+def test_priorities_come_first_within_a_partition(parted: MakeBench) -> None:
+    b = parted("fifottl", partitions=COUNT)
+    for pri, number in product((2, 1), range(8)):
+        b.put([pri, number], pri=pri)
+    found = by_partition(taken(b))
+    assert found == [sorted(few) for few in found]
+
+
+def test_a_task_that_comes_back_has_its_old_place(parted: MakeBench) -> None:
+    b = parted("fifo", partitions=2)
+    b.put_each(range(8))
+    first = b.take()
+    b.queue.release(b.db, first)
+    assert first.data in [few[0] for few in by_partition(taken(b))]
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
+def test_tasks_from_other_partitions_come_first_and_by_the_partition_of_their_puts(
+    parted: MakeBench, kind: str
+) -> None:
+    """A key in partition 3, then in 1, and at the end in 0, has delayed tasks of each."""
+    b, key = parted(kind, partitions=1), key_through(4, 2, 1)
+    of_key = {"key": key} if b.keyed else {}
+    for count in (4, 2, 1):
+        b.repartition(count)
+        for _ in range(1 if b.keyed else count):
+            b.put(count, delay=9, **of_key)
+    b.put("later", **of_key)
+    b.clock.advance(10)
+    b.settle()
+    found = [(put_into(task), task.data) for task in taken_and_acked(b)]
+    if b.keyed:
+        assert found == [(1, 2), (3, 4), (0, 1), (0, "later")]
+        return
+    put_here = [(0, 4), (0, 2), (0, 1), (0, "later")]
+    assert found == [(1, 4), (1, 2), (2, 4), (3, 4), *put_here]
+
+
+def taken_and_acked(b: PartitionsBench) -> Iterator[Task]:
+    while (task := b.take()) is not None:
+        yield b.queue.ack(b.db, task)
+
+
+def key_through(*counts: int) -> int:
+    """A task key that lies in the last partition of each number."""
+    return next(
+        key for key in range(999) if all(home_of(key_bytes(key), count) == count - 1 for count in counts)
+    )
