@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 import click
 
 from fdbqueue.cli.exits import CommandError, Refused, say
-from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument, stdout_of
+from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
 from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.partitions.looks import PartitionState
+from fdbqueue.placement.boundaries import dropped as dropped_in
 from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
 from fdbqueue.placement.owners import is_cluster
-from fdbqueue.placement.spreading import Spread, Spreading, StorageServers
+from fdbqueue.placement.spreading import SHOW, Spread, Spreading, StorageServers
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.signals import Signals
@@ -30,10 +31,11 @@ TIMEOUT = SecondsRange(min=0, min_open=True)
 
 
 @cli.command()
-@queue_argument
+@click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=queue_names)
 @click.option("--apply", is_flag=True, help="run the lines with fdbcli, and wait for the moves")
 @click.option("--receipts", is_flag=True, help="spread the receipts of its root in as many parts instead")
 @click.option("--remove", is_flag=True, help="the lines that remove these boundaries")
+@click.option("--dropped", is_flag=True, help="the lines that remove the boundaries of dropped queues")
 @click.option("--timeout", type=TIMEOUT, default=300.0, metavar="S", help="S seconds for each move [300]")
 @json_option
 @in_a_place
@@ -41,10 +43,11 @@ TIMEOUT = SecondsRange(min=0, min_open=True)
 def spread(
     signals: Signals,
     place: Place,
-    queue: str,
+    queue: str | None,
     apply: bool,
     receipts: bool,
     remove: bool,
+    dropped: bool,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -56,10 +59,19 @@ def spread(
     --timeout is over. Boundaries stay until `spread --remove --apply`; minutes after that, the keys come
     together again. Each move restarts the cluster's data distributor, which takes half a minute.
     Each transaction writes a receipt below the root: --receipts spreads those, for all queues of the root.
+    Boundaries of a queue that was dropped stay, too: --dropped, without QUEUE, finds them with fdbcli.
     """
+    if dropped:
+        if queue is not None or receipts or remove:
+            raise click.UsageError(
+                "spread --dropped is about all queues that were dropped: it takes --apply only"
+            )
+        _spread_dropped(signals, place, apply, as_json)
+        return
+    if queue is None:
+        raise click.UsageError("spread takes QUEUE, or --dropped")
     with place.partitioned(queue) as (database, found):
-        if not is_cluster(database):
-            raise CommandError(f"{place.url} is a directory: only a FoundationDB cluster has storage servers")
+        _require_cluster(place, database)
         prefixes = _prefixes(database, found)
         if receipts:
             prefixes = RootKeys(place.root).receipts_in(len(prefixes))
@@ -78,6 +90,28 @@ def spread(
         told = _quiet if as_json else say
         done = Spreading(servers, database.runtime, prefixes, run_lines, told, timeout).run()
     _report(signals, done, timeout, as_json)
+
+
+def _spread_dropped(signals: Signals, place: Place, apply: bool, as_json: bool) -> None:
+    root = RootKeys(place.root)
+    with place.database() as database:
+        _require_cluster(place, database)
+        run_lines = _fdbcli(place.url)
+        # In this order: a queue that is created meanwhile is known.
+        shown = run_lines([SHOW])
+        ids = dropped_in(shown, root, {one.id for one in place.definitions(database)})
+    lines = [line for id_ in ids for line in lines_to_remove([root.contents(id_).key()])]
+    if not apply:
+        _print(signals, lines, as_json)
+        return
+    run_lines(lines)
+    tell(signals, f"no boundaries of {len(ids)} dropped queue(s)", {"dropped": ids, "removed": True}, as_json)
+
+
+def _require_cluster(place: Place, database: Database) -> None:
+    """Raises CommandError."""
+    if not is_cluster(database):
+        raise CommandError(f"{place.url} is a directory: only a FoundationDB cluster has storage servers")
 
 
 def _prefixes(database: Database, queue: Queue | TaskQueue) -> list[bytes]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import limits
+from fdbqueue.root_keys import RootKeys
 
 _RANGES_OF_QUEUE = 1000
 _QUEUES = 1_000_000
@@ -73,6 +74,15 @@ def boundaries_shown(text: str) -> set[bytes]:
     """The ends of the ranges that `rangeconfig show` prints."""
     ranges = json.loads(text)["ranges"]
     return {one[end].encode("latin-1") for one in ranges for end in ("begin", "end")}
+
+
+def dropped(text: str, root: RootKeys, known: Collection[int]) -> list[int]:
+    """The ids of queues with options in the output of `rangeconfig show`, without the `known` ones."""
+    ranges = json.loads(text)["ranges"]
+    # An end of a range may be the prefix of the next id, which no queue has yet.
+    begins = (one["begin"].encode("latin-1") for one in ranges)
+    ids = {root.id_in(begin) for begin in begins if begin.startswith(root.all_contents.start)}
+    return sorted(id_ for id_ in ids if id_ is not None and id_ not in known)
 
 
 def crowded(teams: Sequence[Collection[str]], servers: int) -> list[int]:

@@ -1,11 +1,13 @@
 """The commands on the partitions of a queue: create --partitions, partitions and repartition."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fdbqueue.cli import partitions
+from fdbqueue.cli import partitions, spread
+from fdbqueue.placement.boundaries import lines_to_remove
 from tests.cli.shell import Within
 
 
@@ -129,6 +131,40 @@ def test_spread_prints_a_line_for_each_partition(program: Within) -> None:
     assert [line.split()[:2] for line in out.splitlines()] == [["rangeconfig", "update"]] * 3
     assert program.run("spread", "mail", "--remove")[1].endswith(" default\n")
     assert len(program.run("spread", "mail", "--receipts")[1].splitlines()) == 3
+
+
+FDBCLI = """#!/bin/sh
+for last; do :; done
+echo "$last" >> "$0.log"
+cat "$0.json"
+"""
+
+
+def test_spread_finds_the_boundaries_of_dropped_queues(
+    program: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """fdbcli is a script here: tests do not configure a cluster."""
+    for name in ("mail", "gone"):
+        program.run("create", name, "--partitions", "2")
+    kept, gone = (bytes.fromhex(listed(program, name)[0]["prefix"]) for name in ("mail", "gone"))
+    assert program.run("drop", "gone", "--yes")[0] == 0
+    ranges = [{"begin": begin.decode("latin-1"), "end": "x"} for begin in (kept, gone)]
+    (tmp_path / "fdbcli.json").write_text(json.dumps({"ranges": ranges}))
+    (tmp_path / "fdbcli").write_text(FDBCLI)
+    (tmp_path / "fdbcli").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(spread, "is_cluster", lambda _: True)
+    status, out, _ = program.run("spread", "--dropped")
+    assert (status, out) == (0, "".join(f"{line}\n" for line in lines_to_remove([gone])))
+    assert program.run("spread", "--dropped", "--apply")[0] == 0
+    assert (tmp_path / "fdbcli.log").read_text().splitlines()[-1] == out.strip()
+
+
+@pytest.mark.parametrize("words", [[], ["mail", "--dropped"], ["--dropped", "--receipts"], ["--dropped"]])
+def test_spread_refuses_what_it_cannot_do(program: Within, words: list[str]) -> None:
+    if words == ["--dropped"] and program.url.startswith("fdb:"):
+        pytest.skip("only a directory has no boundaries")
+    assert program.run("spread", *words)[0] == 2
 
 
 def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:

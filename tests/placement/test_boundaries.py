@@ -10,6 +10,7 @@ from fdbqueue.placement.boundaries import (
     Piece,
     boundaries_shown,
     crowded,
+    dropped,
     end_of,
     escaped,
     lines_for,
@@ -91,3 +92,13 @@ def test_the_owners_of_a_part_are_asked_for_a_key_in_it(number: int) -> None:
     assert len(parts) == min(number, 64)
     for prefixes in (parts, PREFIXES):
         assert all(piece.begin < inside(piece.begin) < piece.end for piece in pieces_of(prefixes))
+
+
+def test_boundaries_of_dropped_queues_are_found() -> None:
+    root = RootKeys(Subspace(("r",)))
+    begins = [(root.contents(7).key(), root.contents(8).key()), (root.contents(300)["p"].key(), b"\xff")]
+    begins += [(b"elsewhere", b"f"), (root.receipts_in(2)[0], b"\xff")]
+    ranges = [{"begin": b.decode("latin-1"), "end": e.decode("latin-1")} for b, e in begins]
+    text = json.dumps({"ranges": ranges})
+    assert dropped(text, root, known=()) == [7, 300]
+    assert dropped(text, root, known={7}) == [300]
