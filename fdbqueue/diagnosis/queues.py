@@ -36,6 +36,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         yield from _stored(name, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
         yield from _repartition(name, before.tasks, queue.tasks)
+        yield from _sparse(name, before.tasks, queue.tasks, seconds)
 
 
 def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
@@ -66,13 +67,30 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
 
 
 def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
-    rate = max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
+    rate = _rate(before, now, seconds)
     if rate > limits.HOT_TASKS_PER_S * now.partitions:
         what = "of one storage team" if now.partitions == 1 else f"of its {now.partitions} partitions"
         text = f"{name} is hot: {rate:.0f} tasks a second, near the limit {what}"
         wanted = min(limits.PARTITIONS_MAX, 2 * ceil(rate / limits.HOT_TASKS_PER_S))
         cure = f"Take and put in batches, or `{command('repartition', name, str(wanted))}` (docs/scaling.md)."
         yield warning(CHECK, text, cure, queue=name, tasks_per_s=rate, partitions=now.partitions)
+
+
+def _sparse(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
+    """A queue with many partitions and few tasks. Nothing to cure: its peaks may need them."""
+    rate, ready = _rate(before, now, seconds), max(before.ready, now.ready)
+    enough = max(1.0, 2 * rate / limits.HOT_TASKS_PER_S)
+    if rate and ready < now.partitions and now.partitions >= limits.SPARSE_PARTITIONS * enough:
+        text = (
+            f"{name} has {now.partitions} partitions for {rate:.0f} tasks a second, and few ready tasks: with"
+            " fewer of them its calls conflict less, unless its peaks need as many (docs/scaling.md)"
+        )
+        yield fine(CHECK, text, queue=name, tasks_per_s=rate, partitions=now.partitions)
+
+
+def _rate(before: TaskFigures, now: TaskFigures, seconds: float) -> float:
+    """Tasks a second."""
+    return max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
 
 
 def _repartition(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:

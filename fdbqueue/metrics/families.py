@@ -97,6 +97,14 @@ def _partitioned(number: Callable[[TaskFigures], float]) -> Samples:
     return _of_tasks(lambda tasks: [] if tasks.fullest_ready is None else [((), number(tasks))])
 
 
+def _partitions(queue: QueueFigures) -> Iterable[Sample]:
+    """The number of partitions of a queue that has some, of tasks or of items."""
+    tasks = queue.tasks
+    if tasks is None:
+        return [] if queue.fullest_items is None else [((), queue.partitions)]
+    return [] if tasks.fullest_ready is None else [((), tasks.partitions)]
+
+
 def _busiest(tasks: TaskFigures) -> Iterable[Sample]:
     ready: Counter[str] = Counter()
     for key in tasks.busiest:
@@ -176,7 +184,7 @@ _FAMILIES = (
         "fdbqueue_partitions",
         "Open partitions of a queue that has some.",
         (),
-        _partitioned(lambda tasks: tasks.partitions),
+        _partitions,
     ),
     _Family(
         "fdbqueue_repartition",
@@ -189,6 +197,12 @@ _FAMILIES = (
         "Ready tasks of the partition that has the most.",
         (),
         _partitioned(lambda tasks: tasks.fullest_ready or 0),
+    ),
+    _Family(
+        "fdbqueue_fullest_partition_items",
+        "Items of the partition that has the most, of a queue of items.",
+        (),
+        lambda queue: [] if queue.fullest_items is None else [((), queue.fullest_items)],
     ),
     _Family(
         "fdbqueue_key_ready_tasks",

@@ -70,6 +70,8 @@ class QueueFigures:
     """The reason why this process cannot read the queue; then all numbers are 0."""
     partitions: int = 1
     """The number of open partitions; 1 for a queue that has none. `items` is the sum over all."""
+    fullest_items: int | None = None
+    """Items of the partition that has the most; None without partitions, and for a queue of tasks."""
 
 
 @dataclass(frozen=True, slots=True)

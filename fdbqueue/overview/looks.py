@@ -4,6 +4,7 @@ An overview keeps the look of each queue, so that it can ask before it has read 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fdb.subspace_impl import Subspace
@@ -17,6 +18,7 @@ from fdbqueue.overview.figures import QueueFigures
 from fdbqueue.overview.task_looks import TaskLook
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import prefix_of
+from fdbqueue.partitions.plan import Plan
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.items import size_of
 from fdbqueue.recipe.keys import QueueKeys
@@ -67,29 +69,32 @@ class _NoLook:
 
 def _look_at_items(definition: Definition, contents: Subspace) -> Look:
     plan = plan_of(definition)
-    high, open_ = (1, 1) if plan is None else (plan.high, plan.count)
+    high = 1 if plan is None else plan.high
     parts = [QueueKeys(Subspace((), prefix_of(contents, number))) for number in range(high)]
     aside = Aside(parts[0].prefix, parts[0].line)
-    return _ItemLook(definition, [part.size for part in parts], aside, open_)
+    return _ItemLook(definition, [part.size for part in parts], aside, plan)
 
 
 class _ItemLook:
     """A queue of items or elements: a counter of each partition, and that of values set aside."""
 
     def __init__(
-        self, definition: Definition, count_keys: Sequence[bytes], aside: Aside, partitions: int = 1
+        self, definition: Definition, count_keys: Sequence[bytes], aside: Aside, plan: Plan | None = None
     ) -> None:
         self._definition = definition
         self._count_keys = count_keys
         self._aside = aside
-        self._partitions = partitions
+        self._plan = plan
 
     def ask(self, tr: Transaction, now_us: int) -> Reply:  # noqa: ARG002  # its figures have no times
         counts, unreadable = [tr.snapshot.get(key) for key in self._count_keys], self._aside.ask_count(tr)
-        name, kind = self._definition.name, self._definition.kind
+        name, kind, plan = self._definition.name, self._definition.kind, self._plan
 
         def figures(_: LiveWorkers) -> QueueFigures:
-            items = sum(size_of(count.value) for count in counts)
-            return QueueFigures(name, kind, items, unreadable(), partitions=self._partitions)
+            sizes = [size_of(count.value) for count in counts]
+            found = QueueFigures(name, kind, sum(sizes), unreadable())
+            if plan is None:
+                return found
+            return replace(found, partitions=plan.count, fullest_items=max(sizes))
 
         return figures

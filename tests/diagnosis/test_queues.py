@@ -98,3 +98,20 @@ def test_a_name_with_a_dash_in_front_is_no_option() -> None:
 def test_a_repartition_that_stands_still_is_told(now: dict[str, object], wanted: object) -> None:
     under_way = replace(IDLE, partitions=2, partitions_before=4)
     assert found(under_way, replace(under_way, **now)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("now", "is_told"),
+    [
+        ({"calls": calls(take=200)}, True),
+        ({"calls": calls(take=200), "ready": 7}, True),
+        ({"calls": calls(take=200), "ready": 8}, False),  # takes find a task at their homes
+        ({"calls": calls(take=200), "partitions": 2}, False),
+        ({"calls": calls(take=3_000)}, False),  # 1,500 a second need as many
+        ({}, False),  # an idle queue has no conflicts
+    ],
+)
+def test_many_partitions_with_few_tasks_are_told(now: dict[str, object], is_told: bool) -> None:
+    before = replace(IDLE, partitions=8, workers=1)
+    [check] = check_queues(figures(0, before), figures(2, replace(before, **now)))
+    assert ("conflict less" in check.text, check.severity) == (is_told, Severity.FINE)

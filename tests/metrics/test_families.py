@@ -135,6 +135,23 @@ def test_a_named_collector_has_its_queues_only(memory: tuple[Database, StillCloc
     assert (scraped.value("items", queue="a"), scraped.value("items", queue="b")) == (0, None)
 
 
+@pytest.mark.parametrize("kind", ["tasks", "items"])
+def test_queues_with_partitions_tell_their_number_and_the_fullest(
+    memory: tuple[Database, StillClock], kind: str
+) -> None:
+    db, _ = memory
+    if kind == "tasks":
+        TaskQueue.create(db, "q", partitions=2).put_many(db, "abc")
+        TaskQueue.create(db, "alone").put(db, 1)
+    else:
+        Queue.named(db, "q", partitions=2).enqueue_many(db, "abc")
+        Queue.named(db, "alone").enqueue(db, 1)
+    scraped, fullest = Scraped(db), {"tasks": "ready_tasks", "items": "items"}[kind]
+    for name, wanted in (("q", (2, 3)), ("alone", (None, None))):
+        found = [scraped.value(one, queue=name) for one in ("partitions", f"fullest_partition_{fullest}")]
+        assert tuple(found) == wanted
+
+
 def test_an_unreadable_queue_is_told_as_such() -> None:
     broken = QueueFigures("broken", "unreadable", items=0, unreadable=0, error="damaged")
     found = {family.name: family for family in families(Figures(0.0, (broken,), 0), 0.1)}

@@ -65,6 +65,7 @@ def test_items_of_all_partitions_are_counted(db: Database) -> None:
         queue.repartition(db, count)
         found = overview.figures(db).by_name["q"]
         assert (found.items, found.partitions, found.tasks) == (2 * PARTITIONS, count, None)
+        assert found.fullest_items == 2
 
 
 def test_a_queue_without_partitions_has_one(db: Database) -> None:
