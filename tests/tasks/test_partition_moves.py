@@ -7,9 +7,11 @@ import pytest
 
 from fdbqueue import DeadLetters, Failure, limits, verify
 from fdbqueue.database import run
+from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
@@ -280,3 +282,19 @@ def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench
     b.put_each(range(40))
     b.settle()
     assert b.counts("ready", "taken") == (41, 0)
+
+
+def test_a_damaged_counter_holds_a_repartition_up_until_it_is_mended(parted: MakeBench) -> None:
+    b = parted("utube", partitions=1)
+    b.put("old", key=KEY)
+    counts = b.queue._shape.discipline.counts.counts_key(slug_of(key_bytes(KEY)))
+    b.db.add(counts, packed(LIVE, {"ready": 1}))
+    b.repartition(4)
+    b.put("new", key=KEY)
+    b.queue.ack(b.db, b.take())
+    b.settle()
+    assert (b.repartition(4).is_finished, b.take()) == (False, None)
+    assert verify(b.db, "bench", root=b.root, mend=True).findings
+    b.settle()
+    assert (b.repartition(4).is_finished, b.take().data) == (True, "new")
+    assert is_sound(b)
