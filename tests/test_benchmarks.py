@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import fdbqueue
-from benchmarks import hot_queue, partitions, storage_servers
+from benchmarks import hot_queue, partitions, storage_servers, writes
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -75,3 +75,14 @@ def test_partitions_end_at_receipts_where_calls_are_single():
     assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 1, server) == ("partitions", 1_000)
     assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 256, server) == ("receipts", 16_000 / 3)
     assert hot_queue.end_of(hot_queue.in_batches(100), 16, server)[0] == "partitions"
+
+
+def test_the_model_of_a_large_cluster_has_the_counted_writes():
+    rows = [line.rsplit(maxsplit=3) for line in writes.table()]
+    mutations = {what: int(count.replace(",", "")) for what, count, *_ in rows[1:-2]}
+    one_by_one, together = hot_queue.ONE_BY_ONE, hot_queue.in_batches(100)
+    alone = sum(mutations[f"{call} (fifo)"] for call in ("put", "take", "ack"))
+    batch = sum(mutations[f"{call} (fifo)"] for call in ("put_many, 100", "take_many, 100", "100 acks"))
+    assert alone == one_by_one.mutations + one_by_one.writing_transactions
+    assert batch / 100 == pytest.approx(together.mutations + together.writing_transactions, abs=0.02)
+    assert [mutations[f"{call} (fifo, 4 partitions)"] for call in ("put", "take", "ack")] == [5, 6, 5]
