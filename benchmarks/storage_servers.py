@@ -1,14 +1,17 @@
 """The load of queues on each storage server: python -m benchmarks.storage_servers --url fdb:...
-[--queues N] [--threads N] [--tasks N] [--bytes N]
+[--queues N] [--partitions N] [--spread] [--threads N] [--tasks N] [--bytes N]
 
 Threads put, take and ack the tasks of short queues below one root. Each row is a storage server of the
-cluster: the shards of that root that it has, and the growth of its own counters during the load.
+cluster: the shards of that root that it has, and the growth of its own counters during the load. With
+--spread, `fdbqueue spread --apply` follows for each queue, and then the load once more. It needs fdbcli.
 """
 
 import argparse
 import importlib
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -33,6 +36,7 @@ class Plan:
     threads: int
     tasks: int
     payload_bytes: int = 20
+    partitions: int = 1
 
     def tasks_of(self, thread: int) -> range:
         """Numbers of tasks. Those that run together are neighbours, and so have different queues."""
@@ -154,7 +158,17 @@ def table(grown: dict[str, Grown], shards_of: Counter[str], tasks: int) -> Itera
 
 
 def make_queues(db: fdbqueue.Database, root: Subspace, plan: Plan) -> list[fdbqueue.TaskQueue]:
-    return [fdbqueue.TaskQueue.create(db, f"queue-{number:03}", root=root) for number in range(plan.queues)]
+    names = [f"queue-{number:03}" for number in range(plan.queues)]
+    return [fdbqueue.TaskQueue.create(db, name, partitions=plan.partitions, root=root) for name in names]
+
+
+def spread(url: str, root: str, queues: list[fdbqueue.TaskQueue], *options: str) -> None:
+    """Run `fdbqueue spread --apply` for each queue. Status 1 tells of partitions that share a team."""
+    for queue in queues:
+        words = ["spread", queue.name, "--apply", *options, "--url", url, "--root", root]
+        done = subprocess.run([sys.executable, "-m", "fdbqueue.cli", *words], check=False)
+        if done.returncode not in (0, 1):
+            raise SystemExit(done.returncode)
 
 
 def report(db: fdbqueue.Database, root: Subspace, queues: list[fdbqueue.TaskQueue], plan: Plan) -> str:
@@ -165,7 +179,8 @@ def report(db: fdbqueue.Database, root: Subspace, queues: list[fdbqueue.TaskQueu
     time.sleep(SETTLE_S)
     after = storage_servers(db)
     grown = {address: server - before.get(address, Grown()) for address, server in after.items()}
-    title = f"{len(queues)} queues, {plan.threads} threads, {len(shards(db, root))} shards: {worked}"
+    of = f"{len(queues)} queues of {plan.partitions} partitions"
+    title = f"{of}, {plan.threads} threads, {len(shards(db, root))} shards: {worked}"
     return "\n".join([title, *table(grown, shards_by_server(db, root), plan.tasks)])
 
 
@@ -173,17 +188,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="a FoundationDB cluster, fdb:CLUSTER_FILE")
     parser.add_argument("--queues", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=1, help="of each queue")
+    parser.add_argument("--spread", action="store_true", help="measure again after fdbqueue spread --apply")
     parser.add_argument("--threads", type=int, default=24)
     parser.add_argument("--tasks", type=int, default=60_000)
     parser.add_argument("--bytes", type=int, default=20, help="of each payload")
     asked = parser.parse_args()
-    root = Subspace(("fdbqueue-benchmark", os.urandom(8).hex()))
-    plan = Plan(asked.queues, asked.threads, asked.tasks, asked.bytes)
+    path = ("fdbqueue-benchmark", os.urandom(8).hex())
+    root = Subspace(path)
+    plan = Plan(asked.queues, asked.threads, asked.tasks, asked.bytes, asked.partitions)
     with fdbqueue.open(asked.url) as db:
         try:
-            print(report(db, root, make_queues(db, root, plan), plan))
+            queues = make_queues(db, root, plan)
+            print(report(db, root, queues, plan))
+            if asked.spread:
+                measure_spread(db, asked.url, path, queues, plan)
         finally:
             db.clear_range_startswith(root.key())
+
+
+def measure_spread(
+    db: fdbqueue.Database, url: str, path: tuple[str, ...], queues: list[fdbqueue.TaskQueue], plan: Plan
+) -> None:
+    try:
+        spread(url, "/".join(path), queues)
+        print(report(db, Subspace(path), queues, plan))
+    finally:
+        spread(url, "/".join(path), queues, "--remove")
 
 
 if __name__ == "__main__":

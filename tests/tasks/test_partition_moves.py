@@ -17,6 +17,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.source import params_of
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.test_callbacks import Told
 
@@ -298,3 +299,19 @@ def test_a_damaged_counter_holds_a_repartition_up_until_it_is_mended(parted: Mak
     b.settle()
     assert (b.repartition(4).is_finished, b.take().data) == (True, "new")
     assert is_sound(b)
+
+
+def test_two_ends_of_the_last_tasks_of_a_key_conflict(parted: MakeBench) -> None:
+    """Each alone would leave a task of the other in the old partition, and let the key be held."""
+    b = parted("fair", partitions=1)
+    for number in range(2):
+        b.put(number, key=KEY)
+    b.repartition(4)
+    b.put("new", key=KEY)
+    last = [b.take(), b.take()]
+    ends = [begin(b.db) for _ in last]
+    for tr, task in zip(ends, last, strict=True):
+        b.queue.ack(tr, task, session=b.session)
+    assert [commit_code(tr) for tr in ends] == [0, NOT_COMMITTED]
+    b.queue.ack(b.db, last[1])
+    assert b.take().data == "new"
