@@ -4,10 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
 
+# Tests of other projects that ours run: their source distributions, as the registry has them.
+UPSTREAM := dramatiq-2.2.1
+
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
+.PHONY: demo upstream test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -16,6 +19,12 @@ $(VENV)/.ready: pyproject.toml
 
 demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a proof
 	$(BIN)/fdbqueue demo
+
+upstream: $(UPSTREAM:%=.upstream/%)   ## the tests of frameworks, in .upstream/: `make test` skips them without
+
+.upstream/%: | $(VENV)/.ready
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest .upstream $(subst -,==,$*)
+	tar --extract --gzip --directory .upstream --file $@.tar.gz
 
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
 	$(BIN)/pytest --numprocesses auto --dist worksteal
@@ -88,4 +97,4 @@ dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, with check
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site .upstream *.egg-info

@@ -1,0 +1,1 @@
+"""Dramatiq on fdbqueue: its own tests, real workers, and deaths."""
