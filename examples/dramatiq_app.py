@@ -26,4 +26,4 @@ def sign_up(tr: fdbqueue.Transaction, name: str) -> dramatiq.Message[str]:
 
 
 if __name__ == "__main__":
-    print(sign_up(broker.database, sys.argv[1]).get_result(block=True))
+    print(sign_up(broker.database, sys.argv[1]).get_result(block=True, timeout=60_000))

@@ -40,7 +40,7 @@ class FdbQueueResults(ResultBackend):
     def _unwrapped(self, found: Any, otherwise: Exception) -> Any:
         if found is Missing:
             raise otherwise
-        return self.unwrap_result(found)
+        return self.unwrap_result(found)  # type: ignore[no-untyped-call]  # it has no types
 
     def _get(self, message_key: str) -> Any:
         return self._decoded(self._look(message_key, watches=False)[0])
