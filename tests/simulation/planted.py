@@ -723,7 +723,7 @@ PLANTS = (
         "tr.snapshot.get(self.keys.lock(name))",
         "elements",
         200,
-        near=138,
+        near=11,
     ),
     Plant(
         "a touch that renews nothing",

@@ -1,12 +1,13 @@
 """The auditor judges each commit. Its rules are tested on steps made by hand, and by planted bugs."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from fdb import tuple as layer
 from msgspec.structs import replace
 
-from fdbqueue import Queue, Subspace, TaskQueue
+from fdbqueue import ElementQueue, Queue, Subspace, TaskQueue
 from fdbqueue.calls.once import ATTEMPT
 from fdbqueue.limits import RECEIPT_STALE_S
 from fdbqueue.line.keys import LineKeys
@@ -284,6 +285,32 @@ def test_the_auditor_judges_every_commit_of_a_run() -> None:
     assert "transaction" in found
     for told in ("jobs: The counter of ready tasks says 0", "The counter of items says 0"):
         assert told in found
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_lock_serves_another_process_that_it_was_handed_to(told: bool) -> None:
+    elements, handed = ElementQueue(Subspace(("elements",)), {"body": "string"}), list[tuple[str, Any]]()
+
+    def lock(client: Client) -> None:
+        name = elements.add(client.db, {"body": "x"})
+        token = elements.acquire(client.db, name)
+        assert token is not None
+        if told:
+            client.hand_over(token, "heir")
+        handed.append((name, token))
+
+    def remove(client: Client) -> None:
+        while not handed:
+            client.runtime.sleep(0.01)
+        [(name, token)] = handed
+        elements.remove(client.db, name, token=token)
+
+    simulation = Simulation(1, faults=NONE)
+    simulation.client(lock, "owner")
+    simulation.client(remove, "heir")
+    found = simulation.run([sound(elements)]).violations
+    assert [text for text in found if "is locked by owner, and removed by heir" in text] == list(found)
+    assert bool(found) is not told
 
 
 def test_a_run_of_the_auditor_is_silent_without_a_bug() -> None:

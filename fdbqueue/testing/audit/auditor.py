@@ -19,6 +19,7 @@ from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.answers import late_in
 from fdbqueue.testing.audit.commit import Commit, Step, Values
 from fdbqueue.testing.audit.ends import ends_counted
+from fdbqueue.testing.audit.handed import HandedLocks
 from fdbqueue.testing.audit.history import History
 from fdbqueue.testing.audit.item_partitions import PartitionedItems
 from fdbqueue.testing.audit.liveness import Liveness
@@ -44,6 +45,7 @@ class Auditor:
 
     def __init__(self, liveness: Liveness) -> None:
         self.violations: list[str] = []
+        self.handed = HandedLocks()
         self._mirror = Mirror()
         self._registry = Registry(DEFAULT_ROOT)
         self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
@@ -57,7 +59,10 @@ class Auditor:
 
     def watch(self, queues: Sequence[AnyQueue]) -> None:
         """Judge these queues over subspaces, too. Those with names are found by their definitions."""
-        self._spaces += [QueueRules(subject_of(queue), self._liveness, registered=False) for queue in queues]
+        self._spaces += [
+            QueueRules(subject_of(queue), self._liveness, registered=False, handed=self.handed)
+            for queue in queues
+        ]
 
     def untrue_in(self, trace: Trace) -> Iterator[str]:
         """Check the answers of a whole run."""
@@ -170,7 +175,7 @@ class Auditor:
         history = known.history if isinstance(known, QueueRules | Partitioned) else History(self._liveness)
         if isinstance(checks, TaskChecks) and checks.shape.plan is not None:
             return Partitioned(subject, partition_subject, history)
-        return QueueRules(subject, self._liveness, registered=True, history=history)
+        return QueueRules(subject, self._liveness, registered=True, history=history, handed=self.handed)
 
 
 def _listed(name: str, stored: bytes | None) -> Definition | None:

@@ -9,6 +9,7 @@ from fdbqueue.testing.audit.answers import Ready
 from fdbqueue.testing.audit.commit import Step
 from fdbqueue.testing.audit.elements import Elements
 from fdbqueue.testing.audit.ends import leases_ended
+from fdbqueue.testing.audit.handed import HandedLocks
 from fdbqueue.testing.audit.history import History
 from fdbqueue.testing.audit.items import Items
 from fdbqueue.testing.audit.liveness import Liveness
@@ -26,7 +27,13 @@ from fdbqueue.verifying.verify import Subject
 
 class QueueRules:
     def __init__(
-        self, subject: Subject, liveness: Liveness, *, registered: bool, history: History | None = None
+        self,
+        subject: Subject,
+        liveness: Liveness,
+        *,
+        registered: bool,
+        history: History | None = None,
+        handed: HandedLocks | None = None,
     ) -> None:
         self.prefix = subject.keys.start
         self._name = subject.name
@@ -39,7 +46,9 @@ class QueueRules:
         self._items: Items | None = None
         if isinstance(subject.checks, RecipeChecks):
             self._items = Items(subject.checks.recipe, liveness)
-        self._elements = Elements(subject.checks.keys) if isinstance(subject.checks, ElementChecks) else None
+        self._elements: Elements | None = None
+        if isinstance(subject.checks, ElementChecks):
+            self._elements = Elements(subject.checks.keys, handed or HandedLocks())
         if self._tasks is not None:
             self._order = Order(self._tasks.checks.shape, registered)
             self._requests = self.history.requests(self._tasks.keys.line)

@@ -1,6 +1,7 @@
 """The checkers of the workload `elements`, and the reads of its auditor."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from fdbqueue.database import Database, run
@@ -36,6 +37,14 @@ def missed(client: Client, q: ElementQueue) -> tuple[list[str], list[str]]:
     return [n for n, data in before.items() if after.get(n) == data and n not in shown], shown
 
 
+def look(client: Client, q: ElementQueue, steps: int) -> None:
+    """Count the elements and list their names, again and again."""
+    for _ in range(steps):
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted, q)))
+        client.call(NAME, "pass", None, partial(missed, client, q))
+        client.pause(0.3)
+
+
 def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
     for op in trace.of(NAME, "pass"):
         missing, shown = op.result or ((), [])
@@ -44,18 +53,18 @@ def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def no_young_lock_is_lost(lasts_s: float) -> Checker:
-    """Check that a client keeps a lock for `lasts_s` after it has acquired or renewed it."""
+    """Check that a lock stays for `lasts_s` after it was acquired or renewed, whichever client has it."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
         since: dict[tuple[str, str], float] = {}
         for op in trace.of(NAME, "acquire", "renew", "look"):
-            at = op.client, op.argument
+            at = (op.argument, op.result) if op.name == "acquire" else op.argument
             if op.done and op.result and op.name != "look":
                 since[at] = op.began_s
             elif op.done and not op.result and op.name != "acquire":
                 age_s = (op.ended_s or 0) - since[at]
                 if age_s < lasts_s:
-                    yield f"{op.client} has lost its lock of {op.argument}, {age_s:.4f} s old"
+                    yield f"{op.client} has lost its lock of {at[0]}, {age_s:.4f} s old"
 
     return check
 

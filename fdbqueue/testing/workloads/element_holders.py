@@ -1,6 +1,11 @@
-"""The workers of the workload `elements`: they look at locked elements, renew locks, finish, and put back."""
+"""The workers of the workload `elements`: they look at locked elements, renew locks, hand them over, finish,
+and put back.
+"""
 
+from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 from fdbqueue.database import run
@@ -12,32 +17,58 @@ from fdbqueue.testing.workloads.element_checks import DONE, NAME
 
 HELD_MAX = 3
 
+Desks = Mapping[str, deque[tuple[str, LockToken]]]
+"""The locks that were handed over to each worker, by its name; without workers, none is handed over."""
 
-def hold(client: Client, q: ElementQueue, maxlock_s: float) -> None:
+
+def desks_of(seed: int, workers: Sequence[str]) -> Desks:
+    """A desk for each of the workers; in half of the runs none, so that no lock is handed over."""
+    hands_over = Random(f"{seed} hands over").random() < 0.5
+    return {name: deque() for name in workers} if hands_over else {}
+
+
+def hold(client: Client, q: ElementQueue, maxlock_s: float, desks: Desks) -> None:
     """Lock some elements, work for a while, renew their locks or not, and finish those still held."""
-    held: dict[str, LockToken] = {}
+    held, does_one = handed_to(client, desks), [keep, keep, renew, renew, renew, finish, put_back]
+    if desks:
+        does_one += [partial(hand_over, desks)] * 2
     for name in q.names(client.db):
         token = client.call(NAME, "acquire", name, partial(q.acquire, client.db, name))
         if token is not None:
             held[name] = token
-        if len(held) == HELD_MAX:
+        if len(held) >= HELD_MAX:
             break
     if not held:
         client.runtime.sleep(0.002)
     for _ in range(3 if held else 0):
         client.runtime.sleep(client.random.choice((0, maxlock_s / 2, maxlock_s, maxlock_s)))
         for name, token in list(held.items()):
-            does = client.random.choice((keep, keep, renew, renew, renew, finish, put_back))
-            if not does(client, q, name, token):
+            if not client.random.choice(does_one)(client, q, name, token):
                 del held[name]
 
 
+def handed_to(client: Client, desks: Desks) -> dict[str, LockToken]:
+    """The locks on the desk of this client."""
+    desk = desks.get(client.name, deque())
+    held = dict(desk)
+    desk.clear()
+    return held
+
+
+def hand_over(desks: Desks, client: Client, _: ElementQueue, name: str, token: LockToken) -> bool:
+    """Let another worker, or this one later, go on under the lock."""
+    to = client.random.choice(list(desks))
+    client.hand_over(token, to)
+    desks[to].append((name, token))
+    return False
+
+
 def keep(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    return client.call(NAME, "look", name, partial(holds, client, q, name, token))
+    return client.call(NAME, "look", (name, token), partial(holds, client, q, name, token))
 
 
 def renew(client: Client, q: ElementQueue, name: str, token: LockToken) -> bool:
-    if not client.call(NAME, "renew", name, partial(renewed, client, q, name, token)):
+    if not client.call(NAME, "renew", (name, token), partial(renewed, client, q, name, token)):
         return False
     return keep(client, q, name, token)
 

@@ -16,11 +16,11 @@ from fdbqueue.testing.workloads.element_checks import (
     NAME,
     all_done_once,
     counted,
-    missed,
+    look,
     no_young_lock_is_lost,
     nothing_is_missed,
 )
-from fdbqueue.testing.workloads.element_holders import at_once, hold
+from fdbqueue.testing.workloads.element_holders import at_once, desks_of, hold
 
 
 class Colliding(ElementQueue):
@@ -38,6 +38,8 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
     lasts_s = simulation.random.choice((0.002, 0.005, 0.02, 1))
     maxlock_s = lasts_s + simulation.faults.clock_skew_s
 
+    desks = desks_of(simulation.seed, [f"worker-{number}" for number in range(size.clients)])
+
     def opened() -> ElementQueue:
         return kind(SPACE[NAME], {"body": "string"}, maxelts=3)
 
@@ -50,7 +52,7 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def work(client: Client) -> None:
         q = opened()
         for _ in range(2 * size.steps):
-            hold(client, q, maxlock_s)
+            hold(client, q, maxlock_s, desks)
             if client.random.random() < 0.3:
                 at_once(client, q, q.first(client.db))
 
@@ -59,13 +61,6 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for _ in range(4 * size.steps):
             q.purge(client.db, maxlock=maxlock_s)
             client.runtime.sleep(client.random.choice((0, 0, maxlock_s / 2, maxlock_s)))
-
-    def look(client: Client) -> None:
-        q = opened()
-        for _ in range(size.steps):
-            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted, q)))
-            client.call(NAME, "pass", None, partial(missed, client, q))
-            client.pause(0.3)
 
     def survive(client: Client) -> None:
         q = opened()
@@ -79,7 +74,7 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.client(purge, "purger")
-    simulation.client(look, "auditor")
+    simulation.client(lambda client: look(client, opened(), size.steps), "auditor")
     simulation.afterwards(survive, "survivor")
     keys_max = 3 * limits.BATCH_ITEMS_MAX + 8
     return [
