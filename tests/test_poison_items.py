@@ -146,15 +146,18 @@ def test_a_handle_that_has_read_an_item_sets_damaged_ones_aside(db: Database, sp
     assert (reader.size(db), reader.unreadable(db)) == (0, 1)
 
 
-def test_a_delivered_item_of_another_type_goes_back_to_its_place(db: Database, space: Subspace) -> None:
+@pytest.mark.parametrize("other", [{"y": 1}, {"y": LARGE}], ids=["whole", "in pieces"])
+def test_a_delivered_item_of_another_type_goes_back_to_its_place(
+    db: Database, space: Subspace, other: dict[str, Any]
+) -> None:
     plain, typed = Queue.named(db, "q", root=space), Queue.named(db, "q", type=Point, root=space)
-    plain.enqueue_many(db, [{"y": 1}, {"x": 1}, {"y": 2}])
+    plain.enqueue_many(db, [other, {"x": 1}, {"y": 2}])
     recipe = typed._recipe.zero
     deliveries = run(db, lambda tr: recipe.deliver(tr, list(recipe.available(tr, 2, 0)), b""))
     assert plain.size(db) == 1
     assert run(db, lambda tr: recipe.collect(tr, deliveries)) == [Point(1)]
     assert plain.size(db) == 2
-    assert plain.dequeue_many(db, 3) == [{"y": 1}, {"y": 2}]
+    assert plain.dequeue_many(db, 3) == [other, {"y": 2}]
 
 
 def test_a_value_is_set_aside_once(db: Database, plain: Queue) -> None:

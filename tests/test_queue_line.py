@@ -19,7 +19,7 @@ from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.line.waiting import _is_refused
+from fdbqueue.line.waiting import Nudge, _is_refused
 from fdbqueue.recipe.items import COUNTER, Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
 from fdbqueue.runtime import Waitable
@@ -1027,6 +1027,20 @@ def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
         db.runtime.sleep(0.1)
         client.close()
     assert answers == ["closed"] * 3
+
+
+class NudgedLate(Nudge):
+    """A nudge that comes between the look at it and the sleep."""
+
+    def is_ready(self) -> bool:
+        ready = super().is_ready()
+        self.give()
+        return ready
+
+
+def test_a_nudge_just_before_the_sleep_ends_it(db: Database) -> None:
+    """It is given once: the time of a caller has changed."""
+    assert db.runtime.wait_any([NudgedLate()], PATIENCE_S)
 
 
 def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) -> None:

@@ -270,6 +270,25 @@ def test_a_transaction_that_ends_at_its_timeout_writes_nothing(db, queue, told, 
     assert (told.names, db[space["effect"].key()]) == (["buried"], None)
 
 
+def test_a_transaction_that_hangs_in_its_second_try_is_ended(db, queue, told, space):
+    """After a conflict, as in its first try."""
+    hang, key, tries = threading.Event(), space["contended"].key(), []
+
+    def handler(tr, _):
+        tries.append(tr.get(key).present())
+        db[key] = b""
+        if len(tries) > 1:
+            hang.wait(20)
+        tr.set(key, b"")
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE)
+    worker.start(until_empty=True)
+    assert worker.join(20)
+    hang.set()
+    assert (told.names, tries) == (["buried"], [False, True])
+
+
 def test_a_handler_that_ends_during_its_failure_is_not_settled(db, queue, told, monkeypatch):
     """Otherwise the next suspect would begin beside the commit of this one."""
     fails, left, settled = threading.Event(), threading.Event(), []
@@ -354,6 +373,18 @@ def test_a_lease_wakes_a_heartbeat_that_would_sleep_longer(db, short, space):
     heartbeat._wakes_at = heartbeat._tick()
     heartbeat.add(Hold(short, task, db, session, db.runtime.now()))
     assert heartbeat._woken.is_set()
+
+
+def test_a_lost_lease_wakes_no_heartbeat(db, queue, space):
+    """Its handler may go on for an hour, and there is nothing to renew."""
+    queue.put(db, 1)
+    session = Session(db, root=space)
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, lambda: db.runtime.monotonic() + 20)
+    hold = Hold(queue, queue.take(db, 0, session=session), db, session, db.runtime.now())
+    heartbeat.add(hold)
+    hold.take_away()
+    hold.beat_at = db.runtime.monotonic()
+    assert heartbeat._tick() > db.runtime.monotonic() + 10
 
 
 def test_a_renewal_begins_with_its_question(db, queue, space, monkeypatch):
@@ -502,6 +533,31 @@ def test_a_task_is_kept_though_the_wait_at_another_queue_failed(db, queue, space
     monkeypatch.setattr(Feed, "_take", take_or_fail)
     with Session(db, root=space) as session:
         assert [task.data for _, task in feed.take(1, session, 10.0)] == ["x"]
+
+
+def test_a_wait_that_begins_after_a_task_was_found_is_ended(db, queue, space, monkeypatch):
+    """The task would wait for the end of that wait, and its lease may end before."""
+    other, take, end_waits = TaskQueue.create(db, "other", root=space), Feed._take, Feed.end_waits
+    queue.put(db, "x")
+    feed, ended = Feed(db, [(queue, 1), (other, 1)]), threading.Event()
+
+    def take_late(feed, number, count, session, timeout_s):
+        if not timeout_s:  # so that it waits
+            return []
+        if number == 1:
+            assert ended.wait(20)
+        return take(feed, number, count, session, timeout_s)
+
+    def end_waits_once(feed, session):
+        end_waits(feed, session)
+        ended.set()
+
+    monkeypatch.setattr(Feed, "_take", take_late)
+    monkeypatch.setattr(Feed, "end_waits", end_waits_once)
+    with Session(db, root=space) as session:
+        began = time.monotonic()
+        assert [task.data for _, task in feed.take(1, session, 60.0)] == ["x"]
+        assert time.monotonic() - began < 40
 
 
 def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, queue, space, monkeypatch):

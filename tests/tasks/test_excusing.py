@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdbqueue import Failure, Session
+from fdbqueue import Failure, Session, limits
 from fdbqueue.database import run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.tasks.calls import calls_of
@@ -240,15 +240,20 @@ def test_a_lease_that_lapses_on_its_way_counts_no_take(b, clock, acked_first):
     assert b.queue.statistics(b.db)["calls"]["take"] == 2
 
 
-def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock):
-    """A dead worker may leave a request in the line, which is served until its deadline."""
+@pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0])
+def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock, monkeypatch, notice_bytes):
+    """A dead worker may leave a request in the line, which is served until its deadline. Its results are in
+    the notice, or beside it.
+    """
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
     b = bench("fifo")
     line, mine = calls_of(b.db, b.queue._shape).source.line, Session(b.db, ttr=5)
     params = params_of(Lease(mine.id, b"its token"))
+    rids = [bytes((number,)) * limits.RANDOM_SUFFIX_BYTES for number in (1, 2)]
     begun = b.put()
     b.queue.take(b.db, 0, session=mine)
-    server = registered(b.db, line, b"1", now_us(clock), params=params_of(Lease(b.session.id, b"a token")))
-    registered(b.db, line, b"2", now_us(clock), params=params)
+    server = registered(b.db, line, rids[0], now_us(clock), params=params_of(Lease(b.session.id, b"a token")))
+    registered(b.db, line, rids[1], now_us(clock), params=params)
     _, delivered = b.put(), b.put()
     run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
     assert [standing(b, id_) for id_ in (begun, delivered)] == [("t", 1, 0, 0), ("t", 1, 0, 0)]

@@ -13,10 +13,12 @@ from fdbqueue.errors import QueueBusy, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.runtime import Thread
+from fdbqueue.seam import Transaction
 from fdbqueue.sessions import ending
 from fdbqueue.sessions import keeper as keeper_module
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
+from fdbqueue.tasks.swept import Swept
 from tests.support import IdleThread
 from tests.tasks.support import Bench, StillClock
 
@@ -117,6 +119,28 @@ def test_the_keeper_renews_its_sessions_among_many_dead_ones(
         return end_the_dead(database, keys, after)
 
     monkeypatch.setattr(keeper_module, "end_the_dead", end_slowly)
+    b.clock.advance(2)
+    b.sweep()
+    end_the_dead(other, KEYS)
+    run(b.db, lambda tr: own.ask(tr)())
+
+
+def test_the_keeper_renews_its_sessions_in_a_long_sweep(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch of due tasks takes time. A session that is not renewed meanwhile would end."""
+    monkeypatch.setattr(limits, "DUE_BATCH", 1)
+    b = bench("fifottl")
+    own, other = Session(b.db, ttr=12), other_process(b)
+    for _ in range(4):
+        b.put(delay=1)
+    tidy = Swept.tidy
+
+    def tidy_slowly(swept: Swept, tr: Transaction) -> bool:
+        b.clock.advance(4)
+        return tidy(swept, tr)
+
+    monkeypatch.setattr(Swept, "tidy", tidy_slowly)
     b.clock.advance(2)
     b.sweep()
     end_the_dead(other, KEYS)

@@ -191,6 +191,21 @@ def test_an_exhausted_task_of_an_ended_run_counts_for_its_taker(
     b.sweep()
 
 
+def test_a_burial_counts_for_no_lease_that_a_kick_has_forgiven(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    id_ = b.put()
+    lapse(b, clock, member)
+    b.queue.bury(b.db, id_)
+    b.queue.kick(b.db, 1)
+    taker = Member(b, other)
+    b.queue.release(b.db, taker.take(), failure=ODD)
+    assert b.queue.exhaust(b.db, taker.take(), 1)
+    assert (row(b, run), row(b, other)) == ({"lost": 1}, {"failed": 1, "buried": 1})
+    assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["lease_lost", "retried"]
+
+
 def test_a_burial_that_is_excused_is_taken_back(
     b: Bench, run: Run, member: Member, clock: ManualClock
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import fdbqueue
 from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
 from fdbqueue.database import run
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.staging import Outcome, Turn
@@ -56,6 +57,21 @@ def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench
     b.queue.take(b.db, 0, session=last)
     last.end()
     assert b.counts("ready", "taken") == (1, 50)
+
+
+def test_an_ended_session_releases_a_task_behind_lapsed_leases(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of those releases nothing, and is not the last one."""
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = bench("fifottl")
+    session = Session(b.db, ttr=LONG_S)
+    for ttr_s in (1, 1, LONG_S):
+        b.put(ttr=ttr_s)
+    b.queue.take_many(b.db, 3, session=session)
+    b.clock.advance(2)
+    session.end()
+    assert b.counts("ready", "taken") == (3, 0)
 
 
 def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
@@ -187,6 +203,28 @@ def test_a_failing_keeper_logs_once_a_minute_with_a_count(
     assert all(str(UnknownSession(session="ff")) in message for message in told)
 
 
+def fail() -> None:
+    raise FDBError(TIMED_OUT)
+
+
+def test_a_silence_ends_with_the_next_tick_of_the_keeper(
+    bench: MakeBench, clock: StillClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an outage of a moment would excuse each lease that this process loses later."""
+    swept = keeper(bench().db)
+    questions = iter([fail])
+
+    def tick() -> None:
+        for question in questions:
+            swept.silence.ask(swept, question)
+
+    monkeypatch.setattr(swept, "tick", tick)
+    monkeypatch.setattr(swept, "_stop", Rounds(clock, rounds=5))
+    began = clock.now()
+    swept._run()
+    assert (clock.now() - began, swept.silence.longest_s(since=began)) == (60, 10)
+
+
 def test_a_name_goes_on_with_the_tasks_of_a_process_that_died(bench: MakeBench) -> None:
     b = bench()
     id_ = b.put(1)
@@ -202,13 +240,14 @@ def test_a_name_goes_on_with_the_tasks_of_a_process_that_died(bench: MakeBench) 
 
 def test_the_name_of_a_dead_session_begins_a_new_one(bench: MakeBench) -> None:
     b = bench()
-    b.put(1)
+    id_ = b.put(1)
     dead = Session(b.db, name="worker-7", ttr=10)
     b.queue.take(b.db, 0, session=dead)
     b.clock.advance(10)  # nobody has swept
     again = Session(b.db, name="worker-7", ttr=10)
     assert again.id != dead.id
     assert b.counts("ready", "release") == (1, 1)
+    assert b.queue.peek(b.db, id_).failures == 1  # as after a sweep
 
 
 def test_the_process_opens_another_session_when_its_own_was_lost(bench: MakeBench) -> None:
