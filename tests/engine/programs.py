@@ -213,6 +213,22 @@ def fork_while_leading_and_watching(path: str, key: str) -> None:
     del changed
 
 
+def count_journals_of_a_child(path: str) -> None:
+    """Lead in a thread for ever; print the number of open files of journals, and that of a child."""
+    db = fdb.open(path)
+    db[b"before"] = b"value"
+    lead_in_a_thread(db)
+    say(journals())
+    if not os.fork():
+        say(journals())
+    sys.stdin.readline()
+
+
+def journals() -> int:
+    names = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return sum("/journal." in name for name in names)
+
+
 def lead_in_a_thread(db: fdb.Database) -> None:
     leading = threading.Event()
 

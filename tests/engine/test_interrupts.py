@@ -14,6 +14,7 @@ import pytest
 
 import fdbqueue
 import fdbqueue.embedded
+from fdbqueue.embedded.request import CommitRequest
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S
@@ -125,6 +126,33 @@ def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
         thread.join(PATIENCE_S)
     assert [db[key] for key in (b"first", b"second", b"third")] == [b"1", None, b"1"]
     assert interrupted == [True]
+
+
+def test_an_interrupt_before_the_wake_up_wakes_the_next_leader(db, monkeypatch):
+    """A thread has committed and named the next leader. The interrupt comes before the wake-up."""
+    committer, wake, interrupted = db.engine._store.committer, CommitRequest.wake, []
+
+    def interrupted_once(request: CommitRequest) -> None:
+        if request is committer._leader and request.turn is not None and not interrupted:
+            interrupted.append(request)
+            raise Interrupt
+        wake(request)
+
+    def commit(key: bytes) -> None:
+        with suppress(Interrupt):
+            db[key] = b"1"
+
+    monkeypatch.setattr(CommitRequest, "wake", interrupted_once)
+    threads = [threading.Thread(target=commit, args=(key,), daemon=True) for key in (b"first", b"second")]
+    holding = db.engine._store.begin(write=True)
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
+    holding.abort()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [thread.is_alive() for thread in threads] == [False, False]
+    assert (len(interrupted), db[b"second"]) == (1, b"1")
 
 
 def test_a_leader_interrupted_late_keeps_the_results_of_others(db, monkeypatch):

@@ -354,6 +354,14 @@ def test_a_child_forked_in_a_commit_keeps_no_descriptor(path, db, pool):
         board.close()
 
 
+def test_a_child_forked_in_a_commit_keeps_no_file_of_the_journal(path):
+    """The frames of the leading thread, which the child does not have, still refer to it."""
+    with running("count_journals_of_a_child", path) as program:
+        of_parent, of_child = int(program.line()), int(program.line())
+    assert of_parent > 0
+    assert of_child < of_parent
+
+
 def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
     """A map duplicates the descriptor of its file; the duplicate must not keep the locks."""
     file, other = (bytelocks.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))

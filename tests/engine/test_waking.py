@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.embedded import commitlog
 from fdbqueue.embedded import doorbell as doorbell_module
+from fdbqueue.embedded import watches as watches_module
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S, becomes_ready
@@ -159,6 +161,23 @@ def marks(db: fdbqueue.Database, key: bytes) -> int:
 def bucket_of(key: bytes) -> int:
     """Return the row of a key on the board."""
     return zlib.crc32(key) % doorbell_module._BUCKETS
+
+
+def test_a_look_beyond_a_trimmed_log_is_one_at_every_watched_key(monkeypatch):
+    """It is trimmed further than the look before after a long standstill, or if a clock has jumped."""
+    monkeypatch.setattr(watches_module, "_KEYS_LOOKED_AT_MAX", 0)
+    with fdbqueue.open("memory:") as db:
+        store, waiting = db.engine._store, watch(db, b"watched")
+        store.watches._rung()
+        for number in range(3):
+            db[b"other"] = b"%d" % number
+        with store.begin() as txn:
+            assert list(store.watches._worth_a_look(txn)) == []
+        with store.begin(write=True) as txn:
+            assert commitlog.trim_before(txn, txn.id())
+        with store.begin() as txn:
+            assert list(store.watches._worth_a_look(txn)) == [b"watched"]
+        del waiting
 
 
 def test_without_sockets_the_slow_look_finds_changes(db, path, monkeypatch):
