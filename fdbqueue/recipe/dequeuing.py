@@ -43,7 +43,8 @@ class Dequeuing(QueueHandle):
         Writes: clears it.
         Conflicts: another taker of the same item. An answer of nothing in a transaction: an enqueue.
         Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
-        PayloadUnreadable if another codec wrote the value; WaitStopped as soon as `stop` is set.
+        PayloadUnreadable if another codec wrote the value; WaitStopped as soon as `stop` is set;
+        TooMuchToSweep given a transaction, behind too many unreadable values.
         """
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)

@@ -81,7 +81,7 @@ def test_a_repartition_tells_the_tasks_that_it_waits_for(
     moving: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "PLAIN_EVERY_S", 0.0)
-    err = moving.run("repartition", "mail", "8", "--timeout", "0.01")[2]
+    err = moving.run("repartition", "mail", "8", "--timeout", "3")[2]  # a step of a busy cluster takes 1 s
     assert "until takes have drained them" in err
     assert "8 ready and 0 taken task(s)" in err
 

@@ -49,16 +49,15 @@ def test_a_persistent_queue_with_partitions_is_refused(
 
 
 @pytest.mark.parametrize("maxsize", [0, 9])
-def test_the_first_put_after_a_repartition_elsewhere_is_refused(
-    opened: Opened, db: fdbqueue.Database, space: Subspace, maxsize: int
-) -> None:
-    q = opened(maxsize=maxsize)
+def test_the_first_put_after_a_repartition_elsewhere_is_refused(still: Still, maxsize: int) -> None:
+    q = still.opened(maxsize=maxsize)
     q.put("a")
-    other = fdbqueue.Database(db.engine)
-    TaskQueue.open(other, "q", root=space).repartition(other, 2)
+    other = fdbqueue.Database(still.db.engine, still.clock)
+    TaskQueue.open(other, "q", root=still.root).repartition(other, 2)
     with pytest.raises(UnsupportedOption, match="partitions"):
         q.put("b")
-    assert TaskQueue.open(db, "q", root=space).statistics(db)["tasks"]["total"] == 1
+    assert TaskQueue.open(still.db, "q", root=still.root).statistics(still.db)["tasks"]["total"] == 1
+    q.close()
 
 
 def test_connect_is_safe_from_many_threads(q: PersistentQueue) -> None:
