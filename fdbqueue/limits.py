@@ -198,6 +198,10 @@ QUEUES_LABELLED_MAX = 100
 # A task key is part of three database keys of its task.
 TASK_KEY_BYTES_MAX = 1_000
 TASK_KEY_DEPTH_MAX = 100
+# A put writes a task key, or a unique key, this number of times, with the ranges of its conflicts. Puts that
+# share a transaction count these bytes: a thousand with long keys would not fit.
+TASK_KEY_COPIES = 20
+UNIQUE_KEY_COPIES = 11
 RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000
 # Units of quota: the cost of a task, or the weight of a task key.

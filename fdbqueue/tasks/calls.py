@@ -48,7 +48,7 @@ from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 
-_payload = attrgetter("payload")
+_payload, _key = attrgetter("payload"), attrgetter("key")
 _WIDE = -1
 """The number of all partitions together, among the takes of a session."""
 
@@ -171,9 +171,11 @@ class TaskCalls:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
             turn = next(self._turns)
             items = [(draft, turn) for draft in drafts]
-            size_bytes = sum(map(len, map(_payload, drafts)))
-            if drafts[0].unique is not None:
-                return tasks_in(self._unique_puts.call(items, size_bytes))
+            keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
+            size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
+            wish = drafts[0].unique
+            if wish is not None:
+                return self._put_unique(items, size_bytes + limits.UNIQUE_KEY_COPIES * len(wish.unique.key))
             return list(self._puts.call(items, size_bytes))
 
     def put_alone(self, draft: Draft, stop: Stop | None) -> None:
@@ -183,6 +185,12 @@ class TaskCalls:
         """
         with self._database.waiter(stop):
             self._puts_alone.call([draft], len(draft.payload))
+
+    def _put_unique(self, items: Sequence[tuple[Draft, int]], size_bytes: int) -> list[Task]:
+        """Raises: UniqueTaskBusy."""
+        while not (tasks := tasks_in(self._unique_puts.call(items, size_bytes))):
+            pass  # it was postponed: the oldest put of a transaction never is
+        return tasks
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         """Raises: QueueFull."""

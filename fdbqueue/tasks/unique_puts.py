@@ -1,7 +1,8 @@
 """Puts with unique keys: a new task, or the one that has the key (unique.py).
 
 Puts of several callers share a transaction. They count as if one came after the other: those with the same
-key go in rounds, and each round sees the writes of the last one.
+key go in rounds, and each round sees the writes of the last one. The payloads of tasks that exist are read
+for the answers, and are bounded in bytes: other puts are postponed to a later transaction.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from fdbqueue import limits
 from fdbqueue.database import conflict_in
 from fdbqueue.errors import UniqueTaskBusy
 from fdbqueue.partitions.plan import Plan
@@ -21,18 +23,23 @@ from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.payloads import ask_payload, is_held_by
 from fdbqueue.tasks.sweep import as_of, catch_up
 from fdbqueue.tasks.tasks_of import key_in, task_of
 from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
 from fdbqueue.tasks.verbs import AskOwner, ask_place
 from fdbqueue.unreadable import shown
 
-Answer = Task | UniqueTaskBusy
+
+class Postponed(NamedTuple):
+    """The answer of a put that has done nothing: others have read enough bytes in this transaction."""
+
+
+Answer = Task | UniqueTaskBusy | Postponed
 
 
 def tasks_in(answers: Sequence[Answer]) -> list[Task]:
-    """Raises: UniqueTaskBusy, if an answer is one."""
+    """The tasks of puts that were not postponed. Raises: UniqueTaskBusy, if an answer is one."""
     for answer in answers:
         if isinstance(answer, UniqueTaskBusy):
             raise answer
@@ -58,6 +65,21 @@ class _Asked(NamedTuple):
     record: Value
 
 
+class _ToRead:
+    """The payloads that one transaction reads: limits.BATCH_BYTES_MAX bytes, or one larger payload."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+
+    def takes(self, record: Record) -> bool:
+        """True if the payload of that task may be read, too."""
+        size_bytes = self._size_bytes + (0 if is_held_by(record) else record.size_bytes)
+        if self._size_bytes and size_bytes > limits.BATCH_BYTES_MAX:
+            return False
+        self._size_bytes = size_bytes
+        return True
+
+
 class UniquePuts:
     def __init__(self, parts: Parts, runtime: Runtime, ask_owner: AskOwner) -> None:
         self._parts = parts
@@ -67,9 +89,11 @@ class UniquePuts:
     def put(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
     ) -> list[Answer] | NoRoom:
-        """Put tasks with unique keys. Return the tasks in order, or NoRoom with the size of a full queue.
+        """Put tasks with unique keys. Return the tasks in order, or NoRoom with the size of a full queue. The
+        first put is never postponed.
 
-        Reads: as a put; the entries of the keys; their tasks by snapshot, and serialisably to change them.
+        Reads: as a put; the entries of the keys; their tasks by snapshot, and serialisably to change them; of
+        the payloads of these tasks limits.BATCH_BYTES_MAX bytes, or one larger payload.
         Writes: the tasks that are new, or change, and the entries of new ones.
         Conflicts: another put with such a key; the end of the scope of its task; a change of a task that
         changes.
@@ -77,16 +101,17 @@ class UniquePuts:
         now_us = self._now_us()
         stamped = [replace(draft, extra=_wish(draft).extra(draft.extra, now_us)) for draft in drafts]
         answers: dict[int, Answer] = {}
+        to_read = _ToRead()
         while len(answers) < len(drafts):
             places = _first_of_each_key(stamped, answers)
-            found = self._round(tr, [stamped[at] for at in places], random, turn)
+            found = self._round(tr, [stamped[at] for at in places], random, turn, to_read)
             if isinstance(found, NoRoom):
                 return found
             answers.update(zip(places, found, strict=True))
         return [answers[at] for at in range(len(drafts))]
 
     def _round(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, to_read: _ToRead
     ) -> list[Answer] | NoRoom:
         """`put` of drafts with different keys."""
         shared = self._parts.shape.shared
@@ -109,7 +134,7 @@ class UniquePuts:
             entry = Entry(id_bytes(task.id), _unique(drafts[at]).until_us)
             enter(tr, shared, _key(drafts[at]), entry, entries[at])
         replies = [
-            None if holder is None else _settle(holder, draft)
+            None if holder is None else _settle(holder, draft, to_read)
             for holder, draft in zip(holders, drafts, strict=True)
         ]
         answers = [made[at] if reply is None else reply() for at, reply in enumerate(replies)]
@@ -192,9 +217,11 @@ def _found(asked: _Asked, key: bytes) -> _Holder | None:
     return None
 
 
-def _settle(holder: _Holder, draft: Draft) -> Callable[[], Answer]:
+def _settle(holder: _Holder, draft: Draft, to_read: _ToRead) -> Callable[[], Answer]:
     """Settle a put whose key another task has. The reply is its answer."""
     if _wish(draft).on_conflict is OnConflict.SKIP:
+        if holder.current is not None and not to_read.takes(holder.current):
+            return Postponed
         return _ask_existing(holder, draft)
     answer = _overwritten(holder, draft)
     return lambda: answer

@@ -1,6 +1,7 @@
 """Unique keys: at most one task in its scope has a key, in the whole queue."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.unique import without_unique
+from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
@@ -175,6 +177,47 @@ def test_a_busy_task_fails_its_own_caller_only(db: Any, space: Any) -> None:
     busy, task = body(db)
     assert isinstance(busy, UniqueTaskBusy)
     assert (task.existed, task.data) == (False, 1)
+
+
+def test_combined_puts_read_few_bytes_of_existing_tasks(b: PartitionsBench) -> None:
+    """A put that would read more is postponed; a payload above the bound is read alone."""
+    third = limits.BATCH_BYTES_MAX // 3
+    sizes = [third] * 5 + [9, 3 * limits.BATCH_BYTES_MAX]
+    for unique, size in enumerate(sizes):
+        put(b, "x" * size, unique=unique)
+    left, batches = [*range(7), 3, 9], []
+    while left:
+        answers = put_together(b, left)
+        batches.append([unique for unique, answer in zip(left, answers, strict=True) if tasks_in([answer])])
+        left = [unique for unique, answer in zip(left, answers, strict=True) if not tasks_in([answer])]
+    assert batches == [[0, 1, 5, 9], [2, 3], [4, 3], [6]]
+    assert total(b) == 8
+
+
+def test_puts_that_share_a_transaction_get_all_large_payloads(b: PartitionsBench) -> None:
+    data = {unique: f"{unique}" * limits.BATCH_BYTES_MAX for unique in range(4)}
+    for unique, text in data.items():
+        put(b, text, unique=unique)
+    found: dict[int, Any] = {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: put(b, unique=n).data})) for n in data]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == data
+
+
+def put_together(b: PartitionsBench, keys: Sequence[int]) -> list[Any]:
+    """Skipping puts with these unique keys, in one transaction."""
+    drafts = [
+        b.queue._draft("y", {"unique": b.queue._wish(unique, "unfinished", "skip", None, 0)})
+        for unique in keys
+    ]
+    calls = b.queue._calls(b.db)
+    body = transactional(
+        lambda tr: calls._put_in(tr, drafts, bytes(limits.RANDOM_SUFFIX_BYTES), 0), parameter="tr"
+    )
+    return list(body(b.db))
 
 
 # Scopes.

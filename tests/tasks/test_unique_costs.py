@@ -7,6 +7,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue, limits
+from fdbqueue.calls.writes import Writes
+from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 from tests.test_call_counts import calls_of
@@ -70,6 +72,30 @@ def test_a_unique_key_is_one_key_or_two(bench: Callable[..., Bench], scope: Any,
 def stored(b: Bench) -> int:
     """The number of keys of the queue."""
     return len(list(b.db.get_range_startswith(b.queue.contents.key())))
+
+
+@pytest.mark.parametrize("kind", kind_names())
+@pytest.mark.parametrize("scope", [None, "unfinished", 60])
+def test_puts_with_long_keys_fit_into_one_transaction(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, kind: str, scope: Any
+) -> None:
+    """A combined put counts enough bytes, so that limits.BATCH_ITEMS_MAX of them stay below the bound."""
+    b, counted = bench(kind), list[int]()
+    call = Writes.call
+    monkeypatch.setattr(Writes, "call", lambda *args: counted.append(args[2]) or call(*args))
+    options: dict[str, Any] = {"headers": {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}}
+    if kind in ("utube", "utubettl", "fair"):
+        options["key"] = "k" * (limits.TASK_KEY_BYTES_MAX - 10)
+    if scope is not None:
+        options |= {"unique": "u" * (limits.TASK_KEY_BYTES_MAX - 10), "scope": scope}
+    data = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX - 2)
+    b.queue.put(b.db, data, **options)
+    b.queue.truncate(b.db)
+    tr = b.db.create_transaction()
+    b.queue.put(tr, data, **options)
+    most = limits.TRANSACTION_BYTES_MAX - limits.BATCH_BYTES_MAX
+    trace = 2 * limits.TRACE_BYTES_MAX  # in the record and in the index
+    assert tr.get_approximate_size().wait() + trace - counted[0] < most / limits.BATCH_ITEMS_MAX
 
 
 def test_a_skipping_put_writes_nothing_of_the_queue(bench: Callable[..., Bench]) -> None:
