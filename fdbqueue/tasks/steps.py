@@ -5,6 +5,7 @@ end costs nothing more.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,9 +29,16 @@ def has_steps(record: Record) -> bool:
     return record.extra is not None and record.extra.steps > 0
 
 
-def steps_bytes(record: Record) -> int:
-    """The bytes of the stored steps of a task."""
-    return 0 if record.extra is None else record.extra.steps_bytes
+class Counted(NamedTuple):
+    """The number of steps of a task that are done, and their bytes: names and stored results."""
+
+    steps: int
+    size_bytes: int
+
+
+def counted_in(record: Record) -> Counted:
+    """The steps that the record of a task counts."""
+    return Counted(0, 0) if record.extra is None else Counted(record.extra.steps, record.extra.steps_bytes)
 
 
 def ask_steps(tr: Transaction, keys: TaskKeys, record: Record) -> Callable[[TaskKeys], None]:

@@ -31,6 +31,7 @@ from fdbqueue.task import TaskState
 from fdbqueue.tasks.failures import entry_of
 from fdbqueue.tasks.payloads import is_held_by
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.steps import counted_in
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.beside import BesideChecks
@@ -60,6 +61,7 @@ class TaskChecks:
         self._mending = cures.mending
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         self._unique = UniqueChecks(shape, self._mending)
+        self._steps = StepChecks(shape, self._mending)
         self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
@@ -86,7 +88,7 @@ class TaskChecks:
             columns.TIMER: (self._ask_entry, self._judge_timer),
             columns.LIVE: (_nothing, self._judge_live),
             columns.FAILURE: (self._ask_of_task, self._judge_failure),
-            columns.STEP: (self._ask_of_task, StepChecks(self.keys, self._mending).judge),
+            columns.STEP: (self._ask_of_task, self._steps.judge),
             columns.CLASSED: (self._ask_entry, self._judge_classed),
             columns.CLASS_COUNT: (_nothing, self._judge_class_count),
             columns.REDRIVE: (_nothing, self._judge_redrive),
@@ -100,7 +102,9 @@ class TaskChecks:
         if column == RESULT:
             return self._results.weight(row, rest)
         record = sound_record(row.value, rest) if column == columns.TASK else None
-        return 0 if record is None or is_held_by(record) else record.size_bytes
+        if record is None:
+            return 0
+        return counted_in(record).size_bytes + (0 if is_held_by(record) else record.size_bytes)
 
     def asks(self, row: Row) -> Iterable[Ask]:
         column, rest = self.keys.parts_of(row.key)
@@ -174,6 +178,7 @@ class TaskChecks:
         if classed is not None:
             yield classed
         yield from self._unique.ask_task(record)
+        yield from self._steps.ask_task(record)
         if self._partition is not None:
             yield from self._partition.ask_task(rest)
 
@@ -198,6 +203,7 @@ class TaskChecks:
             )
             yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(classed, b""))
         yield from self._unique.judge_task(row, record, seen)
+        yield from self._steps.judge_task(row, record, seen)
         if self._partition is not None:
             yield from self._partition.judge_task(row, rest, seen)
         if not is_held_by(record):
