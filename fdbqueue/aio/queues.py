@@ -92,6 +92,7 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
     peek = awaited(BlockingTaskQueue.peek)
     wait_for_progress = awaited(BlockingTaskQueue.wait_for_progress)
     result = awaited(BlockingTaskQueue.result)
+    forget_result = awaited(BlockingTaskQueue.forget_result)
     explain = awaited(BlockingTaskQueue.explain)
     holder = awaited(BlockingTaskQueue.holder)
     ended_task = awaited(BlockingTaskQueue.ended_task)

@@ -13,9 +13,10 @@ from fdbqueue.signals import Signals
 @queue_argument
 @click.argument("id_", metavar="ID")
 @click.option("--wait", "wait_s", type=WAIT, default=0.0, metavar="S", help="wait up to S seconds")
+@click.option("--forget", is_flag=True, help="remove the result when it is printed")
 @in_a_place
 @click.pass_obj
-def result(signals: Signals, place: Place, queue: str, id_: str, wait_s: float) -> None:
+def result(signals: Signals, place: Place, queue: str, id_: str, wait_s: float, forget: bool) -> None:
     """Print the result of a task of QUEUE as JSON: the value that its handler returned.
 
     Only a task that was put with --result-ttl has one, for that time. The exit status is 1 without a result:
@@ -23,3 +24,5 @@ def result(signals: Signals, place: Place, queue: str, id_: str, wait_s: float) 
     """
     with place.tasks(queue) as (database, found):
         stdout_of(signals).print(line_of(found.result(database, id_, wait_s)))
+        if forget:
+            found.forget_result(database, id_)

@@ -29,6 +29,7 @@ from fdbqueue.tasks.kinds import (
 from fdbqueue.tasks.looks import Looks
 from fdbqueue.tasks.managing import Managing
 from fdbqueue.tasks.putting import Putting
+from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
 
@@ -145,6 +146,19 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         """
         target = self._target(tr, task, None)
         return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))
+
+    def forget_result(self, tr: DatabaseOrTransaction, task: Task | str) -> bool:
+        """Remove the stored result of a task before its `result_ttl` is over. False if there is none.
+
+        A task that has not ended keeps its `result_ttl`: its end stores a result.
+        Reads: the end of the task.
+        Writes: clears it, and the result.
+        Conflicts: the end of the task; the end of its result.
+        Raises: InvalidArgument.
+        Round trips: 1.
+        """
+        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        return self._once(tr, "forget_result", lambda change: forget_one(change, id_))
 
     # Halves of the queue.
 

@@ -26,8 +26,8 @@ _ENDED = {"deleted": "it was deleted", "cancelled": "it was cancelled", "expired
 _OVER = "its result_ttl is over"
 _UNASKED = "it was put without result_ttl"
 _GONE = (
-    "it is not there, and its result_ttl is over, or it had none, or truncate has removed it, or it "
-    "never was in this queue"
+    "it is not there, and its result_ttl is over, or it had none, or forget_result or truncate has removed "
+    "it, or it never was in this queue"
 )
 
 

@@ -5,12 +5,14 @@ share, since it outlives the partition of its task. A task without a `result_ttl
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
+from fdbqueue.aside import DAMAGED
 from fdbqueue.codec import TYPED_HINT, PayloadCodec
 from fdbqueue.errors import PayloadUnsupported
 from fdbqueue.partitions.keys import SharedKeys
@@ -100,6 +102,30 @@ def ask_over(tr: Transaction, keys: SharedKeys) -> Callable[[], int | None]:
     return lambda: next((keys.result_time(row.key) for row in first), None)
 
 
+def forget_one(change: Change, id_: bytes) -> bool:
+    """Remove the result of a task before its time. False if there is none.
+
+    Reads: its end, serialisably.
+    Writes: clears it.
+    Conflicts: the end of the task; a sweep that removes the result.
+    """
+    tr, keys = change.tr, change.shape.shared
+    asked = tr.get(keys.result(id_))
+    change.require_queue()
+    if not asked.present():
+        return False
+    with suppress(*DAMAGED):  # without the time of a damaged end: a sweep clears that key at its time
+        tr.clear(keys.result_at(stored_of(asked.value).until_us, id_))
+    _clear(tr, keys, id_)
+    return True
+
+
+def _clear(tr: Transaction, keys: SharedKeys, id_: bytes) -> None:
+    pieces = keys.pieces_of(id_)
+    tr.clear(keys.result(id_))
+    tr.clear_range(pieces.start, pieces.stop)
+
+
 def forget(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
     """Remove one batch of the results that are over. True if there were any.
 
@@ -109,9 +135,6 @@ def forget(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
     under = keys.results_until(now_us)
     rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
     for row in rows:
-        id_ = id_in(row.key)
-        pieces = keys.pieces_of(id_)
         tr.clear(row.key)
-        tr.clear(keys.result(id_))
-        tr.clear_range(pieces.start, pieces.stop)
+        _clear(tr, keys, id_in(row.key))
     return bool(rows)

@@ -106,6 +106,9 @@ def test_the_output_of_a_command_is_its_result(shell: Shell) -> None:
     found = [shell.run("result", "q", json.loads(line)["id"]) for line in put]
     assert [status for status, _, _ in found] == [0] * 4
     assert [json.loads(out) for _, out, _ in found] == [{"a": [1]}, "two\nlines", None, "{no json"]
+    id_ = json.loads(put[1])["id"]
+    assert shell.run("result", "q", id_, "--forget")[:2] == (0, '"two\\nlines"\n')
+    assert shell.run("result", "q", id_)[0] == 1
 
 
 def test_a_result_that_is_not_there_is_told(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, Failure, TaskQueue, limits, transactional
+from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     InvalidArgument,
     NoResult,
@@ -223,6 +224,47 @@ def test_a_damaged_result_raises(bench: MakeBench) -> None:
     for id_ in (small, large):
         with pytest.raises(PayloadUnreadable):
             b.queue.result(b.db, id_, 0)
+
+
+@pytest.mark.parametrize("result", [None, 1, LARGE], ids=["none", "small", "large"])
+def test_a_forgotten_result_leaves_no_key(bench: MakeBench, result: Any) -> None:
+    b = bench()
+    id_, other = acked(b, result), acked(b, 2)
+    assert b.queue.forget_result(b.db, id_)
+    assert len(results_of(b)) == 2
+    assert not b.queue.forget_result(b.db, id_)
+    assert "forget_result" in reason_of(b, id_)
+    assert b.queue.result(b.db, other, 0) == 2
+
+
+def test_a_task_that_has_not_ended_has_no_result_to_forget(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x", result_ttl=60)
+    assert not b.queue.forget_result(b.db, id_)
+    b.queue.ack(b.db, b.take(), result=1)
+    assert b.queue.result(b.db, id_, 0) == 1
+
+
+def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> None:
+    b = bench()
+    id_ = acked(b, 1)
+    one, other = b.db.create_transaction(), b.db.create_transaction()
+    for tr in (one, other):
+        assert b.queue.result(tr, id_) == 1
+        assert b.queue.forget_result(tr, id_)
+    one.commit().wait()
+    with pytest.raises(engine_errors()):
+        other.commit().wait()
+
+
+def test_a_damaged_result_can_be_forgotten(bench: MakeBench) -> None:
+    b = bench()
+    id_ = acked(b, 1)
+    b.db[b.queue._shape.shared.result(id_bytes(id_))] = b"no result"
+    assert b.queue.forget_result(b.db, id_)
+    b.clock.advance(100)
+    b.sweep()
+    assert results_of(b) == []
 
 
 @pytest.mark.parametrize("result_ttl", [0, -1, float("nan"), "60", True])

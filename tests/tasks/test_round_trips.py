@@ -220,6 +220,7 @@ def test_a_result_costs_no_round_trip_of_its_ack(
         reads.append(engine.reads - before)
     assert reads[0] == reads[1]
     assert trips_of(engine, db, lambda tr: queue.result(tr, task)) == (looked, result)
+    assert trips_of(engine, db, lambda tr: queue.forget_result(tr, task)) == (1, True)
 
 
 def test_a_step_costs_a_look_and_a_write(trips: tuple[Database, Trips]) -> None:
