@@ -15,6 +15,7 @@ from fdbqueue.elements.queue_set import QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
 from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.fair.grants import FairConsumer, FairProducer
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
@@ -70,6 +71,8 @@ __all__ = [
     "Explanation",
     "Failure",
     "FailureClass",
+    "FairConsumer",
+    "FairProducer",
     "FairQueue",
     "Figures",
     "Finding",

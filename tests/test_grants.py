@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, QueueConsumer, QueueProducer, TaskConsumer, TaskProducer, TaskQueue
-from fdbqueue.errors import NotGranted, QueueDropped
+from fdbqueue import (
+    FairConsumer,
+    FairProducer,
+    FairQueue,
+    Queue,
+    QueueConsumer,
+    QueueProducer,
+    TaskConsumer,
+    TaskProducer,
+    TaskQueue,
+)
+from fdbqueue.errors import FairQueueFull, NotGranted, QueueDropped
 
 OF_THE_QUEUE = (
     "drop",
@@ -34,6 +44,11 @@ def tasks(db: fdbqueue.Database, space: Any) -> TaskQueue:
 @pytest.fixture
 def items(db: fdbqueue.Database, space: Any) -> Queue:
     return Queue.named(db, "items", root=space)
+
+
+@pytest.fixture
+def fair(space: Any) -> FairQueue:
+    return FairQueue(space["fair"], key=lambda item: item[0], root=space)
 
 
 def test_a_producer_puts_and_a_consumer_takes(db: fdbqueue.Database, tasks: TaskQueue) -> None:
@@ -60,6 +75,24 @@ def test_halves_of_a_plain_queue_share_its_items(db: fdbqueue.Database, items: Q
     assert consumer.empty(db)
 
 
+def test_halves_of_a_fair_queue_share_its_rounds(db: fdbqueue.Database, fair: FairQueue) -> None:
+    producer, consumer = fair.producer(), fair.consumer()
+    for item in ("a1", "a2", "b1"):
+        producer.put(db, item)
+    assert consumer.size(db) == 3
+    assert consumer.take_item(db, timeout=5) == (True, "a1")
+    assert fdbqueue.transactional(lambda tr: consumer.get(tr), parameter="tr")(db) == "b1"
+    consumer.give_back(db, "a1")
+    assert [fair.get(db) for _ in range(3)] == ["a2", "a1", None]
+
+
+def test_a_producer_meets_the_bound_of_a_fair_queue(db: fdbqueue.Database, space: Any) -> None:
+    producer = FairQueue(space["small"], key=len, capacity=1, root=space).producer()
+    producer.put(db, "x")
+    with pytest.raises(FairQueueFull):
+        producer.put(db, "y")
+
+
 def test_halves_work_in_a_transaction(db: fdbqueue.Database, tasks: TaskQueue, items: Queue) -> None:
     tasks.put(db, 1)
 
@@ -81,12 +114,14 @@ def test_halves_work_in_a_transaction(db: fdbqueue.Database, tasks: TaskQueue, i
         (TaskQueue.consumer, ("put", "put_many", *OF_THE_QUEUE)),
         (Queue.producer, ("dequeue", "dequeue_many", "peek", "clear", "repartition", "items")),
         (Queue.consumer, ("enqueue", "enqueue_many", "clear", "repartition", "aside")),
+        (FairQueue.producer, ("get", "take_item", "give_back", "size", "snapshot", "aside")),
+        (FairQueue.consumer, ("put", "snapshot", "key_statistics", "remove_aside")),
     ],
 )
 def test_a_half_refuses_all_other_verbs(
-    tasks: TaskQueue, items: Queue, half: Callable[[Any], Any], verbs: tuple[str, ...]
+    tasks: TaskQueue, items: Queue, fair: FairQueue, half: Callable[[Any], Any], verbs: tuple[str, ...]
 ) -> None:
-    grant = half(tasks if half.__qualname__.startswith("Task") else items)
+    grant = half({"TaskQueue": tasks, "Queue": items, "FairQueue": fair}[half.__qualname__.partition(".")[0]])
     for verb in verbs:
         assert not hasattr(grant, verb)
         with pytest.raises(NotGranted, match=f"{type(grant).__name__} has no `{verb}`"):
@@ -107,7 +142,11 @@ def test_a_half_of_a_dropped_queue_says_so(tasks: TaskQueue, db: fdbqueue.Databa
 
 
 def test_every_verb_of_a_half_is_one_of_its_queue() -> None:
-    halves = {TaskQueue: (TaskProducer, TaskConsumer), Queue: (QueueProducer, QueueConsumer)}
+    halves: dict[type, tuple[type, type]] = {
+        TaskQueue: (TaskProducer, TaskConsumer),
+        Queue: (QueueProducer, QueueConsumer),
+        FairQueue: (FairProducer, FairConsumer),
+    }
     for queue, (producer, consumer) in halves.items():
         names = [{name for name in dir(half) if not name.startswith("_")} for half in (producer, consumer)]
         assert names[0] | names[1] < set(dir(queue))

@@ -23,6 +23,8 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
     from fdbqueue.aio.futures import Future as Future
+    from fdbqueue.aio.grants import FairConsumer as FairConsumer
+    from fdbqueue.aio.grants import FairProducer as FairProducer
     from fdbqueue.aio.grants import QueueConsumer as QueueConsumer
     from fdbqueue.aio.grants import QueueProducer as QueueProducer
     from fdbqueue.aio.grants import TaskConsumer as TaskConsumer

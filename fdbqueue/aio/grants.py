@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.aio.fair_halves import FairPutting, FairTaking
 from fdbqueue.aio.halves import Dequeuing, Enqueuing, Putting, Taking
 from fdbqueue.errors import NotGranted
+from fdbqueue.fair.grants import FairConsumer as BlockingFairConsumer
+from fdbqueue.fair.grants import FairProducer as BlockingFairProducer
 from fdbqueue.recipe.grants import QueueConsumer as BlockingQueueConsumer
 from fdbqueue.recipe.grants import QueueProducer as BlockingQueueProducer
 from fdbqueue.tasks.grants import TaskConsumer as BlockingTaskConsumer
@@ -34,3 +37,11 @@ class TaskProducer(_Grant, Putting[BlockingTaskProducer]):
 
 class TaskConsumer(_Grant, Taking[BlockingTaskConsumer]):
     """`fdbqueue.TaskConsumer`, awaited."""
+
+
+class FairProducer(_Grant, FairPutting[BlockingFairProducer]):
+    """`fdbqueue.FairProducer`, awaited."""
+
+
+class FairConsumer(_Grant, FairTaking[BlockingFairConsumer]):
+    """`fdbqueue.FairConsumer`, awaited."""

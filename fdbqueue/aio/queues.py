@@ -1,26 +1,21 @@
 """Queues: those of fdbqueue, awaited."""
 
-from typing import Any
-
 from fdbqueue.aio.aside import AsideFace
-from fdbqueue.aio.grants import QueueConsumer, QueueProducer, TaskConsumer, TaskProducer
+from fdbqueue.aio.fair_halves import FairPutting, FairTaking
+from fdbqueue.aio.grants import (
+    FairConsumer,
+    FairProducer,
+    QueueConsumer,
+    QueueProducer,
+    TaskConsumer,
+    TaskProducer,
+)
 from fdbqueue.aio.halves import Dequeuing, Enqueuing, Putting, Taking
-from fdbqueue.aio.verbs import Maker, Verb, awaited, constructor_of
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.fair.items import Handed
+from fdbqueue.aio.verbs import Maker, awaited, constructor_of
 from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.recipe.queue import Queue as BlockingQueue
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
-
-
-def _put_again(
-    queue: BlockingFairQueue, db: BlockingDatabase, handed: Handed | None, *_: Any, **__: Any
-) -> None:
-    if handed is not None:
-        queue.give_back(db, handed.item, cost=handed.cost)
 
 
 class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[BlockingQueue]):
@@ -45,29 +40,20 @@ class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[Blocki
     clear = awaited(BlockingQueue.clear)
 
 
-class FairQueue(AsideFace[BlockingFairQueue]):
+class FairQueue(FairPutting[BlockingFairQueue], FairTaking[BlockingFairQueue], AsideFace[BlockingFairQueue]):
     """`fdbqueue.FairQueue`, awaited."""
 
     @constructor_of(BlockingFairQueue)
     def __init__(self) -> None: ...
 
-    put = awaited(BlockingFairQueue.put)
+    def producer(self) -> FairProducer:
+        """As `fdbqueue.FairQueue.producer`."""
+        return FairProducer.over(self._blocking.producer(), self._hub)
 
-    async def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
-        """As `fdbqueue.FairQueue.get`."""
-        return (await self.take_item(tr, timeout, stop=stop))[1]
+    def consumer(self) -> FairConsumer:
+        """As `fdbqueue.FairQueue.consumer`."""
+        return FairConsumer.over(self._blocking.consumer(), self._hub)
 
-    _taken = Verb[Any, Handed | None](BlockingFairQueue._take_handed, None, _put_again, name="_take_handed")
-
-    async def take_item(
-        self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
-    ) -> tuple[bool, Any]:
-        """As `fdbqueue.FairQueue.take_item`."""
-        handed = await self._taken(tr, timeout, stop=stop)
-        return (False, None) if handed is None else (True, handed.item)
-
-    give_back = awaited(BlockingFairQueue.give_back)
-    size = awaited(BlockingFairQueue.size)
     key_statistics = awaited(BlockingFairQueue.key_statistics)
     snapshot = awaited(BlockingFairQueue.snapshot)
 

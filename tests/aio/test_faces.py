@@ -12,6 +12,8 @@ from fdbqueue.aio.verbs import Iteration, Maker, Verb
 FACES = [
     "DeadLetters",
     "ElementQueue",
+    "FairConsumer",
+    "FairProducer",
     "FairQueue",
     "Fleet",
     "NullQueue",

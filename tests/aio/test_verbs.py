@@ -220,6 +220,10 @@ async def test_halves_of_queues_are_awaited(url: str, root: Subspace) -> None:
         items = await aio.Queue.named(db, "items", root=root)
         await items.producer().enqueue(db, "y")
         assert await items.consumer().dequeue(db) == "y"
-        for half, verb in ((tasks.producer(), "take"), (items.consumer(), "enqueue")):
+        fair = aio.FairQueue(root["fair"], key=len, root=root)
+        await fair.producer().put(db, "z")
+        assert await fair.consumer().take_item(db, timeout=5) == (True, "z")
+        refused = (tasks.producer(), "take"), (items.consumer(), "enqueue"), (fair.consumer(), "put")
+        for half, verb in refused:
             with pytest.raises(NotGranted, match=f"aio.{type(half).__name__} has no `{verb}`"):
                 getattr(half, verb)

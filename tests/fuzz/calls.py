@@ -96,7 +96,7 @@ def _task_queue(kind: str) -> Make:
     return lambda world: world.tasks[kind]
 
 
-GRANTS = ("TaskProducer", "TaskConsumer", "QueueProducer", "QueueConsumer")
+GRANTS = ("TaskProducer", "TaskConsumer", "QueueProducer", "QueueConsumer", "FairProducer", "FairConsumer")
 TASK_KINDS = ("utubettl", "fair", "limfifottl", "bag")
 RECEIVERS: Mapping[str, list[Make]] = {
     "TaskQueue": [_task_queue(kind) for kind in TASK_KINDS],
@@ -105,6 +105,8 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "Queue": [lambda world: world.plain],
     "QueueProducer": [lambda world: world.plain.producer()],
     "QueueConsumer": [lambda world: world.plain.consumer()],
+    "FairProducer": [lambda world: world.fair.producer()],
+    "FairConsumer": [lambda world: world.fair.consumer()],
     "FairQueue": [lambda world: world.fair],
     "ElementQueue": [lambda world: world.pieces.copy()],
     "SimpleElementQueue": [lambda world: world.simple.copy()],
