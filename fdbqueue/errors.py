@@ -7,28 +7,84 @@ that catches `FdbQueueError` would swallow a retryable error, and commit half of
 from collections.abc import Mapping
 from typing import Any
 
+import fdbqueue.element_errors as element_errors
+from fdbqueue.element_errors import *  # noqa: F403  # the names in element_errors.__all__
 from fdbqueue.error_root import FdbQueueError
 
-# fmt: off
 __all__ = [
-    "BlockingCall", "CannotLock", "ClientLibraryMissing", "ClientLibraryTooOld", "ClusterMismatch",
-    "CodecExists", "DamagedElement", "DatabaseClosed", "DatabaseNotFound", "DeferredBody", "DeferredResult",
-    "DefinitionUnreadable", "DirectoryQueueInUse", "EffectTooLarge", "EffectTooSlow", "ElementNotFound",
-    "ElementNotLocked", "FairQueueFull", "FdbQueueError", "FleetRefused", "HandlerNotFound",
-    "ImportOvertaken", "InvalidArgument", "InvalidElement", "InvalidElementName", "InvalidSchema",
-    "KindExists", "LeaseLost", "LockLost", "NoNameAtThatTime", "NoRedrive", "NoResult", "NotADatabase",
-    "NotADirectoryQueue", "NotBuried", "NotGranted", "NotTaken", "NotUnacked", "NothingToAck", "OriginChanged",
-    "OriginUnusable", "OwnerReplaced", "PayloadMismatch", "PayloadTooLarge", "PayloadUnknown",
-    "PayloadUnreadable", "PayloadUnsupported", "ProxyClosed", "QueueBusy", "QueueDropped", "QueueError",
-    "QueueExists", "QueueFull", "QueueInSet", "QueueKindMismatch", "QueueLockError", "QueueNotFound",
-    "RecordUnreadable", "RedriveUnderWay", "RepartitionNotCommitted", "RepartitionUnderWay",
-    "ResultTimeout", "StepUnderWay", "StorageFormat", "StorageFull", "StorageInUse", "StorageReplaced",
-    "SubspaceInUse", "TaskCancelled", "TaskFailed", "TaskNotFound", "TooManySteps",
-    "TooMuchForOneTransaction", "TooMuchToSweep", "TransactionOpen", "UniqueTaskBusy", "UnknownCodec", "UnknownKind",
-    "UnknownSchema", "UnknownSession", "UnknownUrl", "UnreadableElement", "UnsafePath", "UnsupportedOption",
-    "VerdictReturned", "WaitStopped", "WorkerUsed", "WrongFace", "WrongLoop", "WrongType",
+    "BlockingCall",
+    "ClientLibraryMissing",
+    "ClientLibraryTooOld",
+    "ClusterMismatch",
+    "CodecExists",
+    "DatabaseClosed",
+    "DatabaseNotFound",
+    "DeferredBody",
+    "DeferredResult",
+    "DefinitionUnreadable",
+    "EffectTooLarge",
+    "EffectTooSlow",
+    "FairQueueFull",
+    "FdbQueueError",
+    "FleetRefused",
+    "HandlerNotFound",
+    "InvalidArgument",
+    "KindExists",
+    "LeaseLost",
+    "NoRedrive",
+    "NoResult",
+    "NotADatabase",
+    "NotBuried",
+    "NotGranted",
+    "NotTaken",
+    "NotUnacked",
+    "NothingToAck",
+    "OwnerReplaced",
+    "PayloadMismatch",
+    "PayloadTooLarge",
+    "PayloadUnknown",
+    "PayloadUnreadable",
+    "PayloadUnsupported",
+    "ProxyClosed",
+    "QueueBusy",
+    "QueueDropped",
+    "QueueExists",
+    "QueueFull",
+    "QueueKindMismatch",
+    "QueueNotFound",
+    "RecordUnreadable",
+    "RedriveUnderWay",
+    "RepartitionNotCommitted",
+    "RepartitionUnderWay",
+    "ResultTimeout",
+    "StepUnderWay",
+    "StorageFormat",
+    "StorageFull",
+    "StorageInUse",
+    "StorageReplaced",
+    "SubspaceInUse",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskNotFound",
+    "TooManySteps",
+    "TooMuchForOneTransaction",
+    "TooMuchToSweep",
+    "TransactionOpen",
+    "UniqueTaskBusy",
+    "UnknownCodec",
+    "UnknownKind",
+    "UnknownSession",
+    "UnknownUrl",
+    "UnsafePath",
+    "UnsupportedOption",
+    "VerdictReturned",
+    "WaitStopped",
+    "WorkerUsed",
+    "WrongFace",
+    "WrongLoop",
+    "WrongType",
 ]
-# fmt: on
+__all__ += element_errors.__all__
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -335,81 +391,3 @@ class OwnerReplaced(FdbQueueError):
 
 class UnknownSession(FdbQueueError, LookupError):
     """The session {session} has ended, or was overdue: open another."""
-
-
-class QueueError(FdbQueueError):
-    """The element queue refused the call."""
-
-
-class InvalidSchema(QueueError, ValueError):
-    """invalid schema: {reason}"""
-
-
-class UnknownSchema(QueueError):
-    """unknown schema: open the element queue with a schema to add and to get."""
-
-
-class InvalidElement(QueueError, ValueError):
-    """{reason}"""
-
-
-class InvalidElementName(QueueError, ValueError):
-    """invalid element name: {name}"""
-
-
-class NoNameAtThatTime(QueueError):
-    """The clock says {seconds:.0f} s since 1970: names of elements exist from 1970 to 2106 only. Set the clock, then add again. Nothing was added."""
-
-
-class UnreadableElement(QueueError, ValueError):
-    """{reason}: element {name} was added with another schema. It stays where it is."""
-
-
-class DamagedElement(UnreadableElement):
-    """The element {name} of the queue {queue!r} is damaged ({reason}): it is set aside when it is got or dequeued, and `fdbqueue aside` lists it."""
-
-
-class QueueLockError(QueueError):
-    """couldn't lock element: {name}: {reason}"""
-
-    reason: str
-
-
-class CannotLock(QueueError, OSError):
-    """cannot lock {name}: {reason}"""
-
-
-class ElementNotLocked(QueueError, FileNotFoundError):
-    """cannot {action} {name}: not locked{reason}"""
-
-
-class LockLost(ElementNotLocked):
-    """cannot {action} {name}: this lock was broken, and the element has another lock now. Nothing was changed."""
-
-
-class ElementNotFound(QueueError, FileNotFoundError):
-    """cannot {action} {name}: there is no such element"""
-
-
-class QueueInSet(QueueError):
-    """queue already in the set: {path}"""
-
-
-class NotADirectoryQueue(FdbQueueError, ValueError):
-    """{path} is no directory queue: it has neither a directory "temporary" nor directories of eight hexadecimal digits."""
-
-
-class DirectoryQueueInUse(FdbQueueError):
-    """Another process imports or exports {path}: wait until it has ended."""
-
-
-class OriginUnusable(FdbQueueError, ValueError):
-    """{path} cannot be imported: {reason}"""
-
-
-class OriginChanged(FdbQueueError):
-    """{label} was imported into this queue before, but its last imported item is not there any more: it is another queue of the same name, or was changed. Nothing was changed. --source NAME imports all of it under another name."""
-
-
-class ImportOvertaken(FdbQueueError):
-    """Another process imports {label} into the same queue: wait until it has ended."""
