@@ -75,6 +75,10 @@ def test_partitions_end_at_receipts_where_calls_are_single():
     assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 1, server) == ("partitions", 1_000)
     assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 256, server) == ("receipts", 16_000 / 3)
     assert hot_queue.end_of(hot_queue.in_batches(100), 16, server)[0] == "partitions"
+    assert [hot_queue.end_of(hot_queue.ONE_BY_ONE, teams, server)[0] for teams in (4, 5)] == [
+        "partitions",
+        "receipts",
+    ]
 
 
 def test_the_model_of_a_large_cluster_has_the_counted_writes():
