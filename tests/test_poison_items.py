@@ -18,7 +18,7 @@ from fdbqueue import (
     limits,
 )
 from fdbqueue.database import engine_errors, run
-from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable
+from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
 from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
@@ -249,6 +249,25 @@ def test_a_damaged_item_of_a_fair_queue_is_set_aside(
         assert queue.get(db, timeout) == "cd"
     assert queue.get(db) is None
     assert (queue.size(db), queue.unreadable(db), len(queue.aside(db, 9))) == (0, 2, 2)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_nothing_is_never_told_beside_many_damaged_items(
+    db: Database, space: Subspace, fair: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction sets a bounded number of them aside."""
+    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 3)
+    fair_queue = FairQueue(space[1], key=lambda _: 0, root=space[0])
+    queue = fair_queue if fair else Queue(space[1], root=space[0])
+    add, take = (queue.put, queue.get) if isinstance(queue, FairQueue) else (queue.enqueue, queue.dequeue)
+    for item in [LARGE] * 5 + ["good"]:
+        add(db, item)
+    keys = TaskKeys(space[1])
+    under = keys_of(queue).pieces if isinstance(queue, Queue) else slice(keys._payload, keys.ready.start)
+    db.clear_range(under.start, under.stop)
+    with pytest.raises(TooMuchToSweep):
+        take(db.create_transaction())
+    assert take(db) == "good"
 
 
 def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: Subspace) -> None:

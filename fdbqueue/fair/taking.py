@@ -31,7 +31,8 @@ class FairTaking(FairHandle):
         Conflicts: other takers of the same key; puts, only if the key becomes empty. An answer of nothing:
         any put.
         Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
-        WaitStopped as soon as `stop` is set.
+        WaitStopped as soon as `stop` is set; TooMuchToSweep given a transaction, behind too many unreadable
+        items.
         """
         handed = self._take_handed(tr, timeout, stop=stop)
         return (False, None) if handed is None else (True, handed.item)
