@@ -1502,7 +1502,7 @@ PLANTS = (
         "tr.clear(keys.unique(key))",
         "unique",
         300,
-        near=132,
+        near=149,
     ),
     Plant(
         "a task that loses its entry on the way to another partition",
