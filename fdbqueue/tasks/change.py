@@ -184,7 +184,7 @@ class Change:
             return
         for record in olds:
             if record.extra is not None and record.extra.unique is not None:
-                news = follow(self.tr, self.shape.shared, olds, news)
+                news = follow(self.tr, self.shape.shared, olds, news, self.now_us)
                 break
         self._depart(olds)
         self._arrive(news)
@@ -240,7 +240,7 @@ class Change:
         there, failed = self._elsewhere(place), entries()
         payload(there.shape.keys)
         steps(there.shape.keys)
-        [new] = follow(self.tr, self.shape.shared, [old], [new])
+        [new] = follow(self.tr, self.shape.shared, [old], [new], self.now_us)
         self.discard([without_unique(old)])  # the task keeps its entry
         keep(self.tr, there.shape.keys, new.id, failed)
         there.restore([new])

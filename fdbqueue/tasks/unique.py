@@ -141,7 +141,7 @@ def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: E
 
 
 def follow(
-    tr: Transaction, keys: SharedKeys, olds: Sequence[Record], news: Sequence[Record]
+    tr: Transaction, keys: SharedKeys, olds: Sequence[Record], news: Sequence[Record], now_us: int
 ) -> Sequence[Record]:
     """Let entries follow tasks from `olds` to `news`; without counterparts, the tasks are gone.
 
@@ -155,20 +155,25 @@ def follow(
         unique = unique_of(old)
         if unique is None or unique.until_us:
             continue
-        key = keys.unique(unique.key)
         was, is_ = is_in_scope(unique, old.state), bool(news) and is_in_scope(unique, news[at].state)
         if was and not is_:
-            tr.compare_and_clear(key, old.id)
+            tr.compare_and_clear(keys.unique(unique.key), old.id)
         elif is_ and not was:
-            back.append((at, key, tr.get(key)))
+            back.append((at, unique.key, tr.get(keys.unique(unique.key))))
     kept, seen = list(news), set[bytes]()
     for at, key, found in back:
-        if found.present() or key in seen:
+        if _is_in_use(found, now_us) or key in seen:
             kept[at] = without_unique(kept[at])
         else:
-            tr.set(key, kept[at].id)
+            enter(tr, keys, key, Entry(kept[at].id), entry_of(found.value))
             seen.add(key)
     return kept if back else news
+
+
+def _is_in_use(found: Value, now_us: int) -> bool:
+    """True if a task may have the key of an entry: its window is not over."""
+    entry = entry_of(found.value)
+    return bool(found.present()) and (entry is None or not entry.until_us or now_us < entry.until_us)
 
 
 def without_unique(record: Record) -> Record:

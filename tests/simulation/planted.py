@@ -1471,7 +1471,7 @@ PLANTS = (
     Plant(
         "a task that takes its key from another one",
         unique.follow,
-        "if found.present() or key in seen",
+        "if _is_in_use(found, now_us) or key in seen",
         "if key in seen",
         "unique",
         50,

@@ -258,6 +258,19 @@ def test_a_queued_task_that_comes_back_too_late_has_no_key(b: PartitionsBench, w
     assert b.queue.peek(b.db, first).unique is None
 
 
+@pytest.mark.parametrize("way", ["release", "delayed", "kicked", "given back"])
+def test_a_task_that_comes_back_finds_a_window_over(b: PartitionsBench, way: str) -> None:
+    """No task has the key any more, though no sweep has removed its entry yet."""
+    first = put(b, scope="queued")
+    task = b.take()
+    b.queue.delete(b.db, put(b, scope=5))
+    b.clock.advance(6)
+    come_back(b, way, task)
+    assert b.queue.peek(b.db, first).unique == KEY
+    assert put(b, scope="queued").id == first.id
+    assert entries(b) == 1
+
+
 def come_back(b: PartitionsBench, way: str, task: Any = None) -> None:
     task = task or b.take()
     match way:
